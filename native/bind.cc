@@ -1,0 +1,91 @@
+// The only file that knows Python. Addresses and lengths come in; the GIL is released around every kernel.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gradwire/float_environment.h"
+#include "gradwire/format.h"
+#include "gradwire/target.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+using gradwire::Format;
+using gradwire::Params;
+
+const Format& format(const std::string& name) {
+  const Format* found = gradwire::find_format(name.c_str());
+  if (found == nullptr) throw std::invalid_argument("no compiled format is named " + name);
+  return *found;
+}
+
+template <typename T>
+T* pointer(std::uintptr_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+std::vector<std::string> available_targets() {
+  std::vector<std::string> names;
+  for (auto* const* target = gradwire::available_targets(); *target != nullptr; ++target) {
+    names.emplace_back((*target)->name);
+  }
+  return names;
+}
+
+std::vector<std::string> formats() {
+  std::vector<std::string> names;
+  for (auto* const* each = gradwire::all_formats(); *each != nullptr; ++each) names.emplace_back((*each)->name);
+  return names;
+}
+
+std::size_t max_nbytes(const std::string& name, std::size_t n, int a, int b, int c) {
+  return format(name).max_nbytes(n, Params{a, b, c});
+}
+
+std::size_t encode(const std::string& name, std::uintptr_t x, std::size_t n, std::uintptr_t out, int a, int b, int c,
+                   int threads) {
+  const Format& chosen = format(name);
+  const nb::gil_scoped_release release;
+  const gradwire::FloatEnvironment environment;
+  return chosen.encode(gradwire::current_target(), pointer<const float>(x), n, pointer<std::uint8_t>(out),
+                       Params{a, b, c}, threads);
+}
+
+std::optional<std::string> decode(const std::string& name, std::uintptr_t payload, std::size_t nbytes,
+                                  std::uintptr_t out, std::size_t n, int a, int b, int c, bool add, int threads) {
+  const Format& chosen = format(name);
+  const char* reason = nullptr;
+  {
+    const nb::gil_scoped_release release;
+    const gradwire::FloatEnvironment environment;
+    reason = chosen.decode(gradwire::current_target(), pointer<const std::uint8_t>(payload), nbytes,
+                           pointer<float>(out), n, Params{a, b, c}, add, threads);
+  }
+  if (reason == nullptr) return std::nullopt;
+  return std::string(reason);
+}
+
+std::uint32_t crc32c(std::uintptr_t data, std::size_t nbytes, std::uint32_t seed) {
+  const nb::gil_scoped_release release;
+  return gradwire::current_target().crc32c(pointer<const std::uint8_t>(data), nbytes, seed);
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.def("available_targets", &available_targets);
+  m.def("target", [] { return std::string(gradwire::current_target().name); });
+  m.def("set_target", [](const std::string& name) { return gradwire::set_target(name.c_str()); });
+  m.def("formats", &formats);
+  m.def("max_nbytes", &max_nbytes);
+  m.def("encode", &encode);
+  m.def("decode", &decode);
+  m.def("crc32c", &crc32c);
+}

@@ -1,0 +1,63 @@
+// The only file that asks the CPU what it can run.
+#include <atomic>
+#include <cstring>
+
+#include "gradwire/target.h"
+
+namespace gradwire {
+
+extern const Target kScalarTarget;
+#if defined(GRADWIRE_X86)
+extern const Target kAvx2Target;
+extern const Target kAvx512Target;
+#endif
+
+namespace {
+
+const Target* const kAllTargets[] = {
+    &kScalarTarget,
+#if defined(GRADWIRE_X86)
+    &kAvx2Target,
+    &kAvx512Target,
+#endif
+};
+constexpr std::size_t kTargetCount = sizeof(kAllTargets) / sizeof(kAllTargets[0]);
+
+struct Available {
+  const Target* targets[kTargetCount + 1] = {};
+  std::size_t count = 0;
+
+  Available() {
+    for (const Target* target : kAllTargets) {
+      if (target->supported()) targets[count++] = target;
+    }
+  }
+};
+
+const Available& available() {
+  static const Available instance;
+  return instance;
+}
+
+std::atomic<const Target*>& selected() {
+  static std::atomic<const Target*> target{available().targets[available().count - 1]};
+  return target;
+}
+
+}  // namespace
+
+const Target* const* available_targets() { return available().targets; }
+
+const Target& current_target() { return *selected().load(std::memory_order_relaxed); }
+
+bool set_target(const char* name) {
+  for (std::size_t i = 0; i < available().count; ++i) {
+    if (std::strcmp(available().targets[i]->name, name) == 0) {
+      selected().store(available().targets[i], std::memory_order_relaxed);
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,61 @@
+// Cut a range into parts and run them on several threads. Threads live for one call: nothing survives a fork, and
+// nothing is global. Small inputs stay on the caller's thread.
+#pragma once
+
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+#include "gradwire/float_environment.h"
+
+namespace gradwire {
+
+// Below this many elements a part is not worth a thread of its own (a thread costs about 20 us to start).
+inline constexpr std::size_t kMinPartElements = std::size_t{1} << 17;
+
+// Part `index` of `parts` covers [begin, end); all borders but the last are multiples of `granule`.
+struct Part {
+  std::size_t begin;
+  std::size_t end;
+};
+
+inline int count_parts(std::size_t n, int threads) {
+  const std::size_t most = n / kMinPartElements;
+  const std::size_t wanted = threads < 1 ? 1 : static_cast<std::size_t>(threads);
+  const std::size_t parts = most < wanted ? most : wanted;
+  return parts < 1 ? 1 : static_cast<int>(parts);
+}
+
+inline Part part_of(std::size_t n, int parts, int index, std::size_t granule) {
+  const std::size_t granules = (n + granule - 1) / granule;
+  const auto border = [&](int i) {
+    const std::size_t at = granules * static_cast<std::size_t>(i) / static_cast<std::size_t>(parts) * granule;
+    return at < n ? at : n;
+  };
+  return Part{border(index), border(index + 1)};
+}
+
+// Calls work(index) for every index in [0, parts), the first on this thread. Where the system refuses a thread, its
+// part runs here.
+template <typename Work>
+void run_parts(int parts, const Work& work) {
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(parts));
+  int first_here = parts;
+  for (int index = 1; index < parts; ++index) {
+    try {
+      threads.emplace_back([&work, index] {
+        const FloatEnvironment environment;
+        work(index);
+      });
+    } catch (const std::exception&) {
+      first_here = index;
+      break;
+    }
+  }
+  work(0);
+  for (int index = first_here; index < parts; ++index) work(index);
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace gradwire

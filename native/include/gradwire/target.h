@@ -1,0 +1,36 @@
+// A target: the kernels of one instruction set. dispatch.cc alone asks the CPU which ones it can run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradwire {
+
+struct ErrboundKernels;
+struct InceptionnKernels;
+struct PackKernels;
+struct QuantizeKernels;
+struct BfpKernels;
+struct CastKernels;
+
+struct Target {
+  const char* name;
+  bool (*supported)();
+  const ErrboundKernels* errbound;
+  const InceptionnKernels* inceptionn;
+  const PackKernels* pack;
+  const QuantizeKernels* quantize;
+  const BfpKernels* bfp;
+  const CastKernels* cast;
+  // CRC32C (Castagnoli, reflected polynomial 0x82F63B78), continuing from `seed` (0 at the start).
+  std::uint32_t (*crc32c)(const std::uint8_t* data, std::size_t nbytes, std::uint32_t seed);
+};
+
+// The targets of this machine, slowest first, ended by a null pointer; the first is scalar.
+const Target* const* available_targets();
+
+// The target in force; the fastest one until set_target names another.
+const Target& current_target();
+bool set_target(const char* name);
+
+}  // namespace gradwire

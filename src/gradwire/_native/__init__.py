@@ -1,0 +1,118 @@
+"""The compiled kernels: formats, instruction-set targets and the checksum. Tensors in, numbers out.
+
+This is the only module that turns tensors into addresses; callers have checked dtype and layout.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from gradwire.errors import PayloadError, SpecError
+
+try:
+    from gradwire._native import _core
+except ImportError as error:  # pragma: no cover - only in a broken installation
+    raise ImportError(
+        "gradwire's compiled kernels are missing or do not load on this machine; build them with `pip install .` "
+        f"or `make setup` in the source tree ({error})"
+    ) from error
+
+__all__ = [
+    "available_targets",
+    "crc32c",
+    "decode",
+    "decode_add",
+    "encode",
+    "max_nbytes",
+    "target",
+    "threads",
+    "use_target",
+]
+
+
+def available_targets() -> list[str]:
+    """Return the targets that this machine can run, slowest first; the first is ``scalar``."""
+    return list(_core.available_targets())
+
+
+def target() -> str:
+    """Return the target in force: the fastest of this machine, or what ``GRADWIRE_TARGET`` asks for."""
+    return _core.target()
+
+
+@contextmanager
+def use_target(name: str) -> Iterator[None]:
+    """Force a target within a ``with`` block, for the whole process. Raises ``SpecError``."""
+    before = _core.target()
+    _select(name, "use_target")
+    try:
+        yield
+    finally:
+        _core.set_target(before)
+
+
+def threads() -> int:
+    """Return how many threads a large tensor may use: ``GRADWIRE_THREADS``, else PyTorch's own setting."""
+    asked = os.environ.get("GRADWIRE_THREADS")
+    if asked is None:
+        return torch.get_num_threads()
+    if not asked.isdigit() or int(asked) < 1:
+        raise SpecError(f"GRADWIRE_THREADS must be a whole number from 1 up, but is {asked!r}")
+    return int(asked)
+
+
+def max_nbytes(name: str, n: int, params: tuple[int, ...]) -> int:
+    """Return the largest payload of ``n`` elements in the format ``name``."""
+    return _core.max_nbytes(name, n, *_three(params))
+
+
+def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
+    """Encode ``x`` into ``out``, which holds ``max_nbytes``; return the bytes used."""
+    return _core.encode(name, x.data_ptr(), x.numel(), out.data_ptr(), *_three(params), threads())
+
+
+def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Decode into ``out``. Raises ``PayloadError``, before anything is written."""
+    _run(name, payload, out, params, add=False)
+
+
+def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Decode and add to ``acc``. Raises ``PayloadError``, before anything is written."""
+    _run(name, payload, acc, params, add=True)
+
+
+def crc32c(data: torch.Tensor, seed: int = 0) -> int:
+    """Return the CRC32C (Castagnoli) of a 1-D uint8 tensor, continuing from ``seed``."""
+    return _core.crc32c(data.data_ptr(), data.numel(), seed)
+
+
+def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool) -> None:
+    reason = _core.decode(
+        name, payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), *_three(params), add, threads()
+    )
+    if reason is not None:
+        raise PayloadError(
+            f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements: {reason}; "
+            "do all ranks use the same codec?"
+        )
+
+
+def _three(params: tuple[int, ...]) -> tuple[int, int, int]:
+    a, b, c = (*params, 0, 0, 0)[:3]
+    return a, b, c
+
+
+def _select(name: str, source: str) -> None:
+    if not _core.set_target(name):
+        raise SpecError(
+            f"{source} asks for the target {name!r}, but this machine runs {', '.join(available_targets())}"
+        )
+
+
+_forced = os.environ.get("GRADWIRE_TARGET")
+if _forced:
+    _select(_forced, "GRADWIRE_TARGET")

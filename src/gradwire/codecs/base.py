@@ -1,0 +1,123 @@
+"""The contract of a codec, in prose first.
+
+A codec turns a *chunk* (a 1-D contiguous float32 CPU tensor of any length, 0 included) into a *payload* (a 1-D
+uint8 tensor) and back.
+
+- **A codec is a value.** It is a frozen dataclass without memory: equal parameters mean equal codecs, one instance
+  serves all chunks and threads, and encoding the same chunk twice gives the same bytes on every machine, instruction
+  set and number of threads. ``str(codec)`` is its spec, and ``gradwire.codecs.parse`` turns the spec back.
+- **The payload does not hold the element count**; the frame does. ``decode`` learns it from ``out``.
+- **Memory belongs to the caller.** ``encode(x, out)`` writes into ``out`` (at least ``max_nbytes(len(x))`` bytes)
+  and returns the part that it filled, a view; without ``out`` it allocates. ``decode`` and ``decode_add`` write
+  only ``out`` and ``acc``.
+- **``decode_add(payload, acc)``** gives bit for bit what ``decode`` followed by ``acc += decoded`` gives.
+- **``bound(x)``** is the guarantee: no finite element of ``x`` is decoded further from its value than this.
+  ``inf`` is allowed only where nothing can be promised, and the card says so.
+- **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block (or the chunk) so that it
+  decodes to NaN; no NaN or infinity ever becomes a finite number. Finite values stay finite unless the card says so.
+- **A malformed payload raises** ``PayloadError`` before anything is written: ``out`` and ``acc`` are untouched.
+  Wrong lengths are always found here; flipped bits that leave a well-formed payload are found by the frame's CRC.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+
+from gradwire.errors import TensorError
+
+
+class Codec(ABC):
+    """Encode chunks into payloads and back; see the module's text for the contract."""
+
+    name: ClassVar[str]
+    """The word before the colon of a spec string."""
+
+    wire_id: ClassVar[int]
+    """The number that frames carry; a fact of the protocol, never reused."""
+
+    EXAMPLES: ClassVar[tuple[str, ...]]
+    """Specs that the conformance battery tries."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return the spec, such that ``parse(str(codec)) == codec``."""
+
+    @classmethod
+    @abstractmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:
+        """Make a codec from the parts of ``name:argument,key=value,flag``.
+
+        ``argument`` is the text right after the colon when it holds no ``=`` ("" if none); a bare word later on is
+        an option whose value is "". Raises ``SpecError``.
+        """
+
+    @abstractmethod
+    def max_nbytes(self, n: int) -> int:
+        """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
+
+    @abstractmethod
+    def bound(self, x: torch.Tensor) -> float:
+        """Return the largest absolute error that any finite element of ``x`` can suffer."""
+
+    def encode(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the payload of ``x``; a view of ``out`` where given. Raises ``TensorError``."""
+        check_chunk(x, "x")
+        capacity = self.max_nbytes(x.numel())
+        if out is None:
+            out = torch.empty(capacity, dtype=torch.uint8)
+        else:
+            check_bytes(out, "out")
+            if out.numel() < capacity:
+                raise TensorError(
+                    f"{self}: out must hold at least {capacity} bytes for {x.numel()} elements, "
+                    f"but holds {out.numel()}; allocate max_nbytes(n)"
+                )
+        return out[: self._encode(x, out)]
+
+    def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the decoded chunk to ``out``. Raises ``PayloadError`` or ``TensorError``."""
+        check_bytes(payload, "payload")
+        check_chunk(out, "out")
+        self._decode(payload, out)
+
+    def decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
+        """Add the decoded chunk to ``acc``. Raises ``PayloadError`` or ``TensorError``."""
+        check_bytes(payload, "payload")
+        check_chunk(acc, "acc")
+        self._decode_add(payload, acc)
+
+    @abstractmethod
+    def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
+        """Fill ``out`` and return the number of bytes used; the arguments are checked."""
+
+    @abstractmethod
+    def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """Validate, then write ``out``; dtypes and layouts are checked, the payload is not."""
+
+    @abstractmethod
+    def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
+        """Validate, then add to ``acc``; dtypes and layouts are checked, the payload is not."""
+
+
+def check_chunk(x: torch.Tensor, what: str) -> None:
+    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous float32 CPU tensor."""
+    _check(x, what, torch.float32)
+
+
+def check_bytes(x: torch.Tensor, what: str) -> None:
+    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous uint8 CPU tensor."""
+    _check(x, what, torch.uint8)
+
+
+def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
+    if not isinstance(x, torch.Tensor):
+        raise TensorError(f"{what} must be a torch tensor, but is a {type(x).__name__}")
+    if x.dtype != dtype or x.dim() != 1 or not x.is_contiguous() or x.device.type != "cpu":
+        layout = "" if x.is_contiguous() else "non-contiguous "
+        raise TensorError(
+            f"{what} must be a 1-D contiguous {dtype} tensor on the CPU, but is a {layout}{x.dtype} tensor of "
+            f"shape {tuple(x.shape)} on {x.device}; use .flatten(), .contiguous() or .to()"
+        )

@@ -1,0 +1,41 @@
+"""Every exception of gradwire. A message says what was wanted, what came and what to do."""
+
+
+class GradwireError(Exception):
+    """The root: catching it catches everything that gradwire raises on purpose."""
+
+
+class SpecError(GradwireError, ValueError):
+    """A codec, algorithm, rate or plan was named in words that gradwire does not know."""
+
+
+class TensorError(GradwireError, ValueError):
+    """A tensor of the wrong dtype, shape, layout or device was handed in."""
+
+
+class PayloadError(GradwireError, ValueError):
+    """Encoded bytes that no encoder can have made: truncated, oversized or altered."""
+
+
+class FrameError(GradwireError):
+    """A frame that fails validation at the door: header, sequence or checksum."""
+
+
+class LinkError(GradwireError):
+    """A link could not carry a frame: the peer is gone or the transport failed."""
+
+
+class LinkTimeoutError(LinkError, TimeoutError):
+    """A peer did not send or take a frame within the link's timeout."""
+
+
+class ExchangeError(GradwireError):
+    """An exchange failed; the message names rank, peer and step, ``__cause__`` holds the reason."""
+
+
+class DataError(GradwireError):
+    """A data set is missing, incomplete or damaged."""
+
+
+class JobError(GradwireError):
+    """A training job cannot start or go on: options, rendezvous or a worker that died."""

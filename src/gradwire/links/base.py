@@ -1,0 +1,52 @@
+"""The contract of a link: it carries frames (1-D uint8 CPU tensors) between two ranks of a world.
+
+- ``isend(to, frame)`` starts sending and returns at once; the frame's memory stays untouched until ``wait`` returns.
+- ``irecv(source, buffer)`` starts receiving into ``buffer``, which is large enough for the frame that is expected;
+  ``wait`` returns the frame: a view of ``buffer`` or memory of the link's own. Where the transport does not tell a
+  message's size the view is all of ``buffer``; the frame's header knows better, and the door checks it.
+- Between two ranks frames arrive in the order in which they were sent; receives match in the order of ``irecv``.
+- ``wait`` never hangs: after ``timeout_s`` it raises ``LinkTimeoutError``; a peer that is gone raises ``LinkError``.
+  Both name the peer. After an error the link is of no further use; ``close`` it.
+- ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+import torch
+
+
+class Sending(Protocol):
+    """A frame on its way out."""
+
+    def wait(self) -> None:
+        """Return when the frame's memory may be used again. Raises ``LinkError``."""
+
+
+class Receiving(Protocol):
+    """A frame on its way in."""
+
+    def wait(self) -> torch.Tensor:
+        """Return the frame. Raises ``LinkError``."""
+
+
+class Link(ABC):
+    """One rank's end of the connections to all others; see the module's text for the contract."""
+
+    rank: int
+    world: int
+    timeout_s: float
+
+    @abstractmethod
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        """Start sending ``frame`` to the rank ``to``."""
+
+    @abstractmethod
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        """Start receiving a frame from the rank ``source`` into ``buffer``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the link up."""
