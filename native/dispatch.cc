@@ -12,6 +12,20 @@ extern const Target kAvx2Target;
 extern const Target kAvx512Target;
 #endif
 
+bool cpu_runs_scalar() { return true; }
+
+#if defined(GRADWIRE_X86)
+bool cpu_runs_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") &&
+         __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse4.2");
+}
+
+bool cpu_runs_avx512() {
+  return cpu_runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
 namespace {
 
 const Target* const kAllTargets[] = {

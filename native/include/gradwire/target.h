@@ -26,6 +26,11 @@ struct Target {
   std::uint32_t (*crc32c)(const std::uint8_t* data, std::size_t nbytes, std::uint32_t seed);
 };
 
+// What the CPU can run; answered in dispatch.cc alone.
+bool cpu_runs_scalar();
+bool cpu_runs_avx2();
+bool cpu_runs_avx512();
+
 // The targets of this machine, slowest first, ended by a null pointer; the first is scalar.
 const Target* const* available_targets();
 
