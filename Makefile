@@ -1,0 +1,44 @@
+# Everything a newcomer needs: `make demo` runs the main job, `make test` passes the tests. Both set up .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
+
+.PHONY: help setup demo test lint types layers check sanitize bench clean
+
+help: ## show these targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: .venv/ready ## make .venv with gradwire in it (needs python3, gcc and make)
+
+.venv/ready: $(SOURCES) scripts/setup
+	PYTHON=$(PYTHON) scripts/setup
+	@touch $@
+
+demo: .venv/ready ## the main job: compare the methods on real digits over four workers at 100 Mbit/s
+	$(BIN)/gradwire train --compare --data digits --workers 4 --link 100mbit --out runs/demo
+
+test: .venv/ready ## the test suite
+	$(BIN)/python -m pytest
+
+lint: .venv/ready ## format, lint and spelling
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs src tests bench native scripts
+
+types: .venv/ready ## strict types
+	$(BIN)/mypy
+
+layers: .venv/ready ## who may import whom, and how long a file may be
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_sizes.py
+
+check: lint types layers ## everything that needs no run
+
+sanitize: .venv/ready ## fuzz the decoders under the address, undefined-behaviour and thread sanitizers
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/sanitize
+
+bench: .venv/ready ## every codec and target against memcpy
+	$(BIN)/python bench/codecs.py
+
+clean: ## remove what was built (not .venv)
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,28 @@
+"""Refuse files that have grown past one idea: 400 lines at most, and the median near 100."""
+
+import statistics
+import sys
+from pathlib import Path
+
+LONGEST = 400
+ROOT = Path(__file__).parent.parent
+SUFFIXES = {".py", ".cc", ".h"}
+
+
+def main() -> int:
+    """Print what is too long; return the exit code."""
+    lengths = {
+        path: path.read_text(encoding="utf-8").count("\n")
+        for room in ("src", "native", "tests", "bench", "scripts")
+        for path in sorted((ROOT / room).rglob("*"))
+        if path.suffix in SUFFIXES
+    }
+    too_long = {path: count for path, count in lengths.items() if count > LONGEST}
+    for path, count in too_long.items():
+        sys.stderr.write(f"{path.relative_to(ROOT)}: {count} lines; cut it at its ideas ({LONGEST} at most)\n")
+    sys.stdout.write(f"{len(lengths)} files, median {statistics.median(lengths.values()):.0f} lines\n")
+    return 1 if too_long else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
