@@ -1,0 +1,58 @@
+"""The models of the job, small enough for CPUs and large enough that the network is the bottleneck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from types import MappingProxyType
+
+import torch
+from torch import nn
+
+
+def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> nn.Module:
+    """Return the model ``name``; its weights depend on ``seed`` alone, the global generator is untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MODELS[name](image_shape, classes)
+
+
+def _mlp(image_shape: tuple[int, int], classes: int) -> nn.Module:
+    """Two hidden layers of 500: the MNIST-MLP of the Pipe-SGD paper, 784-500-500-10."""
+    return _fully_connected(image_shape, classes, layers=3)
+
+
+def _hdc(image_shape: tuple[int, int], classes: int) -> nn.Module:
+    """Five fully connected layers, hidden size 500: the HDC of the INCEPTIONN paper, table I."""
+    return _fully_connected(image_shape, classes, layers=5)
+
+
+def _cnn(image_shape: tuple[int, int], classes: int) -> nn.Module:
+    """Two convolutions and two fully connected layers; few weights, much computation."""
+    rows, columns = image_shape
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * (rows // 4) * (columns // 4), 128),
+        nn.ReLU(),
+        nn.Linear(128, classes),
+    )
+
+
+def _fully_connected(image_shape: tuple[int, int], classes: int, layers: int, hidden: int = 500) -> nn.Module:
+    sizes = [image_shape[0] * image_shape[1], *[hidden] * (layers - 1), classes]
+    modules: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in pairwise(sizes):
+        modules += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+MODELS: MappingProxyType[str, Callable[[tuple[int, int], int], nn.Module]] = MappingProxyType(
+    {"mlp": _mlp, "hdc": _hdc, "cnn": _cnn}
+)
+"""Name -> builder from image shape and number of classes."""
