@@ -5,9 +5,26 @@
 
 namespace gradwire {
 
+extern const Format kErrboundFormat;
+extern const Format kInceptionnFormat;
+extern const Format kPackFormat;
+extern const Format kQuantizeFormat;
+extern const Format kBfpFormat;
+extern const Format kFp16Format;
+extern const Format kBf16Format;
+extern const Format kTerngradFormat;
+
 namespace {
 
 const Format* const kFormats[] = {
+    &kErrboundFormat,
+    &kInceptionnFormat,
+    &kPackFormat,
+    &kQuantizeFormat,
+    &kBfpFormat,
+    &kFp16Format,
+    &kBf16Format,
+    &kTerngradFormat,
     nullptr,
 };
 

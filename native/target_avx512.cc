@@ -1,5 +1,11 @@
 #include "gradwire/target.h"
+#include "kernels/bfp.h"
+#include "kernels/cast.h"
 #include "kernels/crc32c.h"
+#include "kernels/errbound.h"
+#include "kernels/inceptionn.h"
+#include "kernels/pack.h"
+#include "kernels/quantize.h"
 
 namespace gradwire {
 
@@ -7,12 +13,12 @@ extern const Target kAvx512Target;
 const Target kAvx512Target = {
     .name = "avx512",
     .supported = cpu_runs_avx512,
-    .errbound = nullptr,
-    .inceptionn = nullptr,
-    .pack = nullptr,
-    .quantize = nullptr,
-    .bfp = nullptr,
-    .cast = nullptr,
+    .errbound = &kErrboundScalar,
+    .inceptionn = &kInceptionnScalar,
+    .pack = &kPackScalar,
+    .quantize = &kQuantizeScalar,
+    .bfp = &kBfpScalar,
+    .cast = &kCastScalar,
     .crc32c = crc32c_scalar,
 };
 

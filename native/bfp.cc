@@ -1,0 +1,52 @@
+// Format `bfp`: a = mantissa bits M (1..15), b = values in a block (a multiple of 8, 8..1024).
+//
+// Payload: one record a block: the shared exponent E (1 byte), then `block` mantissas of M + 1 bits in two's
+// complement, packed little-endian; the last block is padded with zeros. E is the biased exponent of the block's
+// largest magnitude, a value is mantissa * 2^(E - 127 - (M - 1)); E = 0 marks a block of zeros, E = 255 a block that
+// held a non-finite value and decodes to NaN. Every byte string of the right length decodes, so nothing needs to be
+// checked beyond the length. The format of the FPGA AI smart NIC (section 4), where bfp:7x16 is "BFP16".
+#include "kernels/bfp.h"
+
+#include "gradwire/format.h"
+#include "gradwire/parallel.h"
+#include "gradwire/target.h"
+
+namespace gradwire {
+
+namespace {
+
+std::size_t block_of(const Params& params) { return static_cast<std::size_t>(params.b); }
+
+std::size_t max_nbytes(std::size_t n, const Params& params) {
+  return (n + block_of(params) - 1) / block_of(params) * bfp_block_nbytes(params.a, block_of(params));
+}
+
+std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                   int threads) {
+  const int parts = count_parts(n, threads);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, block_of(params));
+    target.bfp->encode(x + part.begin, part.end - part.begin, params.a, block_of(params),
+                       out + max_nbytes(part.begin, params));
+  });
+  return max_nbytes(n, params);
+}
+
+const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
+                   const Params& params, bool add, int threads) {
+  if (nbytes != max_nbytes(n, params)) return "its length does not match";
+  const int parts = count_parts(n, threads);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, block_of(params));
+    target.bfp->decode(payload + max_nbytes(part.begin, params), part.end - part.begin, params.a, block_of(params),
+                       out + part.begin, add);
+  });
+  return nullptr;
+}
+
+}  // namespace
+
+extern const Format kBfpFormat;
+const Format kBfpFormat = {.name = "bfp", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+
+}  // namespace gradwire

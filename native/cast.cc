@@ -1,0 +1,62 @@
+// Formats `fp16` and `bf16`: 2 n bytes, IEEE half precision or the upper half of a float, rounded to nearest even. No
+// parameters. Every byte string of the right length decodes.
+#include "kernels/cast.h"
+
+#include "gradwire/format.h"
+#include "gradwire/parallel.h"
+#include "gradwire/target.h"
+
+namespace gradwire {
+
+namespace {
+
+// Borders between threads: whole cache lines of payload.
+constexpr std::size_t kGranule = 64;
+
+using Encode = void (*CastKernels::*)(const float*, std::size_t, std::uint8_t*);
+using Decode = void (*CastKernels::*)(const std::uint8_t*, std::size_t, float*, bool);
+
+std::size_t max_nbytes(std::size_t n, const Params&) { return 2 * n; }
+
+template <Encode kKernel>
+std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params&,
+                   int threads) {
+  const int parts = count_parts(n, threads);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, kGranule);
+    (target.cast->*kKernel)(x + part.begin, part.end - part.begin, out + 2 * part.begin);
+  });
+  return 2 * n;
+}
+
+template <Decode kKernel>
+const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
+                   const Params&, bool add, int threads) {
+  if (nbytes != 2 * n) return "its length does not match";
+  const int parts = count_parts(n, threads);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, kGranule);
+    (target.cast->*kKernel)(payload + 2 * part.begin, part.end - part.begin, out + part.begin, add);
+  });
+  return nullptr;
+}
+
+}  // namespace
+
+extern const Format kFp16Format;
+const Format kFp16Format = {
+    .name = "fp16",
+    .max_nbytes = max_nbytes,
+    .encode = encode<&CastKernels::to_fp16>,
+    .decode = decode<&CastKernels::from_fp16>,
+};
+
+extern const Format kBf16Format;
+const Format kBf16Format = {
+    .name = "bf16",
+    .max_nbytes = max_nbytes,
+    .encode = encode<&CastKernels::to_bf16>,
+    .decode = decode<&CastKernels::from_bf16>,
+};
+
+}  // namespace gradwire

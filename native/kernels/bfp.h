@@ -1,0 +1,49 @@
+// Kernels of `bfp`: block floating point, a shared exponent and two's complement mantissas for each block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bits.h"
+
+namespace gradwire {
+
+struct BfpKernels {
+  // n values, of which the last block may be short: ceil(n / block) blocks of bfp_block_nbytes at `out`.
+  void (*encode)(const float* x, std::size_t n, int mantissa_bits, std::size_t block, std::uint8_t* out);
+  void (*decode)(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out,
+                 bool add);
+};
+
+extern const BfpKernels kBfpScalar;
+extern const BfpKernels kBfpAvx2;
+extern const BfpKernels kBfpAvx512;
+
+inline constexpr std::uint32_t kBfpNanExponent = 255;
+// Blocks of smaller exponents (below 2^-95) are flushed to zero.
+inline constexpr std::uint32_t kBfpSmallestExponent = 32;
+
+static inline std::size_t bfp_block_nbytes(int mantissa_bits, std::size_t block) {
+  return 1 + block * static_cast<std::size_t>(mantissa_bits + 1) / 8;
+}
+
+// The exponent byte of a block from the bits of its largest magnitude.
+static inline std::uint32_t bfp_exponent(std::uint32_t peak_bits) {
+  const std::uint32_t exponent = peak_bits >> 23;
+  return exponent < kBfpSmallestExponent ? 0 : exponent;
+}
+
+// What values are multiplied by before they are rounded; 0 where all mantissas are 0 whatever the values.
+static inline float bfp_encode_scale(std::uint32_t exponent, int mantissa_bits) {
+  if (exponent == 0 || exponent == kBfpNanExponent) return 0.0F;
+  return power_of_two(mantissa_bits - 1 + 127 - static_cast<int>(exponent));
+}
+
+// What mantissas are multiplied by. Exact: a mantissa has at most 16 bits, and this is a power of two.
+static inline float bfp_decode_scale(std::uint32_t exponent, int mantissa_bits) {
+  if (exponent == 0) return 0.0F;
+  if (exponent == kBfpNanExponent) return float_of(kQuietNanBits);
+  return power_of_two(static_cast<int>(exponent) - 127 - (mantissa_bits - 1));
+}
+
+}  // namespace gradwire

@@ -1,0 +1,44 @@
+// Kernels of `quantize`: blocks of values that share a scale, as signed bytes or nibbles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/bits.h"
+
+namespace gradwire {
+
+struct QuantizeKernels {
+  // n values, of which the last block may be short: 4 bytes at `scales` for each block, and n * bits / 8 bytes
+  // (rounded up) at `codes`. `bits` is 8 or 4; `block` is a multiple of 16.
+  void (*encode)(const float* x, std::size_t n, int bits, std::size_t block, std::uint8_t* scales,
+                 std::uint8_t* codes);
+  void (*decode)(const std::uint8_t* scales, const std::uint8_t* codes, std::size_t n, int bits, std::size_t block,
+                 float* out, bool add);
+  // Whether none of nbytes bytes of codes holds the code that no encoder makes, -128 or -8.
+  bool (*are_codes)(const std::uint8_t* codes, std::size_t nbytes, int bits);
+};
+
+extern const QuantizeKernels kQuantizeScalar;
+extern const QuantizeKernels kQuantizeAvx2;
+extern const QuantizeKernels kQuantizeAvx512;
+
+// What a block is multiplied by when encoded, and its scale. `inverse` is 0 where every code is 0 whatever the value.
+struct QuantizeScale {
+  float scale;
+  float inverse;
+};
+
+// The scale of a block from the bits of its largest magnitude. Clearing 8 bits of the scale's mantissa makes
+// code * scale exact (7 + 16 bits), so decoding neither rounds nor overflows; it lowers the scale by less than 2^-15
+// of itself, so that |x| / scale <= 127 (1 + 2^-15) + rounding still rounds to a code within +-127 (or +-7).
+static inline QuantizeScale quantize_scale(std::uint32_t peak_bits, int bits) {
+  constexpr std::uint32_t kSmallestPeakBits = (127U - 100U) << 23;  // 2^-100: below it 1 / scale nears overflow
+  if (peak_bits >= kInfinityBits) return {float_of(kQuietNanBits), 0.0F};
+  if (peak_bits < kSmallestPeakBits) return {0.0F, 0.0F};
+  const float quotient = float_of(peak_bits) / (bits == 8 ? 127.0F : 7.0F);
+  const float scale = float_of(bits_of(quotient) & ~0xFFU);
+  return {scale, 1.0F / scale};
+}
+
+}  // namespace gradwire

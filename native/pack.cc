@@ -1,0 +1,99 @@
+// Format `pack` (codecs truncate and bitpack): a = kept bits k, 1..32.
+//
+// Payload: ceil(n k / 8) bytes, the top k bits of every float packed little-endian, unused high bits zero. Up to
+// k = 8 the exponent is not whole, so that infinity and NaN would come back finite; a marker byte follows there: 0,
+// or 1 for a chunk that held a non-finite value and therefore decodes to NaN as a whole. From k = 9 on such values
+// keep an exponent of ones and stay non-finite by themselves.
+#include <atomic>
+
+#include "gradwire/format.h"
+#include "gradwire/parallel.h"
+#include "gradwire/target.h"
+#include "kernels/bits.h"
+#include "kernels/pack.h"
+
+namespace gradwire {
+
+namespace {
+
+// Values whose tile is packed from the L1 cache right after it was searched for non-finite values.
+constexpr std::size_t kTile = 4096;
+// A multiple of 8 keeps the parts of two threads in different bytes, this one mostly in different cache lines.
+constexpr std::size_t kGranule = kTile;
+
+std::size_t packed_nbytes(std::size_t n, int bits) { return (n * static_cast<std::size_t>(bits) + 7) / 8; }
+
+bool is_marked(int bits) { return bits <= 8; }
+
+std::size_t max_nbytes(std::size_t n, const Params& params) {
+  return packed_nbytes(n, params.a) + (is_marked(params.a) ? 1 : 0);
+}
+
+bool pack_marked(const PackKernels& kernels, const float* x, std::size_t n, int bits, std::uint8_t* out) {
+  bool nonfinite = false;
+  for (std::size_t at = 0; at < n; at += kTile) {
+    const std::size_t count = n - at < kTile ? n - at : kTile;
+    nonfinite |= kernels.has_nonfinite(x + at, count);
+    kernels.pack(x + at, count, bits, out + packed_nbytes(at, bits));
+  }
+  return nonfinite;
+}
+
+std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                   int threads) {
+  const int bits = params.a;
+  const int parts = count_parts(n, threads);
+  std::atomic<bool> nonfinite{false};
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, kGranule);
+    const float* const from = x + part.begin;
+    std::uint8_t* const to = out + packed_nbytes(part.begin, bits);
+    if (!is_marked(bits)) {
+      target.pack->pack(from, part.end - part.begin, bits, to);
+    } else if (pack_marked(*target.pack, from, part.end - part.begin, bits, to)) {
+      nonfinite.store(true, std::memory_order_relaxed);
+    }
+  });
+  if (is_marked(bits)) out[packed_nbytes(n, bits)] = nonfinite.load(std::memory_order_relaxed) ? 1 : 0;
+  return max_nbytes(n, params);
+}
+
+const char* find_fault(const std::uint8_t* payload, std::size_t nbytes, std::size_t n, const Params& params) {
+  if (nbytes != max_nbytes(n, params)) return "its length does not match";
+  const std::size_t body = packed_nbytes(n, params.a);
+  const int used = static_cast<int>(n * static_cast<std::size_t>(params.a) % 8);
+  if (used != 0 && payload[body - 1] >> used != 0) return "the unused bits of its last byte are not zero";
+  if (is_marked(params.a) && payload[body] > 1) return "its marker byte is neither 0 nor 1";
+  return nullptr;
+}
+
+void put_nan(float* out, std::size_t n, bool add) {
+  const float nan = float_of(kQuietNanBits);
+  for (std::size_t i = 0; i < n; ++i) add ? put<true>(out + i, nan) : put<false>(out + i, nan);
+}
+
+const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
+                   const Params& params, bool add, int threads) {
+  const char* const fault = find_fault(payload, nbytes, n, params);
+  if (fault != nullptr) return fault;
+  const int bits = params.a;
+  const bool nonfinite = is_marked(bits) && payload[packed_nbytes(n, bits)] == 1;
+  const int parts = count_parts(n, threads);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, kGranule);
+    const std::size_t count = part.end - part.begin;
+    if (nonfinite) {
+      put_nan(out + part.begin, count, add);
+    } else {
+      target.pack->unpack(payload + packed_nbytes(part.begin, bits), count, bits, out + part.begin, add);
+    }
+  });
+  return nullptr;
+}
+
+}  // namespace
+
+extern const Format kPackFormat;
+const Format kPackFormat = {.name = "pack", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+
+}  // namespace gradwire

@@ -1,0 +1,88 @@
+// Format `quantize`: a = bits of a code (8 or 4), b = values in a block (a multiple of 16).
+//
+// Payload: ceil(n / block) float32 scales, then n signed bytes, or ceil(n / 2) bytes of two signed nibbles (the first
+// value in the low one, an unused nibble is 0). A value is code * scale. A block of values below 2^-100 has scale 0,
+// one with a non-finite value the scale 0x7FC00000 (NaN), which makes NaN of all of it. The codes -128 and -8 are
+// left out, so that the range is symmetric. The range scalar quantisation of Pipe-SGD (section 3), in blocks.
+#include <atomic>
+
+#include "gradwire/format.h"
+#include "gradwire/parallel.h"
+#include "gradwire/target.h"
+#include "kernels/bits.h"
+#include "kernels/quantize.h"
+
+namespace gradwire {
+
+namespace {
+
+std::size_t block_of(const Params& params) { return static_cast<std::size_t>(params.b); }
+
+std::size_t scales_nbytes(std::size_t n, const Params& params) {
+  return (n + block_of(params) - 1) / block_of(params) * 4;
+}
+
+std::size_t codes_nbytes(std::size_t n, int bits) { return (n * static_cast<std::size_t>(bits) + 7) / 8; }
+
+std::size_t max_nbytes(std::size_t n, const Params& params) {
+  return scales_nbytes(n, params) + codes_nbytes(n, params.a);
+}
+
+std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                   int threads) {
+  std::uint8_t* const codes = out + scales_nbytes(n, params);
+  const int parts = count_parts(n, threads);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, block_of(params));
+    target.quantize->encode(x + part.begin, part.end - part.begin, params.a, block_of(params),
+                            out + scales_nbytes(part.begin, params), codes + codes_nbytes(part.begin, params.a));
+  });
+  return max_nbytes(n, params);
+}
+
+bool are_scales(const std::uint8_t* scales, std::size_t nbytes) {
+  bool valid = true;
+  for (std::size_t i = 0; i < nbytes; i += 4) {
+    const std::uint32_t bits = load_word<std::uint32_t>(scales + i);
+    valid &= bits < kInfinityBits || bits == kQuietNanBits;
+  }
+  return valid;
+}
+
+const char* find_fault(const Target& target, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
+                       const Params& params, int parts) {
+  if (nbytes != max_nbytes(n, params)) return "its length does not match";
+  if (!are_scales(payload, scales_nbytes(n, params))) return "a scale is negative or infinite";
+  if (params.a == 4 && n % 2 == 1 && payload[nbytes - 1] >> 4 != 0) return "the unused half of its last byte is not zero";
+  const std::uint8_t* const codes = payload + scales_nbytes(n, params);
+  std::atomic<bool> valid{true};
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, block_of(params));
+    const std::size_t begin = codes_nbytes(part.begin, params.a);
+    if (!target.quantize->are_codes(codes + begin, codes_nbytes(part.end, params.a) - begin, params.a)) {
+      valid.store(false, std::memory_order_relaxed);
+    }
+  });
+  return valid.load(std::memory_order_relaxed) ? nullptr : "a code is out of range";
+}
+
+const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
+                   const Params& params, bool add, int threads) {
+  const int parts = count_parts(n, threads);
+  const char* const fault = find_fault(target, payload, nbytes, n, params, parts);
+  if (fault != nullptr) return fault;
+  const std::uint8_t* const codes = payload + scales_nbytes(n, params);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, block_of(params));
+    target.quantize->decode(payload + scales_nbytes(part.begin, params), codes + codes_nbytes(part.begin, params.a),
+                            part.end - part.begin, params.a, block_of(params), out + part.begin, add);
+  });
+  return nullptr;
+}
+
+}  // namespace
+
+extern const Format kQuantizeFormat;
+const Format kQuantizeFormat = {.name = "quantize", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+
+}  // namespace gradwire
