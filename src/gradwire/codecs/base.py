@@ -1,32 +1,41 @@
 """The contract of a codec, in prose first.
 
-A codec turns a *chunk* (a 1-D contiguous float32 CPU tensor of any length, 0 included) into a *payload* (a 1-D
-uint8 tensor) and back.
+A codec turns a *chunk* (a 1-D contiguous float32 CPU tensor of any length, 0 included) into a *payload* (a
+1-D uint8 tensor) and back.
 
-- **A codec is a value.** It is a frozen dataclass without memory: equal parameters mean equal codecs, one instance
-  serves all chunks and threads, and encoding the same chunk twice gives the same bytes on every machine, instruction
-  set and number of threads. ``str(codec)`` is its spec, and ``gradwire.codecs.parse`` turns the spec back.
+- **A codec is a value.** It is a frozen dataclass without memory: equal parameters mean equal codecs, one
+instance
+  serves all chunks and threads, and encoding the same chunk twice gives the same bytes on every machine,
+  instruction set and number of threads. ``str(codec)`` is its spec, and ``gradwire.codecs.parse`` turns the
+  spec back.
 - **The payload does not hold the element count**; the frame does. ``decode`` learns it from ``out``.
-- **Memory belongs to the caller.** ``encode(x, out)`` writes into ``out`` (at least ``max_nbytes(len(x))`` bytes)
-  and returns the part that it filled, a view; without ``out`` it allocates. ``decode`` and ``decode_add`` write
-  only ``out`` and ``acc``.
+- **Memory belongs to the caller.** ``encode(x, out)`` writes into ``out`` (at least ``max_nbytes(len(x))``
+bytes)
+  and returns the part that it filled, a view; without ``out`` it allocates. ``decode`` and ``decode_add``
+  write only ``out`` and ``acc``.
 - **``decode_add(payload, acc)``** gives bit for bit what ``decode`` followed by ``acc += decoded`` gives.
 - **``bound(x)``** is the guarantee: no finite element of ``x`` is decoded further from its value than this.
   ``inf`` is allowed only where nothing can be promised, and the card says so.
-- **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block (or the chunk) so that it
-  decodes to NaN; no NaN or infinity ever becomes a finite number. Finite values stay finite unless the card says so.
-- **A malformed payload raises** ``PayloadError`` before anything is written: ``out`` and ``acc`` are untouched.
-  Wrong lengths are always found here; flipped bits that leave a well-formed payload are found by the frame's CRC.
+- **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block (or the chunk) so that
+it
+  decodes to NaN; no NaN or infinity ever becomes a finite number. Finite values stay finite unless the card
+  says so.
+- **A malformed payload raises** ``PayloadError`` before anything is written: ``out`` and ``acc`` are
+untouched.
+  Wrong lengths are always found here; flipped bits that leave a well-formed payload are found by the frame's
+  CRC.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import ClassVar
 
 import torch
 
-from gradwire.errors import TensorError
+from gradwire import _native
+from gradwire.errors import PayloadError, TensorError
 
 
 class Codec(ABC):
@@ -50,9 +59,14 @@ class Codec(ABC):
     def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:
         """Make a codec from the parts of ``name:argument,key=value,flag``.
 
-        ``argument`` is the text right after the colon when it holds no ``=`` ("" if none); a bare word later on is
-        an option whose value is "". Raises ``SpecError``.
+        ``argument`` is the text right after the colon when it holds no ``=`` ("" if none); a bare word later
+        on is an option whose value is "". Raises ``SpecError``.
         """
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """The CRC32C of the spec; frames carry it, so that two ranks notice when their codecs differ."""
+        return _native.crc32c(torch.frombuffer(bytearray(str(self), "ascii"), dtype=torch.uint8))
 
     @abstractmethod
     def max_nbytes(self, n: int) -> int:
@@ -60,7 +74,10 @@ class Codec(ABC):
 
     @abstractmethod
     def bound(self, x: torch.Tensor) -> float:
-        """Return the largest absolute error that any finite element of ``x`` can suffer."""
+        """Return the largest absolute error that any finite element of ``x`` can suffer.
+
+        Non-finite elements are left out; an empty ``x`` gives 0.0, or the absolute bound of the codec.
+        """
 
     def encode(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the payload of ``x``; a view of ``out`` where given. Raises ``TensorError``."""
@@ -97,9 +114,14 @@ class Codec(ABC):
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Validate, then write ``out``; dtypes and layouts are checked, the payload is not."""
 
-    @abstractmethod
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
-        """Validate, then add to ``acc``; dtypes and layouts are checked, the payload is not."""
+        """Validate, then add to ``acc``; the arguments are checked as for ``_decode``.
+
+        This is the definition; codecs with compiled kernels do the same without the intermediate chunk.
+        """
+        decoded = torch.empty_like(acc)
+        self._decode(payload, decoded)
+        acc += decoded
 
 
 def check_chunk(x: torch.Tensor, what: str) -> None:
@@ -112,12 +134,20 @@ def check_bytes(x: torch.Tensor, what: str) -> None:
     _check(x, what, torch.uint8)
 
 
+def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
+    """Return the complaint about a payload that is no encoding of ``n`` elements."""
+    return PayloadError(
+        f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements: {reason}; "
+        "do all ranks use the same codec?"
+    )
+
+
 def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
     if not isinstance(x, torch.Tensor):
         raise TensorError(f"{what} must be a torch tensor, but is a {type(x).__name__}")
     if x.dtype != dtype or x.dim() != 1 or not x.is_contiguous() or x.device.type != "cpu":
         layout = "" if x.is_contiguous() else "non-contiguous "
         raise TensorError(
-            f"{what} must be a 1-D contiguous {dtype} tensor on the CPU, but is a {layout}{x.dtype} tensor of "
-            f"shape {tuple(x.shape)} on {x.device}; use .flatten(), .contiguous() or .to()"
+            f"{what} must be a 1-D contiguous {dtype} tensor on the CPU, but is a {layout}{x.dtype} tensor "
+            f"of shape {tuple(x.shape)} on {x.device}; use .flatten(), .contiguous() or .to()"
         )

@@ -1,0 +1,83 @@
+"""Codecs: a chunk of float32 becomes a payload and comes back. One row of TABLE, one file and one card each.
+
+>>> from gradwire.codecs import parse
+>>> parse("errbound:2^-10")
+ErrBound(absolute=0.0009765625, relative=None)
+>>> str(parse("quantize:8,block=1024"))
+'quantize:8'
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import NamedTuple
+
+from gradwire.codecs.base import Codec
+from gradwire.codecs.bfp import Bfp
+from gradwire.codecs.bitpack import BitPack
+from gradwire.codecs.cast import Bf16, Fp16
+from gradwire.codecs.errbound import ErrBound
+from gradwire.codecs.identity import Identity
+from gradwire.codecs.inceptionn import Inceptionn
+from gradwire.codecs.lossless import Lossless
+from gradwire.codecs.quantize import Quantize
+from gradwire.codecs.spec import split
+from gradwire.codecs.terngrad import TernGrad
+from gradwire.codecs.topk import TopK
+from gradwire.codecs.truncate import Truncate
+from gradwire.errors import SpecError
+
+__all__ = [
+    "TABLE",
+    "Bf16",
+    "Bfp",
+    "BitPack",
+    "Codec",
+    "ErrBound",
+    "Fp16",
+    "Identity",
+    "Inceptionn",
+    "Lossless",
+    "Quantize",
+    "Row",
+    "TernGrad",
+    "TopK",
+    "Truncate",
+    "parse",
+]
+
+
+class Row(NamedTuple):
+    """A codec's line in the table: its name in specs, its number in frames, its class."""
+
+    name: str
+    wire_id: int
+    codec: type[Codec]
+
+
+TABLE = (
+    Row("identity", 0, Identity),
+    Row("fp16", 1, Fp16),
+    Row("bf16", 2, Bf16),
+    Row("inceptionn", 3, Inceptionn),
+    Row("errbound", 4, ErrBound),
+    Row("truncate", 5, Truncate),
+    Row("quantize", 6, Quantize),
+    Row("bfp", 7, Bfp),
+    Row("bitpack", 8, BitPack),
+    Row("terngrad", 9, TernGrad),
+    Row("topk", 10, TopK),
+    Row("lossless", 11, Lossless),
+)
+"""All codecs. A wire id is a fact of the protocol: never changed, never used again."""
+
+
+def parse(spec: str) -> Codec:
+    """Return the codec that a spec like ``errbound:2^-10`` names. Raises ``SpecError``."""
+    name, argument, options = split(spec)
+    classes = {row.name: row.codec for row in TABLE}
+    if name not in classes:
+        near = difflib.get_close_matches(name.lower(), classes, n=1)
+        hint = f"did you mean {near[0]!r}? The codecs are" if near else "the codecs are"
+        raise SpecError(f"no codec is named {name!r}; {hint} {', '.join(sorted(classes))}")
+    return classes[name].from_spec(argument, options)

@@ -1,0 +1,97 @@
+"""Casts to 16-bit floats: what frameworks offer already, here as codecs like the others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradwire.codecs.magnitude import half_ulp, largest_finite
+from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.spec import Reader
+
+
+@dataclass(frozen=True)
+class Fp16(NativeCodec):
+    """IEEE binary16, rounded to nearest even.
+
+    Formula: y = the nearest half-precision number. Payload: 2n bytes, little-endian. Bound: half a unit in
+    the last place of the largest element, 2^-11 of its binade and at least 2^-25. From 65520 up a value
+    overflows to infinity, as IEEE 754 says: then the bound is ``inf``. Non-finite values: infinities exact,
+    NaN stays NaN. Ratio: 2. Source: IEEE 754-2019, section 5.4.2 (conversion) and table 3.5 (binary16).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Fp16().encode(torch.tensor([1.0, -2.0])).tolist()
+    [0, 60, 0, 192]
+    >>> Fp16().bound(torch.tensor([1.0])) == 2**-11
+    True
+    """
+
+    name: ClassVar[str] = "fp16"
+    wire_id: ClassVar[int] = 1
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("fp16",)
+    _format: ClassVar[str] = "fp16"
+
+    @property
+    def _params(self) -> tuple[int, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> Fp16:
+        """Make the codec of ``fp16``."""
+        Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
+        return cls()
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return half a unit in the last place of the largest element; ``inf`` where it overflows."""
+        largest = largest_finite(x)
+        return math.inf if largest >= 65520.0 else half_ulp(largest, mantissa_bits=10, min_exponent=-14)
+
+
+@dataclass(frozen=True)
+class Bf16(NativeCodec):
+    """The upper half of a float32, rounded to nearest even.
+
+    Formula: y = the nearest number with 8 significant bits. Payload: 2n bytes, little-endian. Bound: half a
+    unit in the last place of the largest element, 2^-8 of its binade and at least 2^-134. The topmost finite
+    floats, from (2 - 2^-8) 2^127 up, overflow to infinity: then the bound is ``inf``. Non-finite values:
+    infinities exact, NaN stays NaN. Ratio: 2. Source: Kalamkar et al., "A Study of BFLOAT16 for Deep Learning
+    Training", section 2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Bf16().encode(torch.tensor([1.0, -2.0])).tolist()
+    [128, 63, 0, 192]
+    """
+
+    name: ClassVar[str] = "bf16"
+    wire_id: ClassVar[int] = 2
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("bf16",)
+    _format: ClassVar[str] = "bf16"
+
+    @property
+    def _params(self) -> tuple[int, ...]:
+        return ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> Bf16:
+        """Make the codec of ``bf16``."""
+        Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
+        return cls()
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return half a unit in the last place of the largest element; ``inf`` where it overflows."""
+        largest = largest_finite(x)
+        overflow = math.ldexp(2.0 - 2.0**-8, 127)
+        return math.inf if largest >= overflow else half_ulp(largest, mantissa_bits=7, min_exponent=-126)

@@ -1,0 +1,93 @@
+"""Bytes sorted by significance, then a general-purpose compressor: what can be had without loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import zstandard
+
+from gradwire.codecs.base import Codec, malformed
+from gradwire.codecs.spec import Reader, error, is_whole, join
+
+
+@dataclass(frozen=True)
+class Lossless(Codec):
+    """Zstandard over the four byte planes of the floats.
+
+    Formula: y = x. Payload: one Zstandard frame of 4n bytes, first the lowest byte of every float, last the
+    highest (sign and exponent, where the redundancy is); nothing for n = 0. Another version of the Zstandard
+    library may choose other bytes for the same chunk, all of which decode alike.
+
+    Bound: 0. Non-finite values: carried exactly, with all bits. Ratio: 1.1 to 1.2 on gradients, more where
+    many are 0. Source: RFC 8878 (Zstandard); the byte shuffle is that of Blosc and HDF5.
+
+    Parameters
+    ----------
+    level
+        Zstandard's level, 1 (fast) to 22 (small).
+
+    Examples
+    --------
+    >>> import torch
+    >>> codec = Lossless()
+    >>> x = torch.zeros(1000)
+    >>> codec.encode(x).numel() < 40
+    True
+    """
+
+    level: int = 1
+
+    name: ClassVar[str] = "lossless"
+    wire_id: ClassVar[int] = 11
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("lossless", "lossless:level=5")
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.level, 1, 22):
+            raise error(self.name, "a level from 1 to 22", self.level, "lossless:level=3")
+
+    def __str__(self) -> str:
+        return join(self.name, f"level={self.level}" if self.level != 1 else "")
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> Lossless:
+        """Make the codec of ``lossless`` or ``lossless:level=3``."""
+        reader = Reader(cls.name, "lossless:level=3", argument, options)
+        level = reader.option("level")
+        reader.finish()
+        return cls(1 if level is None else reader.whole("a level from 1 to 22", level))
+
+    def max_nbytes(self, n: int) -> int:
+        """Return Zstandard's own worst case, ``ZSTD_COMPRESSBOUND`` of 4n bytes."""
+        raw = 4 * n
+        margin = ((128 << 10) - raw) >> 11 if raw < 128 << 10 else 0
+        return raw + (raw >> 8) + margin
+
+    def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the contract's parameter
+        """Return 0: nothing is lost."""
+        return 0.0
+
+    def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
+        if x.numel() == 0:
+            return 0
+        planes = x.view(torch.uint8).view(-1, 4).T.contiguous()
+        frame = zstandard.ZstdCompressor(level=self.level).compress(planes.numpy().data)
+        out[: len(frame)] = torch.frombuffer(bytearray(frame), dtype=torch.uint8)
+        return len(frame)
+
+    def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        if out.numel() == 0 and payload.numel() == 0:
+            return
+        planes = torch.frombuffer(self._decompress(payload, out.numel()), dtype=torch.uint8).view(4, -1)
+        out.view(torch.uint8).view(-1, 4).copy_(planes.T)
+
+    def _decompress(self, payload: torch.Tensor, n: int) -> bytearray:
+        try:
+            frame = payload.numpy().data
+            # The size is checked first: a damaged frame must not make us allocate what it claims.
+            if n == 0 or zstandard.frame_content_size(frame) != 4 * n:
+                raise zstandard.ZstdError(f"it does not hold {4 * n} bytes")
+            return bytearray(zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False))
+        except zstandard.ZstdError as reason:
+            raise malformed(self, payload, n, str(reason)) from reason

@@ -1,0 +1,37 @@
+"""How large the finite values of a chunk are: what error bounds are made of."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def largest_finite(x: torch.Tensor) -> float:
+    """Return the largest finite magnitude of ``x``; 0.0 where there is none."""
+    if x.numel() == 0:
+        return 0.0
+    return float(torch.where(x.isfinite(), x, 0.0).abs().max())
+
+
+def floor_log2(value: float) -> int:
+    """Return the exponent e with ``2**e <= value < 2**(e + 1)``, for a positive ``value``."""
+    return math.frexp(value)[1] - 1
+
+
+def half_ulp(value: float, mantissa_bits: int, min_exponent: int) -> float:
+    """Return half a unit in the last place of ``value`` in a binary format; 0.0 for 0.
+
+    ``mantissa_bits`` counts the stored bits, ``min_exponent`` is the exponent of the smallest normal number.
+    """
+    if value == 0.0:
+        return 0.0
+    return math.ldexp(1.0, max(floor_log2(value), min_exponent) - mantissa_bits - 1)
+
+
+def truncation_bound(x: torch.Tensor, dropped_bits: int) -> float:
+    """Return the largest error of clearing the low bits of floats."""
+    largest = largest_finite(x)
+    if largest == 0.0 or dropped_bits == 0:
+        return 0.0
+    return min(largest, 2.0 ** (max(floor_log2(largest), -126) - 23 + dropped_bits))

@@ -1,0 +1,132 @@
+"""Spec strings, ``name:argument,key=value,flag``: cut them up, read their values, write them back.
+
+Every complaint is one ``SpecError`` sentence: what was wanted, what came, and a spec that works.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from gradwire.errors import SpecError
+
+_POWER = re.compile(r"2\^([+-]?\d{1,4})")
+
+
+def split(spec: str) -> tuple[str, str, dict[str, str]]:
+    """Cut a spec into name, argument ("" if none) and options (the value of a flag is "").
+
+    Raises ``SpecError``.
+    """
+    name, colon, rest = spec.partition(":")
+    if not name or (colon and not rest):
+        raise SpecError(f"a codec is named like 'errbound:2^-10' or 'identity', but this spec is {spec!r}")
+    parts = rest.split(",") if rest else []
+    argument = parts.pop(0) if parts and "=" not in parts[0] else ""
+    options: dict[str, str] = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not key or (equals and not value):
+            raise SpecError(
+                f"a codec's options look like 'key=value' or 'flag', but {spec!r} has an incomplete {part!r}"
+            )
+        if key in options:
+            raise SpecError(f"an option is given once, but {spec!r} has {key!r} twice")
+        options[key] = value
+    return name, argument, options
+
+
+def join(name: str, *parts: str) -> str:
+    """Write a spec; empty parts are left out."""
+    kept = ",".join(part for part in parts if part)
+    return f"{name}:{kept}" if kept else name
+
+
+def error(name: str, wanted: str, came: object, example: str) -> SpecError:
+    """Return the complaint of the codec ``name``."""
+    return SpecError(f"{name} wants {wanted}, but came {came!r}; write for example {example!r}")
+
+
+class Reader:
+    """Takes the values out of a spec by their names; ``finish`` complains about what nobody took."""
+
+    def __init__(self, name: str, example: str, argument: str, options: dict[str, str]) -> None:
+        self._name = name
+        self._example = example
+        self._argument: str | None = argument or None
+        self._options = dict(options)
+
+    def argument(self, wanted: str) -> str:
+        """Return the argument. Raises ``SpecError``, in the words of ``wanted``, where there is none."""
+        argument, self._argument = self._argument, None
+        if argument is None:
+            raise SpecError(f"{self._name} wants {wanted} after a colon; write for example {self._example!r}")
+        return argument
+
+    def option(self, key: str) -> str | None:
+        """Return the value of ``key=value``; None where it is not given."""
+        value = self._options.pop(key, None)
+        if value == "":
+            raise SpecError(f"{self._name} wants a value, as in '{key}=1', but came a bare {key!r}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        """Tell whether the word ``key`` is there."""
+        value = self._options.pop(key, None)
+        if value:
+            raise SpecError(f"{self._name} wants the bare word {key!r}, but came '{key}={value}'")
+        return value is not None
+
+    def whole(self, wanted: str, text: str) -> int:
+        """Read a whole number. Raises ``SpecError``."""
+        if not re.fullmatch(r"[+-]?\d{1,20}", text, re.ASCII):
+            raise error(self._name, wanted, text, self._example)
+        return int(text)
+
+    def real(self, wanted: str, text: str) -> float:
+        """Read a number, plain or written as a power, ``2^-10``. Raises ``SpecError``."""
+        power = _POWER.fullmatch(text)
+        try:
+            return math.ldexp(1.0, int(power[1])) if power else float(text)
+        except (ValueError, OverflowError):
+            raise error(self._name, wanted, text, self._example) from None
+
+    def finish(self) -> None:
+        """Raise ``SpecError`` for an argument or option that the codec does not have."""
+        left = [self._argument] if self._argument else []
+        left += [f"{key}={value}" if value else key for key, value in self._options.items()]
+        if left:
+            raise SpecError(f"{self._name} has no {', '.join(left)}; write for example {self._example!r}")
+
+
+def is_whole(value: object, low: int, high: int) -> bool:
+    """Tell whether ``value`` is an int (no bool, no float) within ``low..high``."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def is_real(value: object, low: float, high: float) -> bool:
+    """Tell whether ``value`` is a number (no bool, no NaN) within ``low..high``."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def is_power(value: float, low: int, high: int) -> bool:
+    """Tell whether ``value`` is a power of two within ``2^low..2^high``."""
+    return is_real(value, math.ldexp(1.0, low), math.ldexp(1.0, high)) and math.frexp(value)[0] == 0.5
+
+
+def nearest_power(value: float, low: int, high: int) -> str:
+    """Write the power of two within ``2^low..2^high`` nearest, by ratio, to ``value``; 2^-10 where none is."""
+    if not is_real(value, 0.0, math.inf) or value == 0:
+        return "2^-10"
+    return f"2^{round(math.log2(min(max(value, math.ldexp(1.0, low)), math.ldexp(1.0, high))))}"
+
+
+def write_power(value: float) -> str:
+    """Write a power of two: ``2^-10``."""
+    return f"2^{math.frexp(value)[1] - 1}"
+
+
+def write_real(value: float) -> str:
+    """Write a number in the shortest way that reads back as the same number."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))

@@ -1,0 +1,69 @@
+"""Three values, unbiased by chance: TernGrad."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradwire.codecs.magnitude import largest_finite
+from gradwire.codecs.native import NativeCodec, as_int32
+from gradwire.codecs.spec import Reader, error, is_whole, join
+
+
+@dataclass(frozen=True)
+class TernGrad(NativeCodec):
+    """Every value as -s, 0 or +s, so that its expectation is the value.
+
+    Formula: s = max|x| over the chunk; y = s sign(x) b with P(b = 1) = |x| / s. The coins come from a
+    counter-based hash of seed, CRC32C of the chunk and index: the same chunk gives the same bytes everywhere,
+    another step gives other coins.
+
+    Payload: float32 s, then 2 bits a value (0 zero, 1 +s, 2 -s; 3 is malformed), four to a byte from the low
+    bits up, unused bits 0. Bound: max|x|; the error of a single value can be all of it, only the mean is
+    right. Non-finite values: one of them makes s NaN, and the chunk decodes to NaN. Ratio: 16. Source: Wen et
+    al., "TernGrad" (NIPS 2017), equations 1 to 3, without clipping and layer-wise scales (the chunk is the
+    layer).
+
+    Parameters
+    ----------
+    seed
+        0 to 2^64 - 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> TernGrad().encode(torch.tensor([2.0, -2.0, 0.0])).tolist()
+    [0, 0, 0, 64, 9]
+    """
+
+    seed: int = 0
+
+    name: ClassVar[str] = "terngrad"
+    wire_id: ClassVar[int] = 9
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("terngrad", "terngrad:seed=18446744073709551615")
+    _format: ClassVar[str] = "terngrad"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.seed, 0, 2**64 - 1):
+            raise error(self.name, "a seed from 0 to 2^64 - 1", self.seed, "terngrad:seed=1")
+
+    @property
+    def _params(self) -> tuple[int, ...]:
+        return as_int32(self.seed), as_int32(self.seed >> 32)
+
+    def __str__(self) -> str:
+        return join(self.name, f"seed={self.seed}" if self.seed else "")
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> TernGrad:
+        """Make the codec of ``terngrad`` or ``terngrad:seed=1``."""
+        reader = Reader(cls.name, "terngrad:seed=1", argument, options)
+        seed = reader.option("seed")
+        reader.finish()
+        return cls(0 if seed is None else reader.whole("a seed from 0 to 2^64 - 1", seed))
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return the largest magnitude: a single value can lose all of itself, or become the largest."""
+        return largest_finite(x)

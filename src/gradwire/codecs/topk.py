@@ -1,0 +1,128 @@
+"""The largest values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+
+from gradwire.codecs.base import Codec, malformed
+from gradwire.codecs.magnitude import largest_finite
+from gradwire.codecs.spec import Reader, error, is_real, write_real
+
+_INFINITY_BITS = 0x7F80_0000
+_QUIET_NAN_BITS = 0x7FC0_0000
+
+
+@dataclass(frozen=True)
+class TopK(Codec):
+    """The k = ceil(f n) largest magnitudes, exactly; all others become 0.
+
+    Of equal magnitudes the lowest index wins, and non-finite values count as the largest of all.
+
+    Payload: k indices (uint32, ascending), then their k float32 values, little-endian; nothing for n = 0.
+    More than k non-finite values turn the chunk into NaN: every index is 0xFFFFFFFF and every value the quiet
+    NaN 0x7FC00000.
+
+    Bound: the largest dropped magnitude. Non-finite values: exact, or the whole chunk NaN. Ratio: 1 / (2 f).
+    Source: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017), section 3;
+    keep what was dropped as a residual, or training suffers.
+
+    Parameters
+    ----------
+    fraction
+        f, above 0 and at most 1; taken as the decimal it is written as, so 0.01 of 700 values is 7.
+
+    Examples
+    --------
+    >>> import torch
+    >>> codec = TopK(0.5)
+    >>> codec.encode(torch.tensor([1.0, -2.0])).tolist()
+    [1, 0, 0, 0, 0, 0, 0, 192]
+    """
+
+    fraction: float
+
+    name: ClassVar[str] = "topk"
+    wire_id: ClassVar[int] = 10
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("topk:0.01", "topk:0.3", "topk:1")
+
+    def __post_init__(self) -> None:
+        if not is_real(self.fraction, 0.0, 1.0) or self.fraction == 0:
+            raise error(self.name, "a fraction above 0 and at most 1", self.fraction, self.EXAMPLES[0])
+
+    def __str__(self) -> str:
+        return f"{self.name}:{write_real(self.fraction)}"
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> TopK:
+        """Make the codec of ``topk:0.01``."""
+        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
+        wanted = "a fraction above 0 and at most 1"
+        fraction = reader.real(wanted, reader.argument(wanted))
+        reader.finish()
+        return cls(fraction)
+
+    def kept(self, n: int) -> int:
+        """Return k, how many of ``n`` values are kept."""
+        share = Fraction(repr(float(self.fraction)))
+        return -(-share.numerator * n // share.denominator)
+
+    def max_nbytes(self, n: int) -> int:
+        """Return 8 bytes a kept value."""
+        return 8 * self.kept(n)
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return the largest finite magnitude that is dropped."""
+        dropped = torch.ones(x.numel(), dtype=torch.bool)
+        dropped[_largest(x, self.kept(x.numel()))] = False
+        return largest_finite(x[dropped])
+
+    def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
+        k = self.kept(x.numel())
+        if int((~x.isfinite()).sum()) > k:
+            indices = torch.full((k,), -1, dtype=torch.int32)
+            values = torch.full((k,), _QUIET_NAN_BITS, dtype=torch.int32)
+        else:
+            chosen = _largest(x, k)
+            indices = chosen.to(torch.int32)
+            values = x.view(torch.int32)[chosen]
+        out[: 4 * k] = indices.view(torch.uint8)
+        out[4 * k : 8 * k] = values.view(torch.uint8)
+        return 8 * k
+
+    def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        n = out.numel()
+        k = self.kept(n)
+        if payload.numel() != 8 * k:
+            raise malformed(self, payload, n, f"it must have {8 * k} bytes")
+        # A copy, because a view of other bytes need not be aligned.
+        words = payload.clone().view(torch.int32)
+        indices, values = words[:k], words[k:]
+        if k and bool((indices == -1).all()):
+            if not bool((values == _QUIET_NAN_BITS).all()):
+                raise malformed(self, payload, n, "a chunk marked as NaN must hold quiet NaN only")
+            out.fill_(torch.nan)
+            return
+        if k and (
+            int(indices[0]) < 0 or int(indices[-1]) >= n or not bool((indices[1:] > indices[:-1]).all())
+        ):
+            raise malformed(
+                self, payload, n, "its indices must ascend strictly and be less than the element count"
+            )
+        out.zero_()
+        out.view(torch.int32)[indices.long()] = values
+
+
+def _largest(x: torch.Tensor, k: int) -> torch.Tensor:
+    """Return the ascending indices of the ``k`` largest magnitudes; of equals the lowest indices."""
+    if k == 0:
+        return torch.empty(0, dtype=torch.int64)
+    # Bit patterns without the sign order like magnitudes; all non-finite values are made equal.
+    magnitude = (x.view(torch.int32) & 0x7FFF_FFFF).clamp(max=_INFINITY_BITS)
+    least = torch.topk(magnitude, k, sorted=False).values.min()
+    above = (magnitude > least).nonzero().flatten()
+    equal = (magnitude == least).nonzero().flatten()[: k - above.numel()]
+    return torch.cat([above, equal]).sort().values
