@@ -13,8 +13,8 @@ extern const Target kAvx2Target;
 const Target kAvx2Target = {
     .name = "avx2",
     .supported = cpu_runs_avx2,
-    .errbound = &kErrboundScalar,
-    .inceptionn = &kInceptionnScalar,
+    .errbound = &kErrboundAvx2,
+    .inceptionn = &kInceptionnAvx2,
     .pack = &kPackScalar,
     .quantize = &kQuantizeScalar,
     .bfp = &kBfpScalar,

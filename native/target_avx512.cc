@@ -13,12 +13,12 @@ extern const Target kAvx512Target;
 const Target kAvx512Target = {
     .name = "avx512",
     .supported = cpu_runs_avx512,
-    .errbound = &kErrboundScalar,
-    .inceptionn = &kInceptionnScalar,
-    .pack = &kPackScalar,
-    .quantize = &kQuantizeScalar,
-    .bfp = &kBfpScalar,
-    .cast = &kCastScalar,
+    .errbound = &kErrboundAvx512,
+    .inceptionn = &kInceptionnAvx512,
+    .pack = &kPackAvx512,
+    .quantize = &kQuantizeAvx512,
+    .bfp = &kBfpAvx512,
+    .cast = &kCastAvx512,
     .crc32c = crc32c_scalar,
 };
 

@@ -1,0 +1,169 @@
+// errbound, eight values at a time. AVX2 and BMI2.
+#include <immintrin.h>
+
+#include <cfloat>
+#include <cstring>
+
+#include "kernels/errbound.h"
+#include "kernels/flush_subnormals.h"
+#include "kernels/quartet_tables.h"
+
+namespace gradwire {
+
+namespace {
+
+unsigned sign_mask(__m256i lanes) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes))); }
+
+__m256i load_two(const void* low, const void* high) {
+  const auto load = [](const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(load(low)), load(high), 1);
+}
+
+std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, std::uint8_t* tags,
+                   std::uint8_t* data) {
+  // A subnormal has q = 0 under every bound, and so has a subnormal product; only a subnormal factor must stay.
+  const FlushSubnormals flush(scale.to_q >= FLT_MIN);
+  const __m256 to_q = _mm256_set1_ps(scale.to_q);
+  const __m256i limit1 = _mm256_set1_epi32(static_cast<int>(scale.limit1));
+  const __m256i limit2 = _mm256_set1_epi32(static_cast<int>(scale.limit2));
+  std::uint8_t* at = data;
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 value = _mm256_loadu_ps(x + i);
+    // NaN and whatever fits no int32 become 0x80000000, whose absolute value is negative: the minimum mends that.
+    const __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(value, to_q));
+    const __m256i magnitude = _mm256_min_epu32(_mm256_abs_epi32(q), _mm256_set1_epi32(0x7FFFFFFF));
+    const __m256i raw = _mm256_cmpgt_epi32(magnitude, limit2);
+    const unsigned from1 = sign_mask(_mm256_cmpeq_epi32(q, _mm256_setzero_si256())) ^ 0xFFU;
+    const unsigned from2 = sign_mask(_mm256_cmpgt_epi32(magnitude, limit1));
+    const unsigned from3 = sign_mask(raw);
+    const unsigned tag = _pdep_u32(from1 ^ from2 ^ from3, 0x5555U) | _pdep_u32(from2, 0xAAAAU);
+    const auto stored_tag = static_cast<std::uint16_t>(tag);
+    std::memcpy(tags + i / 4, &stored_tag, 2);
+
+    const __m256i codes = _mm256_blendv_epi8(q, _mm256_castps_si256(value), raw);
+    const __m256i packed =
+        _mm256_shuffle_epi8(codes, load_two(kQuartets.gather[tag & 0xFF], kQuartets.gather[tag >> 8]));
+    // Both stores end within 32 bytes of `at`: the worst case of eight values.
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(packed));
+    at += kQuartets.nbytes[tag & 0xFF];
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_extracti128_si256(packed, 1));
+    at += kQuartets.nbytes[tag >> 8];
+  }
+  at += kErrboundScalar.encode(x + i, n - i, scale, tags + i / 4, at);
+  return static_cast<std::size_t>(at - data);
+}
+
+// Sums the sizes by a table over the halves of the tag bytes, 32 bytes at a time.
+std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
+  const __m256i sizes =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 2, 4, 1, 2, 3, 5, 2, 3, 4, 6, 4, 5, 6, 8));
+  const __m256i low_half = _mm256_set1_epi8(0x0F);
+  __m256i sums = _mm256_setzero_si256();
+  std::size_t i = 0;
+  for (; i + 32 <= tags_nbytes; i += 32) {
+    const __m256i tag = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tags + i));
+    const __m256i low = _mm256_shuffle_epi8(sizes, _mm256_and_si256(tag, low_half));
+    const __m256i high = _mm256_shuffle_epi8(sizes, _mm256_and_si256(_mm256_srli_epi16(tag, 4), low_half));
+    sums = _mm256_add_epi64(sums, _mm256_sad_epu8(_mm256_add_epi8(low, high), _mm256_setzero_si256()));
+  }
+  std::uint64_t lanes[4];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), sums);
+  return lanes[0] + lanes[1] + lanes[2] + lanes[3] + kErrboundScalar.count_data(tags + i, tags_nbytes - i);
+}
+
+// Eight values. The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their
+// sign.
+__m256 load_values(const std::uint8_t*& data, unsigned tags, __m256 from_q) {
+  const std::uint8_t* const second = data + kQuartets.nbytes[tags & 0xFF];
+  const __m256i bytes = load_two(data, second);
+  data = second + kQuartets.nbytes[tags >> 8];
+
+  const __m256i top =
+      _mm256_shuffle_epi8(bytes, load_two(kQuartets.scatter[tags & 0xFF], kQuartets.scatter[tags >> 8]));
+  const __m256i classes = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(tags)),
+                                            _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+  // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 holds zeros: any shift but 0.
+  const __m256i shifts = _mm256_castps_si256(_mm256_permutevar_ps(
+      _mm256_castsi256_ps(_mm256_broadcastsi128_si256(_mm_setr_epi32(24, 24, 16, 0))), classes));
+  const __m256 raw = _mm256_castsi256_ps(_mm256_cmpeq_epi32(shifts, _mm256_setzero_si256()));
+  const __m256 values = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srav_epi32(top, shifts)), from_q);
+  return _mm256_blendv_ps(values, _mm256_castsi256_ps(top), raw);
+}
+
+// Two loads of 16 bytes reach at most this far.
+constexpr std::ptrdiff_t kReach = 32;
+
+template <bool kAdd>
+std::size_t decode_vectors(const std::uint8_t* tags, const std::uint8_t*& data, const std::uint8_t* data_end,
+                           float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
+  const __m256 from_q = _mm256_set1_ps(scale.from_q);
+  for (; i + 8 <= n && data_end - data >= kReach; i += 8) {
+    std::uint16_t tag;
+    std::memcpy(&tag, tags + i / 4, 2);
+    __m256 values = load_values(data, tag, from_q);
+    if constexpr (kAdd) values = _mm256_add_ps(_mm256_loadu_ps(out + i), values);
+    _mm256_storeu_ps(out + i, values);
+  }
+  return i;
+}
+
+template <bool kAdd>
+void decode(const std::uint8_t* tags, const std::uint8_t* data, const std::uint8_t* data_end, float* out,
+            std::size_t n, const ErrboundScale& scale) {
+  std::size_t i = decode_vectors<kAdd>(tags, data, data_end, out, 0, n, scale);
+  std::uint8_t tail[2 * kReach] = {};
+  if (i + 8 <= n) {  // near the end of the data, yet many values of class 0 may follow: go on in a padded copy
+    std::memcpy(tail, data, static_cast<std::size_t>(data_end - data));
+    data = tail;
+    data_end = tail + sizeof tail;
+    i = decode_vectors<kAdd>(tags, data, data_end, out, i, n, scale);
+  }
+  const auto scalar = kAdd ? kErrboundScalar.decode_add : kErrboundScalar.decode;
+  scalar(tags + i / 4, data, data_end, out + i, n - i, scale);
+}
+
+SumOfSquares sum_squares(const float* x, std::size_t n) {
+  const __m256i infinity = _mm256_set1_epi32(0x7F800000);
+  __m256d sums[4] = {};
+  __m256i nonfinite = _mm256_setzero_si256();
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      const __m256 raw = _mm256_loadu_ps(x + i + 8 * half);
+      const __m256i bad =
+          _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(raw), infinity), infinity);
+      const __m256 value = _mm256_andnot_ps(_mm256_castsi256_ps(bad), raw);
+      const __m256d first = _mm256_cvtps_pd(_mm256_castps256_ps128(value));
+      const __m256d second = _mm256_cvtps_pd(_mm256_extractf128_ps(value, 1));
+      sums[2 * half] = _mm256_add_pd(sums[2 * half], _mm256_mul_pd(first, first));
+      sums[2 * half + 1] = _mm256_add_pd(sums[2 * half + 1], _mm256_mul_pd(second, second));
+      nonfinite = _mm256_sub_epi32(nonfinite, bad);
+    }
+  }
+  double lanes[16];
+  for (int k = 0; k < 4; ++k) _mm256_storeu_pd(lanes + 4 * k, sums[k]);
+  std::uint32_t bad_counts[8];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(bad_counts), nonfinite);
+  std::size_t count = n;
+  for (const std::uint32_t each : bad_counts) count -= each;
+  for (std::size_t lane = 0; i < n; ++i, ++lane) {
+    const double value = static_cast<double>(x[i]);
+    const bool finite = value - value == 0.0;
+    lanes[lane] += finite ? value * value : 0.0;
+    count -= finite ? 0U : 1U;
+  }
+  return {fold_lanes(lanes), count};
+}
+
+}  // namespace
+
+const ErrboundKernels kErrboundAvx2 = {
+    .encode = encode,
+    .count_data = count_data,
+    .decode = decode<false>,
+    .decode_add = decode<true>,
+    .sum_squares = sum_squares,
+};
+
+}  // namespace gradwire

@@ -1,0 +1,188 @@
+// errbound, sixteen values at a time. AVX-512 F, BW, DQ, VL and BMI2; no VBMI, so bytes are compacted four values at a
+// time by table.
+#include <immintrin.h>
+
+#include <cfloat>
+#include <cstring>
+
+#include "kernels/errbound.h"
+#include "kernels/flush_subnormals.h"
+#include "kernels/quartet_tables.h"
+
+namespace gradwire {
+
+namespace {
+
+constexpr std::uint32_t kLowBits = 0x55555555U;   // the low bit of each 2-bit class
+constexpr std::uint32_t kHighBits = 0xAAAAAAAAU;  // the high bit
+
+// Four 16-byte loads as one vector; the inserts from memory keep off the shuffle port.
+__m512i load_four(const void* a, const void* b, const void* c, const void* d) {
+  const auto load = [](const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); };
+  __m512i all = _mm512_castsi128_si512(load(a));
+  all = _mm512_inserti32x4(all, load(b), 1);
+  all = _mm512_inserti32x4(all, load(c), 2);
+  return _mm512_inserti32x4(all, load(d), 3);
+}
+
+__m512i load_shuffles(const std::uint8_t (*table)[16], std::uint32_t tags) {
+  return load_four(table[tags & 0xFF], table[(tags >> 8) & 0xFF], table[(tags >> 16) & 0xFF], table[tags >> 24]);
+}
+
+// Each store covers 16 bytes, so the four end within 64 bytes of `at`: the worst case of sixteen values.
+std::uint8_t* store_packed(__m512i codes, std::uint32_t tags, std::uint8_t* at) {
+  const __m512i packed = _mm512_shuffle_epi8(codes, load_shuffles(kQuartets.gather, tags));
+  const auto store = [](std::uint8_t* to, __m128i value) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), value); };
+  store(at, _mm512_castsi512_si128(packed));
+  at += kQuartets.nbytes[tags & 0xFF];
+  store(at, _mm512_extracti32x4_epi32(packed, 1));
+  at += kQuartets.nbytes[(tags >> 8) & 0xFF];
+  store(at, _mm512_extracti32x4_epi32(packed, 2));
+  at += kQuartets.nbytes[(tags >> 16) & 0xFF];
+  store(at, _mm512_extracti32x4_epi32(packed, 3));
+  return at + kQuartets.nbytes[tags >> 24];
+}
+
+std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, std::uint8_t* tags,
+                   std::uint8_t* data) {
+  // A subnormal has q = 0 under every bound, and so has a subnormal product; only a subnormal factor must stay.
+  const FlushSubnormals flush(scale.to_q >= FLT_MIN);
+  const __m512 to_q = _mm512_set1_ps(scale.to_q);
+  const __m512i limit1 = _mm512_set1_epi32(static_cast<int>(scale.limit1));
+  const __m512i limit2 = _mm512_set1_epi32(static_cast<int>(scale.limit2));
+  std::uint8_t* at = data;
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 value = _mm512_loadu_ps(x + i);
+    // NaN and whatever fits no int32 become 0x80000000, whose absolute value is above all limits as unsigned.
+    const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(value, to_q));
+    const __m512i magnitude = _mm512_abs_epi32(q);
+    const std::uint32_t from1 = _mm512_test_epi32_mask(q, q);
+    const std::uint32_t from2 = _mm512_cmpgt_epu32_mask(magnitude, limit1);
+    const std::uint32_t from3 = _mm512_cmpgt_epu32_mask(magnitude, limit2);
+    const std::uint32_t tag = _pdep_u32(from1 ^ from2 ^ from3, kLowBits) | _pdep_u32(from2, kHighBits);
+    std::memcpy(tags + i / 4, &tag, 4);
+    if (from2 == 0) {  // nearly always so in gradients: at most one byte each
+      const __m512i ones = _mm512_maskz_compress_epi32(static_cast<__mmask16>(from1), q);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm512_cvtepi32_epi8(ones));
+      at += _mm_popcnt_u32(from1);
+    } else {
+      const __m512i codes = _mm512_mask_mov_epi32(q, static_cast<__mmask16>(from3), _mm512_castps_si512(value));
+      at = store_packed(codes, tag, at);
+    }
+  }
+  at += kErrboundScalar.encode(x + i, n - i, scale, tags + i / 4, at);
+  return static_cast<std::size_t>(at - data);
+}
+
+// Sums the sizes by a table over the halves of the tag bytes, 64 bytes at a time.
+std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
+  const __m512i sizes =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 4, 1, 2, 3, 5, 2, 3, 4, 6, 4, 5, 6, 8));
+  const __m512i low_half = _mm512_set1_epi8(0x0F);
+  __m512i sums = _mm512_setzero_si512();
+  std::size_t i = 0;
+  for (; i + 64 <= tags_nbytes; i += 64) {
+    const __m512i tag = _mm512_loadu_si512(tags + i);
+    const __m512i low = _mm512_shuffle_epi8(sizes, _mm512_and_si512(tag, low_half));
+    const __m512i high = _mm512_shuffle_epi8(sizes, _mm512_and_si512(_mm512_srli_epi16(tag, 4), low_half));
+    sums = _mm512_add_epi64(sums, _mm512_sad_epu8(_mm512_add_epi8(low, high), _mm512_setzero_si512()));
+  }
+  return static_cast<std::size_t>(_mm512_reduce_add_epi64(sums)) +
+         kErrboundScalar.count_data(tags + i, tags_nbytes - i);
+}
+
+// Any sixteen values. The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with
+// their sign.
+__m512 load_values(const std::uint8_t*& data, std::uint32_t tags, __m512 from_q) {
+  const std::uint8_t* const second = data + kQuartets.nbytes[tags & 0xFF];
+  const std::uint8_t* const third = second + kQuartets.nbytes[(tags >> 8) & 0xFF];
+  const std::uint8_t* const fourth = third + kQuartets.nbytes[(tags >> 16) & 0xFF];
+  const __m512i bytes = load_four(data, second, third, fourth);
+  data = fourth + kQuartets.nbytes[tags >> 24];
+
+  const __m512i top = _mm512_shuffle_epi8(bytes, load_shuffles(kQuartets.scatter, tags));
+  const __m512i classes = _mm512_srlv_epi32(
+      _mm512_set1_epi32(static_cast<int>(tags)),
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+  // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 holds zeros: any shift but 0.
+  const __m512i shifts = _mm512_castps_si512(_mm512_permutevar_ps(
+      _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_setr_epi32(24, 24, 16, 0))), classes));
+  const __mmask16 raw = _mm512_testn_epi32_mask(shifts, shifts);
+  const __m512 values = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srav_epi32(top, shifts)), from_q);
+  return _mm512_mask_mov_ps(values, raw, _mm512_castsi512_ps(top));
+}
+
+// Sixteen values of at most one byte each.
+__m512 load_small_values(const std::uint8_t*& data, std::uint32_t tags, __m512 from_q) {
+  const __m512i bytes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data)));
+  data += _mm_popcnt_u32(tags);
+  const __m512i q = _mm512_maskz_expand_epi32(static_cast<__mmask16>(_pext_u32(tags, kLowBits)), bytes);
+  return _mm512_mul_ps(_mm512_cvtepi32_ps(q), from_q);
+}
+
+// Four loads of 16 bytes reach at most this far.
+constexpr std::ptrdiff_t kReach = 64;
+
+template <bool kAdd>
+std::size_t decode_vectors(const std::uint8_t* tags, const std::uint8_t*& data, const std::uint8_t* data_end,
+                           float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
+  const __m512 from_q = _mm512_set1_ps(scale.from_q);
+  for (; i + 16 <= n && data_end - data >= kReach; i += 16) {
+    std::uint32_t tag;
+    std::memcpy(&tag, tags + i / 4, 4);
+    __m512 values = (tag & kHighBits) == 0 ? load_small_values(data, tag, from_q) : load_values(data, tag, from_q);
+    if constexpr (kAdd) values = _mm512_add_ps(_mm512_loadu_ps(out + i), values);
+    _mm512_storeu_ps(out + i, values);
+  }
+  return i;
+}
+
+template <bool kAdd>
+void decode(const std::uint8_t* tags, const std::uint8_t* data, const std::uint8_t* data_end, float* out,
+            std::size_t n, const ErrboundScale& scale) {
+  std::size_t i = decode_vectors<kAdd>(tags, data, data_end, out, 0, n, scale);
+  std::uint8_t tail[2 * kReach] = {};
+  if (i + 16 <= n) {  // near the end of the data, yet many values of class 0 may follow: go on in a padded copy
+    std::memcpy(tail, data, static_cast<std::size_t>(data_end - data));
+    data = tail;
+    data_end = tail + sizeof tail;
+    i = decode_vectors<kAdd>(tags, data, data_end, out, i, n, scale);
+  }
+  const auto scalar = kAdd ? kErrboundScalar.decode_add : kErrboundScalar.decode;
+  scalar(tags + i / 4, data, data_end, out + i, n - i, scale);
+}
+
+SumOfSquares sum_squares(const float* x, std::size_t n) {
+  __m512d low = _mm512_setzero_pd();
+  __m512d high = _mm512_setzero_pd();
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < n; i += 16) {
+    const __mmask16 present = n - i >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1U << (n - i)) - 1);
+    const __m512 raw = _mm512_maskz_loadu_ps(present, x + i);
+    constexpr int kNanOrInfinity = 0x01 | 0x08 | 0x10 | 0x80;
+    const __mmask16 finite = _mm512_mask_fpclass_ps_mask(present, raw, kNanOrInfinity) ^ present;
+    const __m512 value = _mm512_maskz_mov_ps(finite, raw);
+    const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(value));
+    const __m512d second = _mm512_cvtps_pd(_mm512_extractf32x8_ps(value, 1));
+    low = _mm512_fmadd_pd(first, first, low);  // the product is exact, so fusing changes nothing
+    high = _mm512_fmadd_pd(second, second, high);
+    count += static_cast<std::size_t>(_mm_popcnt_u32(finite));
+  }
+  double lanes[16];
+  _mm512_storeu_pd(lanes, low);
+  _mm512_storeu_pd(lanes + 8, high);
+  return {fold_lanes(lanes), count};
+}
+
+}  // namespace
+
+const ErrboundKernels kErrboundAvx512 = {
+    .encode = encode,
+    .count_data = count_data,
+    .decode = decode<false>,
+    .decode_add = decode<true>,
+    .sum_squares = sum_squares,
+};
+
+}  // namespace gradwire

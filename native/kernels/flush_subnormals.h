@@ -1,0 +1,27 @@
+// Subnormal operands cost about 150 cycles per vector. Where they cannot change a result they are flushed to zero.
+#pragma once
+
+#include <xmmintrin.h>
+
+namespace gradwire {
+
+namespace {
+
+class FlushSubnormals {
+ public:
+  explicit FlushSubnormals(bool wanted) : saved_(_mm_getcsr()) {
+    constexpr unsigned kFlushToZero = 0x8000;
+    constexpr unsigned kDenormalsAreZero = 0x0040;
+    if (wanted) _mm_setcsr(saved_ | kFlushToZero | kDenormalsAreZero);
+  }
+  ~FlushSubnormals() { _mm_setcsr(saved_); }
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  unsigned saved_;
+};
+
+}  // namespace
+
+}  // namespace gradwire
