@@ -1,0 +1,119 @@
+"""What workers tell the process that watches them, and the result of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradwire.job.runs import Run
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The state at the end of an epoch: accuracy on the test set, and the training time so far.
+
+    ``train_s`` is the wall-clock time spent training, of all epochs up to this one; evaluation is not in it.
+    """
+
+    epoch: int
+    accuracy: float
+    loss: float
+    train_s: float
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to. Times are seconds per step, averaged over steps and workers.
+
+    ``sent_nbytes`` are the bytes that all ranks together (the server too) sent in the whole run, frame
+    headers included; ``raw_nbytes`` are the bytes of the floats that they carried.
+    """
+
+    run: Run
+    steps: int
+    epochs: tuple[Epoch, ...]
+    compute_s: float
+    codec_s: float
+    exposed_s: float
+    raw_nbytes: int
+    sent_nbytes: int
+    weights_sha256: str
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 accuracy at the end, 0 to 1."""
+        return self.epochs[-1].accuracy
+
+    @property
+    def train_s(self) -> float:
+        """Wall-clock seconds of training, without evaluation."""
+        return self.epochs[-1].train_s
+
+    @property
+    def step_s(self) -> float:
+        """Wall-clock seconds per step."""
+        return self.train_s / self.steps
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of floats per byte sent."""
+        return self.raw_nbytes / self.sent_nbytes if self.sent_nbytes else 1.0
+
+
+@dataclass(frozen=True)
+class RunStarted:
+    """The ranks have begun a run of ``steps`` steps."""
+
+    run: Run
+    steps: int
+    epochs: int
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """Rank 0 has done ``step`` steps of the run; sent a few times a second at most."""
+
+    run: Run
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """Rank 0 has evaluated the weights after an epoch."""
+
+    run: Run
+    epoch: Epoch
+
+
+@dataclass(frozen=True)
+class RunDone:
+    """A run has ended well: the weights of all ranks are the same, bit for bit."""
+
+    result: RunResult
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A rank has done all runs."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank gives up.
+
+    ``consequence`` marks a failure that may only be the echo of another rank's: a peer that is gone or
+    silent. ``details`` is the traceback of an internal error, "" for an error that gradwire raises on
+    purpose.
+    """
+
+    rank: int
+    doing: str
+    reason: str
+    consequence: bool
+    details: str = ""
+
+
+Progress = RunStarted | StepDone | EpochDone | RunDone
+Event = Progress | Finished | Failed

@@ -1,0 +1,55 @@
+"""Which machine and which versions a record was measured with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gradwire._native import target
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe_machine() -> dict[str, object]:
+    """Return the machine's kind: nothing that names it or its user."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": cores(),
+        "target": target(),
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Return the versions of gradwire, Python, torch and NumPy."""
+    return {
+        "gradwire": version(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def version() -> str:
+    """Return gradwire's version, as installed."""
+    try:
+        return importlib.metadata.version("gradwire")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+source"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

@@ -1,0 +1,153 @@
+"""The options of a job as frozen data, and every check that can be made before a process is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from gradwire.errors import JobError
+from gradwire.job.data import DATASETS, Dataset
+from gradwire.job.models import MODELS
+from gradwire.job.runs import Run
+from gradwire.links.rate import parse_rate
+
+EPOCHS = MappingProxyType({"digits": 6, "mnist": 10, "fashion": 15})
+"""Epochs after which the models of this job have learnt the data set."""
+
+ALGORITHMS = ("ring", "star")
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Everything that decides what a job computes; the same on every rank.
+
+    ``data_folder`` holds the files of the data set (None for digits), ``link`` is a rate such as ``100mbit``
+    to which every rank's sending is throttled (None: as fast as the machine goes), ``batch`` is the global
+    batch.
+    """
+
+    runs: tuple[Run, ...]
+    out: Path
+    data: str = "digits"
+    data_folder: Path | None = None
+    model: str = "mlp"
+    algorithm: str = "ring"
+    workers: int = 4
+    link: str | None = None
+    segment_nbytes: int = 1 << 20
+    pipeline: int = 2
+    warmup_epochs: int = 0
+    epochs: int = 6
+    max_steps: int | None = None
+    batch: int = 100
+    lr: float = 0.1
+    momentum: float = 0.9
+    seed: int = 0
+    timeout_s: float = 60.0
+
+    @property
+    def has_server(self) -> bool:
+        """Tell whether one process more is needed, after the workers."""
+        return any(run.method == "server" for run in self.runs)
+
+    @property
+    def world(self) -> int:
+        """Processes in all: workers, and the server if a run has one."""
+        return self.workers + self.has_server
+
+    def steps_per_epoch(self, dataset: Dataset) -> int:
+        """Return the global batches in an epoch; an incomplete one at the end is left out."""
+        return len(dataset.train_labels) // self.batch
+
+    def steps(self, dataset: Dataset) -> int:
+        """Return the steps of a run."""
+        steps = self.epochs * self.steps_per_epoch(dataset)
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
+
+def check(options: JobOptions) -> None:
+    """Raise ``JobError`` or ``SpecError`` for options that cannot work, before anything is started."""
+    _one_of("--data", options.data, DATASETS)
+    _one_of("--model", options.model, tuple(MODELS))
+    _one_of("--algorithm", options.algorithm, ALGORITHMS)
+    _within("--workers", options.workers, 1, 64)
+    _within("--pipeline", options.pipeline, 1, 16)
+    _within("--epochs", options.epochs, 1, 10_000)
+    _within("--warmup-epochs", options.warmup_epochs, 0, options.epochs)
+    _within("--batch", options.batch, 1, 1 << 20)
+    _within("--seed", options.seed, 0, (1 << 63) - 1)
+    _within("--segment", options.segment_nbytes, 1 << 10, 1 << 30)
+    if options.max_steps is not None:
+        _within("--max-steps", options.max_steps, 1, 10_000_000)
+    _above_zero("--lr", options.lr)
+    _above_zero("--timeout", options.timeout_s)
+    if options.link is not None:
+        parse_rate(options.link)
+    _check_batch(options)
+    _check_extras(options)
+    check_writable(options.out)
+
+
+def check_data(options: JobOptions, dataset: Dataset) -> None:
+    """Raise ``JobError`` if the data set does not fill one batch."""
+    images = len(dataset.train_labels)
+    if images < options.batch:
+        raise JobError(
+            f"--batch {options.batch} is more than the {images} training images of {options.data}; "
+            f"ask for at most {images - images % options.workers}"
+        )
+
+
+def check_writable(out: Path) -> None:
+    """Raise ``JobError`` unless the folder ``out`` can be made or written to; leave no trace."""
+    place = out
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryDirectory(prefix=".gradwire-", dir=place):
+            pass
+    except OSError as error:
+        raise JobError(
+            f"--out {out} cannot be written: {place}: {error.strerror or error}; name another folder"
+        ) from error
+
+
+def _check_batch(options: JobOptions) -> None:
+    batch, workers = options.batch, options.workers
+    if batch % workers:
+        below, above = batch - batch % workers, batch - batch % workers + workers
+        nearest = above if above - batch <= batch - below or below == 0 else below
+        raise JobError(
+            f"--batch {batch} cannot be shared equally by {workers} workers; the nearest that can is "
+            f"{nearest}"
+        )
+
+
+def _check_extras(options: JobOptions) -> None:
+    wanted = {"rich": "rich", "matplotlib": "matplotlib"}
+    if options.data == "digits":
+        wanted["sklearn"] = "scikit-learn"
+    missing = [title for module, title in wanted.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise JobError(
+            f"gradwire train needs {' and '.join(missing)}, not installed here; pip install 'gradwire[train]'"
+        )
+
+
+def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise JobError(f"{option} is one of {', '.join(choices)}, but {value!r} came")
+
+
+def _within(option: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise JobError(f"{option} must be {low} to {high}, but is {value}")
+
+
+def _above_zero(option: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise JobError(f"{option} must be a number above 0, but is {value:g}")

@@ -1,0 +1,100 @@
+"""The picture of a job: accuracy over time at the left, where the time of a step goes at the right."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from gradwire.job.events import RunResult
+from gradwire.job.options import JobOptions
+from gradwire.job.record import speed_up
+from gradwire.job.report import link_text
+from gradwire.job.runs import D_SYNC, PS_SYNC, Run
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart; then the line style changes."""
+STYLES = ("-", "--", ":")
+PARTS = (("compute", "#4d4d4d"), ("codec", "#e69f00"), ("exposed communication", "#56b4e9"))
+
+
+def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
+    """Return the picture as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.5, 2.7 + 0.4 * max(len(results), 4)), dpi=140, layout="constrained")
+    FigureCanvasAgg(figure)
+    curves, bars = figure.subplots(1, 2, gridspec_kw={"width_ratios": (1.0, 1.15)})
+    _draw_curves(curves, results)
+    _draw_bars(bars, results)
+    title = f"{options.data}, {options.model}: {options.workers} workers, {link_text(options)}"
+    figure.suptitle(f"{title}, global batch {options.batch}, {results[0].steps} steps", fontsize=11)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
+    for number, result in enumerate(results):
+        axes.plot(
+            [epoch.train_s for epoch in result.epochs],
+            [100 * epoch.accuracy for epoch in result.epochs],
+            color=COLOURS[number % len(COLOURS)],
+            linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
+            marker="o",
+            markersize=3.5,
+            linewidth=1.6,
+            label=result.run.label,
+        )
+    times = [epoch.train_s for result in results for epoch in result.epochs]
+    if max(times) > 10 * min(times):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("wall-clock time of training [s]")
+    axes.set_ylabel("top-1 accuracy on the test set [%]")
+    axes.grid(alpha=0.25, which="major")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    _plain(axes)
+
+
+def _draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
+    places = range(len(results))
+    left = [0.0] * len(results)
+    for (name, colour), part in zip(PARTS, _parts(results), strict=True):
+        axes.barh(places, part, left=left, height=0.62, color=colour, label=name)
+        left = [start + width for start, width in zip(left, part, strict=True)]
+    baseline = _baseline(results)
+    for place, result, end in zip(places, results, left, strict=True):
+        note = _note(result, results, baseline)
+        axes.annotate(note, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_yticks(places, [result.run.label for result in results], fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.25 * max(left))
+    axes.set_xlabel(f"time of a step [ms]{f', speed-up over {baseline.label}' if baseline else ''}")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+    _plain(axes)
+
+
+def _parts(results: tuple[RunResult, ...]) -> tuple[list[float], list[float], list[float]]:
+    return (
+        [1e3 * result.compute_s for result in results],
+        [1e3 * result.codec_s for result in results],
+        [1e3 * result.exposed_s for result in results],
+    )
+
+
+def _baseline(results: tuple[RunResult, ...]) -> Run | None:
+    runs = [result.run for result in results]
+    return next((run for run in (PS_SYNC, D_SYNC) if run in runs), None)
+
+
+def _note(result: RunResult, results: tuple[RunResult, ...], baseline: Run | None) -> str:
+    total = f"{1e3 * result.step_s:.1f} ms"
+    if baseline is None or result.run == baseline:
+        return total
+    factor = speed_up(result, results, baseline)
+    return f"{total}, {factor:.1f}x"
+
+
+def _plain(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)

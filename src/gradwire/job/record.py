@@ -1,0 +1,92 @@
+"""The JSON record of a job, and the one moment at which files are written: when all runs have ended well."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+from gradwire.errors import JobError
+from gradwire.job.events import Epoch, RunResult
+from gradwire.job.machine import describe_machine, describe_versions
+from gradwire.job.options import JobOptions
+from gradwire.job.runs import D_SYNC, PS_SYNC, Run
+
+SCHEMA = "gradwire.train/1"
+"""Changes whenever a field changes its name, unit or meaning."""
+
+
+def make_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str, object]:
+    """Return the record: times in seconds, sizes in bytes, accuracy 0 to 1; the options as given."""
+    given = asdict(options) | {
+        "runs": [str(run) for run in options.runs],
+        "out": str(options.out),
+        "data_folder": None if options.data_folder is None else options.data_folder.name,
+    }
+    return {
+        "schema": SCHEMA,
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+        "options": given,
+        "runs": [_describe_run(result, results) for result in results],
+    }
+
+
+def speed_up(result: RunResult, results: tuple[RunResult, ...], baseline: Run) -> float | None:
+    """Return how often ``result`` trains while the run ``baseline`` does once; None where it is not there."""
+    times = [other.train_s for other in results if other.run == baseline]
+    return times[0] / result.train_s if times else None
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write ``files`` (name -> content) into ``folder``, all or none. Raises ``JobError``.
+
+    They get temporary names first and are renamed when the last one is whole.
+    """
+    temporary = {name: folder / f".{name}.{os.getpid()}" for name in files}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            temporary[name].write_bytes(content)
+        for name, path in temporary.items():
+            os.replace(path, folder / name)
+    except OSError as error:
+        raise JobError(f"the results cannot be written to {folder}: {error.strerror or error}") from error
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+
+
+def to_json(record: dict[str, object]) -> bytes:
+    """Return the record as readable JSON."""
+    return (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()
+
+
+def _describe_run(result: RunResult, results: tuple[RunResult, ...]) -> dict[str, object]:
+    return {
+        "run": str(result.run),
+        "label": result.run.label,
+        "accuracy": result.accuracy,
+        "steps": result.steps,
+        "train_s": result.train_s,
+        "step_s": result.step_s,
+        "compute_s_per_step": result.compute_s,
+        "codec_s_per_step": result.codec_s,
+        "exposed_s_per_step": result.exposed_s,
+        "raw_nbytes": result.raw_nbytes,
+        "sent_nbytes": result.sent_nbytes,
+        "ratio": result.ratio,
+        "speed_up_over_ps_sync": speed_up(result, results, PS_SYNC),
+        "speed_up_over_d_sync": speed_up(result, results, D_SYNC),
+        "weights_sha256": result.weights_sha256,
+        "epochs": [_describe_epoch(epoch) for epoch in result.epochs],
+    }
+
+
+def _describe_epoch(epoch: Epoch) -> dict[str, object]:
+    described = asdict(epoch)
+    if not math.isfinite(epoch.loss):  # diverged; JSON has no word for it
+        described["loss"] = None
+    return described

@@ -1,0 +1,73 @@
+"""The table that ``gradwire train`` ends with."""
+
+from __future__ import annotations
+
+from gradwire.job.events import RunResult
+from gradwire.job.options import JobOptions
+from gradwire.job.record import speed_up
+from gradwire.job.runs import D_SYNC, PS_SYNC
+
+NOTE = (
+    "Top-1 in percent. Step, compute, codec and wire in milliseconds; wire is the communication that compute "
+    "does not hide. Sent: MB per step of all ranks together. Ratio: bytes of floats per byte sent. The last "
+    "columns are speed-ups in wall-clock training time, evaluation left out."
+)
+COLUMNS = ("run", "top-1", "step", "compute", "codec", "wire", "sent", "ratio", "/ PS", "/ D")
+
+
+def rows(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
+    """Return a row of ``COLUMNS`` for each result."""
+    return [_row(result, results) for result in results]
+
+
+def print_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
+    """Write the table to standard output."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{options.data}, {options.model}: {options.workers} workers, {link_text(options)}"
+    table = Table(
+        title=f"{title}, {results[0].steps} steps",
+        title_justify="left",
+        caption=NOTE,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=0,
+    )
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == "run" else "right", no_wrap=column != "run")
+    for row in rows(results):
+        table.add_row(*row)
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=100)
+    console.print(table)
+
+
+def link_text(options: JobOptions) -> str:
+    """Return the network in words."""
+    return f"{options.link} links" if options.link else "unthrottled links"
+
+
+def _row(result: RunResult, results: tuple[RunResult, ...]) -> tuple[str, ...]:
+    return (
+        result.run.label,
+        f"{100 * result.accuracy:.2f}",
+        _ms(result.step_s),
+        _ms(result.compute_s),
+        _ms(result.codec_s),
+        _ms(result.exposed_s),
+        f"{result.sent_nbytes / result.steps / 1e6:.2f}",
+        f"{result.ratio:.1f}x",
+        _times(speed_up(result, results, PS_SYNC)),
+        _times(speed_up(result, results, D_SYNC)),
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
+
+
+def _times(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.1f}x"
