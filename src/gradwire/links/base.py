@@ -1,12 +1,15 @@
 """The contract of a link: it carries frames (1-D uint8 CPU tensors) between two ranks of a world.
 
-- ``isend(to, frame)`` starts sending and returns at once; the frame's memory stays untouched until ``wait`` returns.
-- ``irecv(source, buffer)`` starts receiving into ``buffer``, which is large enough for the frame that is expected;
-  ``wait`` returns the frame: a view of ``buffer`` or memory of the link's own. Where the transport does not tell a
-  message's size the view is all of ``buffer``; the frame's header knows better, and the door checks it.
-- Between two ranks frames arrive in the order in which they were sent; receives match in the order of ``irecv``.
-- ``wait`` never hangs: after ``timeout_s`` it raises ``LinkTimeoutError``; a peer that is gone raises ``LinkError``.
-  Both name the peer. After an error the link is of no further use; ``close`` it.
+- ``isend(to, frame)`` starts sending and returns at once; the frame's memory stays untouched until ``wait``
+  returns.
+- ``irecv(source, buffer)`` starts receiving into ``buffer``, which is large enough for the frame that is
+  expected; ``wait`` returns the frame: a view of ``buffer`` or memory of the link's own. Where the transport
+  does not tell a message's size the view is all of ``buffer``; the frame's header knows better, and the door
+  checks it.
+- Between two ranks frames arrive in the order in which they were sent; receives match in the order of
+  ``irecv``.
+- ``wait`` never hangs: after ``timeout_s`` it raises ``LinkTimeoutError``; a peer that is gone raises
+  ``LinkError``. Both name the peer. After an error the link is of no further use; ``close`` it.
 - ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can.
 """
 

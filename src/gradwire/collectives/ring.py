@@ -1,0 +1,61 @@
+"""Ring all-reduce: a reduce-scatter, then an all-gather; every rank talks to its two neighbours only.
+
+The bucket is cut into one chunk per rank. In step ``k`` of the reduce half rank ``r`` sends its partial sum
+of chunk ``r - k`` to the right and adds what comes from the left to chunk ``r - k - 1``; after ``p - 1``
+steps it owns the sum of chunk ``r + 1``. In the broadcast half the finished chunks travel once more around
+the ring.
+
+Card, for ``p`` ranks and a bucket of ``n`` bytes:
+
+- steps: ``2 (p - 1)``
+- bytes sent by every rank: ``2 (p - 1) / p n``; received: as many
+- extra memory: none beyond the frames in flight
+- exactness: chunk ``c`` is summed in the order ``c, c + 1, ..., c + p - 1`` (modulo ``p``), each partial sum
+  rounded to float32; a codec encodes a sum ``p`` times, so the error is at most ``p`` times its bound
+- source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69
+  (2009); the exchange of INCEPTIONN, MICRO 2018, Algorithm 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradwire.collectives.step import Step
+
+
+def chunks(world: int) -> int:
+    """Return into how many chunks a bucket is cut: one per rank."""
+    return world
+
+
+def reduce(rank: int, world: int) -> Iterator[Step]:
+    """Yield the reduce-scatter of one rank; at its end the rank owns the sum of chunk ``rank + 1``."""
+    return _around(rank, world, first=rank, combine=True)
+
+
+def broadcast(rank: int, world: int) -> Iterator[Step]:
+    """Yield the all-gather of one rank, which begins with the chunk ``rank + 1`` that it owns."""
+    return _around(rank, world, first=rank + 1, combine=False)
+
+
+def schedule(rank: int, world: int) -> Iterator[Step]:
+    """Yield both halves."""
+    yield from reduce(rank, world)
+    yield from broadcast(rank, world)
+
+
+def steps(world: int) -> int:
+    """Return the length of the critical path in hops."""
+    return 2 * (world - 1)
+
+
+def nbytes(world: int, n: int) -> float:
+    """Return the bytes that the busiest rank sends for a bucket of ``n`` bytes."""
+    return 2 * (world - 1) * n / world
+
+
+def _around(rank: int, world: int, *, first: int, combine: bool) -> Iterator[Step]:
+    right, left = (rank + 1) % world, (rank - 1) % world
+    for k in range(world - 1):
+        send, recv = (first - k) % world, (first - k - 1) % world
+        yield Step(right, (send, send + 1), left, (recv, recv + 1), combine)

@@ -1,0 +1,63 @@
+"""Star all-reduce: everybody sends the whole bucket to rank 0, which adds them up and sends the sum back.
+
+This is the parameter server, or worker-aggregator organisation; it is here because training with a server
+uses its two halves with different codecs, and as the baseline that the ring is measured against.
+
+Card, for ``p`` ranks and a bucket of ``n`` bytes:
+
+- steps: ``2 (p - 1)``, all of them at the root
+- bytes sent by the root: ``(p - 1) n``; received by it: as many; every other rank sends and receives ``n``
+- extra memory: none beyond the frames in flight; the root keeps the encoded sum until the last rank has it
+- exactness: summed in the order of the ranks, ``((x0 + x1) + x2) + ...``, each partial sum rounded to
+  float32; a codec encodes ``p - 1`` terms and the sum, so the error is at most ``p`` times its bound
+- source: Li and others, Scaling distributed machine learning with the parameter server, OSDI 2014; the
+  worker-aggregator baseline of INCEPTIONN, MICRO 2018
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradwire.collectives.step import Step
+
+_ROOT = 0
+_WHOLE, _NOTHING = (0, 1), (0, 0)
+
+
+def chunks(world: int) -> int:  # noqa: ARG001 - every algorithm is asked with the world
+    """Return into how many chunks a bucket is cut: it stays whole."""
+    return 1
+
+
+def reduce(rank: int, world: int) -> Iterator[Step]:
+    """Yield the way to the root, which takes the ranks in their order."""
+    if rank != _ROOT:
+        yield Step(_ROOT, _WHOLE, None, _NOTHING, combine=True)
+        return
+    for worker in range(1, world):
+        yield Step(None, _NOTHING, worker, _WHOLE, combine=True)
+
+
+def broadcast(rank: int, world: int) -> Iterator[Step]:
+    """Yield the way back from the root, which serves the ranks in their order."""
+    if rank != _ROOT:
+        yield Step(None, _NOTHING, _ROOT, _WHOLE, combine=False)
+        return
+    for worker in range(1, world):
+        yield Step(worker, _WHOLE, None, _NOTHING, combine=False)
+
+
+def schedule(rank: int, world: int) -> Iterator[Step]:
+    """Yield both halves."""
+    yield from reduce(rank, world)
+    yield from broadcast(rank, world)
+
+
+def steps(world: int) -> int:
+    """Return the length of the critical path in hops: the root takes and serves one rank after the other."""
+    return 2 * (world - 1)
+
+
+def nbytes(world: int, n: int) -> float:
+    """Return the bytes that the busiest rank, the root, sends for a bucket of ``n`` bytes."""
+    return float((world - 1) * n)

@@ -1,0 +1,120 @@
+"""The exchange: all-reduce, or one half of it, over a link with a plan."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+import torch
+
+from gradwire import collectives
+from gradwire.codecs import Codec
+from gradwire.codecs.base import check_chunk
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
+from gradwire.exchange.accounting import Accounting
+from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
+from gradwire.exchange.itinerary import Action, itinerary
+from gradwire.exchange.walk import AHEAD, Resources, Walk
+from gradwire.links.base import Link
+from gradwire.plan import Plan
+
+_HALVES = ("reduce", "broadcast", "schedule")
+
+
+class Exchange:
+    """Exchanges buckets with the other ranks of a link; all ranks call the same methods in the same order.
+
+    A bucket is a 1-D contiguous float32 CPU tensor, of the same length on every rank. It is changed in place.
+    An exchange serves one thread at a time.
+
+    A failure closes the link, so that the peers learn of it at once, and leaves the bucket partly summed,
+    segment by segment: every frame was added as a whole or not at all. The exchange is of no further use
+    then.
+
+    Parameters
+    ----------
+    link
+        This rank's end; whoever made it closes it.
+    plan
+        The same on all ranks.
+    """
+
+    def __init__(self, link: Link, plan: Plan) -> None:
+        self.link = link
+        self.plan = plan
+        self._algorithm = collectives.get(plan.algorithm)
+        self._segment_count = plan.segment_nbytes // 4
+        self._framers = {plan.codec: Framer(plan.codec, self._segment_count)}
+        self._incoming = incoming_buffers()
+        self._sent, self._received = Sequences(), Sequences()
+        self._itinerary = lru_cache(maxsize=64)(self._make_itinerary)
+        self._failure: str | None = None
+
+    def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Accounting:
+        """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
+
+        Where the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
+        exact one. Raises ``TensorError`` before anything is sent, and ``ExchangeError``.
+        """
+        accounting = self._walk("schedule", tensor, self.plan.codec)
+        if average:
+            tensor.detach().div_(self.link.world)
+        return accounting
+
+    def reduce(self, tensor: torch.Tensor) -> Accounting:
+        """Do the reduce half: with ``star`` the sum ends at rank 0, with ``ring`` chunk by chunk at its
+        owners.
+
+        Elsewhere ``tensor`` is left holding a partial sum. Raises ``TensorError`` and ``ExchangeError``.
+        """
+        return self._walk("reduce", tensor, self.plan.codec)
+
+    def broadcast(self, tensor: torch.Tensor, codec: Codec | None = None) -> Accounting:
+        """Do the broadcast half, with a codec of its own where one is given; ``star`` broadcasts from rank 0.
+
+        The owner, too, ends with the decoded values. Raises ``TensorError`` and ``ExchangeError``.
+        """
+        return self._walk("broadcast", tensor, self.plan.codec if codec is None else codec)
+
+    def close(self) -> None:
+        """Close the link."""
+        self.link.close()
+
+    def _walk(self, half: str, tensor: torch.Tensor, codec: Codec) -> Accounting:
+        check_chunk(tensor, "tensor")
+        if self._failure is not None:
+            raise ExchangeError(f"this exchange failed before; make a new one ({self._failure})")
+        start = time.perf_counter()
+        walk = Walk(self._resources(codec), tensor.detach(), self._itinerary(half, tensor.numel()))
+        try:
+            accounting = walk.run()
+        except BaseException as error:
+            self._failure = self._describe(half, walk.action, error)
+            self.link.close()
+            if isinstance(error, (FrameError, LinkError, PayloadError)):
+                raise ExchangeError(self._failure) from error
+            raise
+        accounting.total_s = time.perf_counter() - start
+        return accounting
+
+    def _resources(self, codec: Codec) -> Resources:
+        if codec not in self._framers:
+            self._framers[codec] = Framer(codec, self._segment_count)
+        return Resources(self.link, self._framers[codec], self._incoming, self._sent, self._received)
+
+    def _make_itinerary(self, half: str, n: int) -> list[Action]:
+        rank, world = self.link.rank, self.link.world
+        generators = (self._algorithm.reduce, self._algorithm.broadcast, self._algorithm.schedule)
+        steps = dict(zip(_HALVES, generators, strict=True))[half](rank, world)
+        return itinerary(steps, n, self._algorithm.chunks(world), self._segment_count, AHEAD)
+
+    def _describe(self, half: str, action: Action | None, error: BaseException) -> str:
+        reason = str(error) or type(error).__name__
+        if action is None:
+            return f"rank {self.link.rank}, before the first step of the {half}: {reason}"
+        way = "receiving from" if action.receives else "sending to"
+        segment = action.segment
+        where = f"segment {segment.index} of chunk {segment.chunk}"
+        half = f"{self.plan.algorithm} {half}"
+        step = f"rank {self.link.rank}, step {action.step} of the {half}"
+        return f"{step}, {way} rank {action.peer}, {where}: {reason}"

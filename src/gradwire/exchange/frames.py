@@ -1,0 +1,100 @@
+"""The frames of one exchange: buffers that go round, sequence numbers, the way in and out of the codec."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+
+from gradwire.codecs import TABLE, Codec
+from gradwire.wire import (
+    HEADER_NBYTES,
+    MAX_FRAME_NBYTES,
+    Expected,
+    open_frame,
+    renumber_frame,
+    seal_frame,
+)
+
+_SEQUENCES = 1 << 32  # the header's field wraps around
+_CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
+
+
+class Buffers:
+    """Frame buffers of one size that go round, so that their pages stay mapped and warm."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._free: list[torch.Tensor] = []
+
+    def take(self) -> torch.Tensor:
+        """Return a buffer that nobody uses."""
+        return self._free.pop() if self._free else torch.empty(self._nbytes, dtype=torch.uint8)
+
+    def give(self, buffer: torch.Tensor) -> None:
+        """Give a buffer back."""
+        self._free.append(buffer)
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A sealed frame, the buffer that it lies in and where the buffer belongs."""
+
+    frame: torch.Tensor
+    buffer: torch.Tensor
+    home: Buffers
+    sequence: int
+
+
+class Sequences:
+    """Counts the frames per peer, for one direction."""
+
+    def __init__(self) -> None:
+        self._next = Counter[int]()
+
+    def take(self, peer: int) -> int:
+        """Return the number of the next frame and count it."""
+        number = self._next[peer]
+        self._next[peer] = (number + 1) % _SEQUENCES
+        return number
+
+
+class Framer:
+    """Turns segments into frames with one codec, and back through the door."""
+
+    def __init__(self, codec: Codec, segment_count: int) -> None:
+        self.codec = codec
+        self._fingerprint = codec.fingerprint
+        self._outgoing = Buffers(HEADER_NBYTES + codec.max_nbytes(segment_count))
+
+    def encode(self, x: torch.Tensor, sequence: int) -> Outgoing:
+        """Encode ``x`` straight into a frame."""
+        buffer = self._outgoing.take()
+        payload = self.codec.encode(x, out=buffer[HEADER_NBYTES:])
+        frame = seal_frame(
+            buffer,
+            payload.numel(),
+            codec_id=self.codec.wire_id,
+            fingerprint=self._fingerprint,
+            count=x.numel(),
+            sequence=sequence,
+        )
+        return Outgoing(frame, buffer, self._outgoing, sequence)
+
+    def open(self, frame: torch.Tensor, count: int, sequence: int) -> torch.Tensor:
+        """Return the payload of a frame that came in. Raises ``FrameError``."""
+        expected = Expected(
+            self.codec.wire_id, self._fingerprint, count, self.codec.max_nbytes(count), sequence
+        )
+        return open_frame(frame, expected, _CODEC_NAMES)
+
+
+def incoming_buffers() -> Buffers:
+    """Return buffers that hold any frame; the part that no frame fills takes address space, not memory."""
+    return Buffers(MAX_FRAME_NBYTES)
+
+
+def renumber(outgoing: Outgoing, sequence: int) -> None:
+    """Give a frame that is sent once more its next number."""
+    outgoing.frame, outgoing.sequence = renumber_frame(outgoing.frame, sequence), sequence

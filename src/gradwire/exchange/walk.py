@@ -1,0 +1,142 @@
+"""One walk through an itinerary: the place where tensor, codec, frames and link meet."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from gradwire.exchange.accounting import Accounting
+from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences, renumber
+from gradwire.exchange.itinerary import Action, Do, Segment
+from gradwire.links.base import Link, Receiving, Sending
+from gradwire.wire import HEADER_NBYTES
+
+AHEAD = 4
+"""Frames that a rank sends ahead of those received, receives ahead of their turn, and leaves in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What an exchange lends to its walks: everything that outlives one of them."""
+
+    link: Link
+    framer: Framer
+    incoming: Buffers
+    sent: Sequences
+    received: Sequences
+
+
+class Walk:
+    """The state of one walk: frames in flight, receives posted, frames kept for forwarding."""
+
+    def __init__(self, resources: Resources, tensor: torch.Tensor, actions: list[Action]) -> None:
+        self.accounting = Accounting()
+        self.action: Action | None = None
+        self._own = resources
+        self._tensor = tensor
+        self._actions = actions
+        self._to_post = iter([action for action in actions if action.receives])
+        self._posted: deque[tuple[Receiving, torch.Tensor]] = deque()
+        self._in_flight: deque[tuple[Action, Sending, Outgoing]] = deque()
+        self._kept: dict[Segment, Outgoing] = {}
+
+    def run(self) -> Accounting:
+        """Go all the way. On an error ``self.action`` is the one that failed."""
+        handlers: dict[Do, Callable[[Action], None]] = {
+            Do.SEND_PARTIAL: self._send_partial,
+            Do.PUBLISH: self._publish,
+            Do.FORWARD: self._forward,
+            Do.ADD: self._receive,
+            Do.STORE: self._receive,
+        }
+        for _ in range(AHEAD):
+            self._post()
+        for action in self._actions:
+            self.action = action
+            handlers[action.do](action)
+        while self._in_flight:
+            self._retire()
+        return self.accounting
+
+    def _send_partial(self, action: Action) -> None:
+        self._isend(action, self._encode(action))
+
+    def _publish(self, action: Action) -> None:
+        outgoing = self._encode(action)
+        with self._clock("decode_s"):
+            self._own.framer.codec.decode(outgoing.frame[HEADER_NBYTES:], self._elements(action))
+        if action.keep:
+            self._kept[action.segment] = outgoing
+        self._isend(action, outgoing)
+
+    def _forward(self, action: Action) -> None:
+        outgoing = self._kept[action.segment]
+        if not action.keep:
+            del self._kept[action.segment]
+        sequence = self._own.sent.take(action.peer)
+        if sequence != outgoing.sequence:
+            while any(sent is outgoing for _, _, sent in self._in_flight):
+                self._retire()
+            renumber(outgoing, sequence)
+        self._isend(action, outgoing)
+
+    def _receive(self, action: Action) -> None:
+        receiving, buffer = self._posted.popleft()
+        with self._clock("wait_s"):
+            frame = receiving.wait()
+        self._post()
+        elements = self._elements(action)
+        sequence = self._own.received.take(action.peer)
+        with self._clock("decode_s"):
+            payload = self._own.framer.open(frame, elements.numel(), sequence)
+            if action.do is Do.ADD:
+                self._own.framer.codec.decode_add(payload, elements)
+            else:
+                self._own.framer.codec.decode(payload, elements)
+        if not action.keep:
+            self._own.incoming.give(buffer)
+            return
+        frame = frame[: HEADER_NBYTES + payload.numel()]
+        if frame.data_ptr() != buffer.data_ptr():
+            frame = buffer[: frame.numel()].copy_(frame)
+        self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence)
+
+    def _encode(self, action: Action) -> Outgoing:
+        with self._clock("encode_s"):
+            return self._own.framer.encode(self._elements(action), self._own.sent.take(action.peer))
+
+    def _isend(self, action: Action, outgoing: Outgoing) -> None:
+        while len(self._in_flight) >= AHEAD:
+            self._retire()
+        self.accounting.frames += 1
+        self.accounting.raw_nbytes += 4 * (action.segment.stop - action.segment.start)
+        self.accounting.wire_nbytes += outgoing.frame.numel()
+        self._in_flight.append((action, self._own.link.isend(action.peer, outgoing.frame), outgoing))
+
+    def _retire(self) -> None:
+        going_on, (self.action, sending, outgoing) = self.action, self._in_flight.popleft()
+        with self._clock("wait_s"):
+            sending.wait()
+        if not self.action.keep:
+            outgoing.home.give(outgoing.buffer)
+        self.action = going_on
+
+    def _post(self) -> None:
+        action = next(self._to_post, None)
+        if action is not None:
+            buffer = self._own.incoming.take()
+            self._posted.append((self._own.link.irecv(action.peer, buffer), buffer))
+
+    def _elements(self, action: Action) -> torch.Tensor:
+        return self._tensor[action.segment.start : action.segment.stop]
+
+    @contextmanager
+    def _clock(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        setattr(self.accounting, name, getattr(self.accounting, name) + time.perf_counter() - start)

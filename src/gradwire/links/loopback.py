@@ -1,0 +1,119 @@
+"""Ranks as threads of one process: frames are copied from memory to memory, and nothing else is simulated.
+
+A message is copied when its send and its receive have met, whichever comes second, straight into the buffer
+of the receiver; until then both wait. This is the strictest behaviour that the contract allows (a
+rendezvous), so whatever runs here without a deadlock runs on links that buffer as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from itertools import product
+
+import torch
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.base import Link
+
+
+class _Transfer:
+    """One end of a message, sending or receiving."""
+
+    def __init__(self, channel: _Channel, tensor: torch.Tensor, what: str, timeout_s: float) -> None:
+        self.channel, self.tensor, self.timeout_s = channel, tensor, timeout_s
+        self.what = what
+        self.done = False
+        self.failure: str | None = None
+
+    def settle(self) -> torch.Tensor:
+        """Wait for the other end to come; return the message. Raises ``LinkError``."""
+        channel = self.channel
+        with channel.changed:
+            channel.changed.wait_for(lambda: self.done or channel.closed_by is not None, self.timeout_s)
+            if self.failure is not None:
+                raise LinkError(self.failure)
+            if self.done:
+                return self.tensor
+            if channel.closed_by is not None:
+                raise LinkError(f"{self.what}: rank {channel.closed_by} has closed its link")
+        raise LinkTimeoutError(f"{self.what}: nothing happened within {self.timeout_s:g} s")
+
+
+class _Sending(_Transfer):
+    def wait(self) -> None:
+        self.settle()
+
+
+class _Receiving(_Transfer):
+    def wait(self) -> torch.Tensor:
+        return self.settle()
+
+
+class _Channel:
+    """One direction between two ranks: sends and receives meet in their order."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.sends: deque[_Transfer] = deque()
+        self.receives: deque[_Transfer] = deque()
+        self.closed_by: int | None = None
+
+    def post(self, transfer: _Transfer, queue: deque[_Transfer]) -> None:
+        with self.changed:
+            queue.append(transfer)
+            if self.sends and self.receives:
+                _meet(self.sends.popleft(), self.receives.popleft())
+                self.changed.notify_all()
+
+    def close(self, rank: int) -> None:
+        with self.changed:
+            if self.closed_by is None:
+                self.closed_by = rank
+            self.changed.notify_all()
+
+
+def _meet(send: _Transfer, receive: _Transfer) -> None:
+    size, room = send.tensor.numel(), receive.tensor.numel()
+    if size > room:
+        send.failure = receive.failure = f"{receive.what}: {size} bytes came, but the buffer holds {room}"
+        return
+    receive.tensor = receive.tensor[:size].copy_(send.tensor)
+    send.done = receive.done = True
+
+
+class LoopbackLink(Link):
+    """One rank of a world that lives in this process; ``loopback`` makes all of them."""
+
+    def __init__(
+        self, rank: int, world: int, channels: dict[tuple[int, int], _Channel], timeout_s: float
+    ) -> None:
+        self.rank, self.world, self.timeout_s = rank, world, timeout_s
+        self._channels = channels
+
+    def isend(self, to: int, frame: torch.Tensor) -> _Sending:
+        """Start sending ``frame`` to the rank ``to``."""
+        channel = self._channels[self.rank, to]
+        sending = _Sending(channel, frame, f"rank {self.rank} sending to rank {to}", self.timeout_s)
+        channel.post(sending, channel.sends)
+        return sending
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> _Receiving:
+        """Start receiving a frame from the rank ``source`` into ``buffer``."""
+        channel = self._channels[source, self.rank]
+        what = f"rank {self.rank} receiving from rank {source}"
+        receiving = _Receiving(channel, buffer, what, self.timeout_s)
+        channel.post(receiving, channel.receives)
+        return receiving
+
+    def close(self) -> None:
+        """Give the link up; whoever waits for this rank is told at once."""
+        for ends, channel in self._channels.items():
+            if self.rank in ends:
+                channel.close(self.rank)
+
+
+def loopback(world: int, timeout_s: float = 30.0) -> list[Link]:
+    """Return the links of ``world`` ranks that are threads of this process, in the order of their ranks."""
+    channels = {ends: _Channel() for ends in product(range(world), repeat=2) if ends[0] != ends[1]}
+    return [LoopbackLink(rank, world, channels, timeout_s) for rank in range(world)]

@@ -1,0 +1,150 @@
+"""The frame: a 32-byte header, then the payload; one function writes it and one door validates it.
+
+``docs/wire-format.md`` shows the fields and a worked example. The element count travels in the header because
+a payload does not hold it; the codec's number and fingerprint say how to read the payload; the sequence
+number and the two checksums find frames that were lost, repeated, reordered or altered. The header has a
+checksum of its own so that no length is believed before it is known to be whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from gradwire import _native
+from gradwire.errors import FrameError
+
+MAGIC = b"GRDW"
+VERSION = 1
+HEADER_NBYTES = 32
+MAX_FRAME_NBYTES = 1 << 25
+"""No frame is larger. Receivers offer this much, since some transports abort the process on a message too
+large."""
+
+_FIELDS = struct.Struct("<4sBBHIIIII")
+_NO_FLAGS = 0
+_NO_NAMES: Mapping[int, str] = {}
+_CHECKSUM = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a frame says about its payload: unsigned 32-bit numbers, and ``codec_id``, a byte."""
+
+    codec_id: int
+    count: int
+    payload_nbytes: int
+    sequence: int
+    fingerprint: int
+    payload_crc32c: int
+
+    def pack(self) -> bytes:
+        """Return the 32 bytes of the header, its own checksum included."""
+        numbers = (self.count, self.payload_nbytes, self.sequence, self.fingerprint, self.payload_crc32c)
+        fields = _FIELDS.pack(MAGIC, VERSION, self.codec_id, _NO_FLAGS, *numbers)
+        return fields + _CHECKSUM.pack(_crc32c(fields))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Header:
+        """Read a header from the first 32 bytes of ``data``. Raises ``FrameError``."""
+        if len(data) < HEADER_NBYTES:
+            raise FrameError(f"truncated: a header has {HEADER_NBYTES} bytes, but {len(data)} came")
+        magic, version, codec_id, flags, *numbers = _FIELDS.unpack_from(data)
+        if magic != MAGIC:
+            raise FrameError(f"not a gradwire frame: it begins with {magic!r} instead of {MAGIC!r}")
+        if version != VERSION:
+            raise FrameError(f"the frame has version {version}, but this gradwire reads version {VERSION}")
+        (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
+        if checksum != _crc32c(data[: _FIELDS.size]):
+            raise FrameError("the header's checksum is wrong: the header was altered on the way")
+        if flags != _NO_FLAGS:
+            raise FrameError(f"the frame has flags {flags:#06x}, but version {VERSION} knows none")
+        return cls(codec_id, *numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the receiver knows of the next frame before it comes."""
+
+    codec_id: int
+    fingerprint: int
+    count: int
+    max_payload_nbytes: int
+    sequence: int
+
+
+def seal_frame(
+    frame: torch.Tensor, payload_nbytes: int, *, codec_id: int, fingerprint: int, count: int, sequence: int
+) -> torch.Tensor:
+    """Write the header before the payload that already lies in ``frame[32:]``; return the frame, a view."""
+    payload = frame[HEADER_NBYTES : HEADER_NBYTES + payload_nbytes]
+    header = Header(codec_id, count, payload_nbytes, sequence, fingerprint, _native.crc32c(payload))
+    return _write(frame, header)
+
+
+def renumber_frame(frame: torch.Tensor, sequence: int) -> torch.Tensor:
+    """Give a frame that came through the door a new sequence number, to forward it; return the frame, a view.
+
+    The payload keeps the checksum that its encoder gave it, which so holds from end to end.
+    """
+    return _write(frame, replace(Header.unpack(_head(frame)), sequence=sequence))
+
+
+def open_frame(
+    frame: torch.Tensor, expected: Expected, codec_names: Mapping[int, str] = _NO_NAMES
+) -> torch.Tensor:
+    """Return the payload, a view of ``frame``, once everything about it is as expected.
+
+    ``frame`` may be longer than the header says, since some transports do not tell a message's size;
+    ``codec_names`` is what a refusal calls the codecs. Raises ``FrameError``; nothing is decoded before.
+    """
+    header = Header.unpack(_head(frame))
+    _check_codec(header, expected, codec_names)
+    if header.sequence != expected.sequence:
+        raise FrameError(
+            f"out of order: frame {header.sequence} came where frame {expected.sequence} is due, "
+            "so frames were lost, repeated or reordered"
+        )
+    if header.count != expected.count:
+        raise FrameError(
+            f"the frame holds {header.count} elements, but {expected.count} are expected; "
+            "do all ranks pass tensors of one length and use one segment size?"
+        )
+    size, most = header.payload_nbytes, expected.max_payload_nbytes
+    if size > most:
+        raise FrameError(f"oversized: a payload of {size} bytes is announced, but {most} bytes is the most")
+    payload = frame[HEADER_NBYTES : HEADER_NBYTES + size]
+    if payload.numel() < size:
+        raise FrameError(f"truncated: a payload of {size} bytes is announced, but {payload.numel()} came")
+    if _native.crc32c(payload) != header.payload_crc32c:
+        raise FrameError("the payload's checksum is wrong: the payload was altered on the way")
+    return payload
+
+
+def _check_codec(header: Header, expected: Expected, names: Mapping[int, str]) -> None:
+    came, wanted = (names.get(i, f"number {i}") for i in (header.codec_id, expected.codec_id))
+    if header.codec_id != expected.codec_id:
+        raise FrameError(
+            f"the codec differs: {came} came, but {wanted} is expected; give all ranks the same codec"
+        )
+    if header.fingerprint != expected.fingerprint:
+        raise FrameError(
+            f"the parameters of the codec {wanted} differ: fingerprint {header.fingerprint:#010x} came, but "
+            f"{expected.fingerprint:#010x} is expected; give all ranks the same spec"
+        )
+
+
+def _head(frame: torch.Tensor) -> bytes:
+    return bytes(frame[:HEADER_NBYTES].numpy().tobytes())
+
+
+def _write(frame: torch.Tensor, header: Header) -> torch.Tensor:
+    frame[:HEADER_NBYTES] = torch.frombuffer(bytearray(header.pack()), dtype=torch.uint8)
+    return frame[: HEADER_NBYTES + header.payload_nbytes]
+
+
+def _crc32c(data: bytes) -> int:
+    return _native.crc32c(torch.frombuffer(bytearray(data), dtype=torch.uint8))
