@@ -1,0 +1,21 @@
+"""Training methods: gradients in, averaged gradients out, and what each step cost."""
+
+from gradwire.training.broadcast import broadcast_weights
+from gradwire.training.d_sync import DSync
+from gradwire.training.flat import FlatGradients, FlatWeights
+from gradwire.training.method import WorkerMethod
+from gradwire.training.pipe_sgd import PipeSGD
+from gradwire.training.record import StepRecord
+from gradwire.training.server import Server, Worker
+
+__all__ = [
+    "DSync",
+    "FlatGradients",
+    "FlatWeights",
+    "PipeSGD",
+    "Server",
+    "StepRecord",
+    "Worker",
+    "WorkerMethod",
+    "broadcast_weights",
+]
