@@ -17,7 +17,8 @@ bool cpu_runs_scalar() { return true; }
 #if defined(GRADWIRE_X86)
 bool cpu_runs_avx2() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("f16c") &&
-         __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse4.2");
+         __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse4.2") &&
+         __builtin_cpu_supports("pclmul");
 }
 
 bool cpu_runs_avx512() {

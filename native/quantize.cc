@@ -5,6 +5,7 @@
 // one with a non-finite value the scale 0x7FC00000 (NaN), which makes NaN of all of it. The codes -128 and -8 are
 // left out, so that the range is symmetric. The range scalar quantisation of Pipe-SGD (section 3), in blocks.
 #include <atomic>
+#include <cstring>
 
 #include "gradwire/format.h"
 #include "gradwire/parallel.h"
@@ -28,14 +29,41 @@ std::size_t max_nbytes(std::size_t n, const Params& params) {
   return scales_nbytes(n, params) + codes_nbytes(n, params.a);
 }
 
+// Two passes over a block, the second of which finds it in the L1 or L2 cache.
+void encode_part(const QuantizeKernels& kernels, const float* x, std::size_t n, const Params& params,
+                 std::uint8_t* scales, std::uint8_t* codes) {
+  const std::size_t block = block_of(params);
+  for (std::size_t at = 0; at < n; at += block, scales += 4) {
+    const std::size_t count = n - at < block ? n - at : block;
+    const QuantizeScale chosen = quantize_scale(kernels.peak_bits(x + at, count), params.a);
+    store_word(scales, bits_of(chosen.scale));
+    std::uint8_t* const to = codes + codes_nbytes(at, params.a);
+    if (chosen.inverse == 0.0F) {
+      std::memset(to, 0, codes_nbytes(count, params.a));
+    } else {
+      kernels.to_codes(x + at, count, params.a, chosen.inverse, to);
+    }
+  }
+}
+
+void decode_part(const QuantizeKernels& kernels, const std::uint8_t* scales, const std::uint8_t* codes, std::size_t n,
+                 const Params& params, float* out, bool add) {
+  const std::size_t block = block_of(params);
+  for (std::size_t at = 0; at < n; at += block, scales += 4) {
+    const float scale = float_of(load_word<std::uint32_t>(scales));
+    const std::size_t count = n - at < block ? n - at : block;
+    kernels.from_codes(codes + codes_nbytes(at, params.a), count, params.a, scale, out + at, add);
+  }
+}
+
 std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
                    int threads) {
   std::uint8_t* const codes = out + scales_nbytes(n, params);
   const int parts = count_parts(n, threads);
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, block_of(params));
-    target.quantize->encode(x + part.begin, part.end - part.begin, params.a, block_of(params),
-                            out + scales_nbytes(part.begin, params), codes + codes_nbytes(part.begin, params.a));
+    encode_part(*target.quantize, x + part.begin, part.end - part.begin, params, out + scales_nbytes(part.begin, params),
+                codes + codes_nbytes(part.begin, params.a));
   });
   return max_nbytes(n, params);
 }
@@ -74,8 +102,8 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   const std::uint8_t* const codes = payload + scales_nbytes(n, params);
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, block_of(params));
-    target.quantize->decode(payload + scales_nbytes(part.begin, params), codes + codes_nbytes(part.begin, params.a),
-                            part.end - part.begin, params.a, block_of(params), out + part.begin, add);
+    decode_part(*target.quantize, payload + scales_nbytes(part.begin, params), codes + codes_nbytes(part.begin, params.a),
+                part.end - part.begin, params, out + part.begin, add);
   });
   return nullptr;
 }

@@ -15,11 +15,11 @@ const Target kAvx2Target = {
     .supported = cpu_runs_avx2,
     .errbound = &kErrboundAvx2,
     .inceptionn = &kInceptionnAvx2,
-    .pack = &kPackScalar,
-    .quantize = &kQuantizeScalar,
-    .bfp = &kBfpScalar,
-    .cast = &kCastScalar,
-    .crc32c = crc32c_scalar,
+    .pack = &kPackAvx2,
+    .quantize = &kQuantizeAvx2,
+    .bfp = &kBfpAvx2,
+    .cast = &kCastAvx2,
+    .crc32c = crc32c_avx2,
 };
 
 }  // namespace gradwire

@@ -19,7 +19,7 @@ const Target kAvx512Target = {
     .quantize = &kQuantizeAvx512,
     .bfp = &kBfpAvx512,
     .cast = &kCastAvx512,
-    .crc32c = crc32c_scalar,
+    .crc32c = crc32c_avx2,
 };
 
 }  // namespace gradwire

@@ -66,7 +66,15 @@ void decode(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::
       : decode_as<false>(payload, n, mantissa_bits, block, out);
 }
 
+constexpr BfpByteScales make_byte_scales() {
+  BfpByteScales scales{};
+  for (std::uint32_t exponent = 0; exponent < 256; ++exponent) scales.of[exponent] = bfp_decode_scale(exponent, 7);
+  return scales;
+}
+
 }  // namespace
+
+constinit const BfpByteScales kBfpByteScales = make_byte_scales();
 
 const BfpKernels kBfpScalar = {.encode = encode, .decode = decode};
 

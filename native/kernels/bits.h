@@ -1,5 +1,5 @@
 // Bits and bytes of floats. Everything here is `static inline`: each kernel file is compiled for another instruction
-// set, and a shared (COMDAT) copy could be the one that an older machine cannot run.
+// set, and a shared (COMDAT) copy could be the one that an older machine cannot run (so no std::bit_cast either).
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,9 @@ inline constexpr std::uint32_t kMagnitudeMask = 0x7FFFFFFFU;
 inline constexpr std::uint32_t kInfinityBits = 0x7F800000U;
 inline constexpr std::uint32_t kQuietNanBits = 0x7FC00000U;
 
-static inline std::uint32_t bits_of(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
+static constexpr std::uint32_t bits_of(float value) { return __builtin_bit_cast(std::uint32_t, value); }
 
-static inline float float_of(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
+static constexpr float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 // Little-endian words at any address.
 template <typename Word>
@@ -50,7 +42,7 @@ static inline std::int32_t round_half_even(float value) {
 }
 
 // 2^exponent for -149 <= exponent <= 127, subnormals included.
-static inline float power_of_two(int exponent) {
+static constexpr float power_of_two(int exponent) {
   return float_of(exponent >= -126 ? static_cast<std::uint32_t>(exponent + 127) << 23 : 1U << (exponent + 149));
 }
 

@@ -1,4 +1,5 @@
-// Kernels of `quantize`: blocks of values that share a scale, as signed bytes or nibbles.
+// Kernels of `quantize`: values that share a scale, as signed bytes or nibbles. `bits` is 8 or 4; n values take
+// n * bits / 8 bytes of codes, rounded up.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +10,11 @@
 namespace gradwire {
 
 struct QuantizeKernels {
-  // n values, of which the last block may be short: 4 bytes at `scales` for each block, and n * bits / 8 bytes
-  // (rounded up) at `codes`. `bits` is 8 or 4; `block` is a multiple of 16.
-  void (*encode)(const float* x, std::size_t n, int bits, std::size_t block, std::uint8_t* scales,
-                 std::uint8_t* codes);
-  void (*decode)(const std::uint8_t* scales, const std::uint8_t* codes, std::size_t n, int bits, std::size_t block,
-                 float* out, bool add);
+  // The bits of the largest magnitude; kInfinityBits or more if a value is not finite.
+  std::uint32_t (*peak_bits)(const float* x, std::size_t n);
+  // code = x * inverse, rounded half to even; what the scale guarantees to lie within +-127 or +-7 (see below).
+  void (*to_codes)(const float* x, std::size_t n, int bits, float inverse, std::uint8_t* codes);
+  void (*from_codes)(const std::uint8_t* codes, std::size_t n, int bits, float scale, float* out, bool add);
   // Whether none of nbytes bytes of codes holds the code that no encoder makes, -128 or -8.
   bool (*are_codes)(const std::uint8_t* codes, std::size_t nbytes, int bits);
 };

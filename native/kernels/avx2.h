@@ -1,0 +1,49 @@
+// Words shared by the AVX2 kernels; included by *_avx2.cc files alone.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradwire {
+
+template <bool kAdd>
+static inline void put8(float* out, __m256 values) {
+  _mm256_storeu_ps(out, kAdd ? _mm256_add_ps(_mm256_loadu_ps(out), values) : values);
+}
+
+static inline __m256i load_vector(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+
+static inline void store_vector(void* to, __m256i bytes) { _mm256_storeu_si256(static_cast<__m256i*>(to), bytes); }
+
+static inline __m128i load_half(const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
+
+static inline void store_half(void* to, __m128i bytes) { _mm_storeu_si128(static_cast<__m128i*>(to), bytes); }
+
+static inline __m128i load_quarter(const void* from) { return _mm_loadl_epi64(static_cast<const __m128i*>(from)); }
+
+static inline __m256i magnitude8(__m256i bits) { return _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF)); }
+
+static inline std::uint32_t largest_of(__m256i words) {
+  __m128i peak = _mm_max_epu32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  peak = _mm_max_epu32(peak, _mm_shuffle_epi32(peak, 0x4E));
+  peak = _mm_max_epu32(peak, _mm_shuffle_epi32(peak, 0xB1));
+  return static_cast<std::uint32_t>(_mm_cvtsi128_si32(peak));
+}
+
+// Four vectors of dwords to one of bytes, saturated and in order: the packs work within 128-bit lanes, so that the
+// dwords come out as quartets of vectors 0 1 2 3 0 1 2 3, which the permutation sorts.
+static inline __m256i narrow_to_bytes(__m256i a, __m256i b, __m256i c, __m256i d) {
+  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+  return _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+// See avx512.h.
+static inline void prefetch(const void* from, std::size_t ahead_nbytes) {
+  _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_nbytes), _MM_HINT_T0);
+}
+
+}  // namespace gradwire
