@@ -74,7 +74,6 @@ class StepDone:
 
     run: Run
     step: int
-    loss: float
 
 
 @dataclass(frozen=True)

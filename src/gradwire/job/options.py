@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from gradwire.codecs import parse
+from gradwire.collectives import TABLE
 from gradwire.errors import JobError
 from gradwire.job.data import DATASETS, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
 from gradwire.links.rate import parse_rate
+from gradwire.plan import Plan
 
 EPOCHS = MappingProxyType({"digits": 6, "mnist": 10, "fashion": 15})
 """Epochs after which the models of this job have learnt the data set."""
-
-ALGORITHMS = ("ring", "star")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ class JobOptions:
         """Processes in all: workers, and the server if a run has one."""
         return self.workers + self.has_server
 
+    def plan(self, run: Run) -> Plan:
+        """Return the plan of a run's exchanges. Raises ``SpecError``."""
+        algorithm = "star" if run.method == "server" else self.algorithm
+        return Plan(parse(run.codec), algorithm, self.segment_nbytes)
+
     def steps_per_epoch(self, dataset: Dataset) -> int:
         """Return the global batches in an epoch; an incomplete one at the end is left out."""
         return len(dataset.train_labels) // self.batch
@@ -73,20 +79,21 @@ def check(options: JobOptions) -> None:
     """Raise ``JobError`` or ``SpecError`` for options that cannot work, before anything is started."""
     _one_of("--data", options.data, DATASETS)
     _one_of("--model", options.model, tuple(MODELS))
-    _one_of("--algorithm", options.algorithm, ALGORITHMS)
+    _one_of("--algorithm", options.algorithm, tuple(TABLE))
     _within("--workers", options.workers, 1, 64)
     _within("--pipeline", options.pipeline, 1, 16)
     _within("--epochs", options.epochs, 1, 10_000)
     _within("--warmup-epochs", options.warmup_epochs, 0, options.epochs)
     _within("--batch", options.batch, 1, 1 << 20)
     _within("--seed", options.seed, 0, (1 << 63) - 1)
-    _within("--segment", options.segment_nbytes, 1 << 10, 1 << 30)
     if options.max_steps is not None:
         _within("--max-steps", options.max_steps, 1, 10_000_000)
     _above_zero("--lr", options.lr)
     _above_zero("--timeout", options.timeout_s)
     if options.link is not None:
         parse_rate(options.link)
+    for run in options.runs:
+        options.plan(run)
     _check_batch(options)
     _check_extras(options)
     check_writable(options.out)

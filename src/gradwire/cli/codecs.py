@@ -1,0 +1,55 @@
+"""``gradwire codecs``: what can stand behind ``--codec``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from gradwire.cli.parser import Parser
+from gradwire.codecs import TABLE, parse
+
+SUMMARY = "list the codecs: spec, size, bound, source"
+SAMPLE = 1 << 16
+
+NOTES = MappingProxyType(
+    {
+        "identity": ("exact", "the baseline"),
+        "fp16": ("half a unit of its 11 bits", "IEEE 754 binary16"),
+        "bf16": ("half a unit of its 8 bits", "bfloat16"),
+        "inceptionn": ("2^-7 below 1", "INCEPTIONN, alg. 2 and 3"),
+        "errbound": ("the bound, always", "gradwire"),
+        "truncate": ("a unit of the kept bits", "INCEPTIONN; Pipe-SGD +T"),
+        "quantize": ("half a step of the block", "Pipe-SGD +Q"),
+        "bfp": ("one unit of the block", "AI smart NIC, BFP16"),
+        "bitpack": ("a unit of the kept bytes", "A2DTWP, Bitpack"),
+        "terngrad": ("largest magnitude", "TernGrad, unbiased"),
+        "topk": ("largest dropped value", "top-k sparsification"),
+        "lossless": ("exact", "Zstandard on byte planes"),
+    }
+)
+"""Codec -> its bound in words and where it comes from; the classes' own texts say it exactly."""
+
+
+def lines() -> list[str]:
+    """Return the table: example spec, largest payload in bits a value, bound and source."""
+    table = [f"{'spec':<18}{'max bits':>8}  {'largest error':<28}source"]
+    for row in TABLE:
+        spec = row.codec.EXAMPLES[0]
+        bits = 8 * parse(spec).max_nbytes(SAMPLE) / SAMPLE
+        bound, source = NOTES[row.name]
+        table.append(f"{spec:<18}{bits:>8.2f}  {bound:<28}{source}")
+    return table
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Print the table."""
+    parser = Parser(
+        prog="gradwire codecs",
+        usage="gradwire codecs",
+        description="List the codecs: an example, its largest payload in bits a value, error, source.",
+        epilog="example:\n  gradwire codecs",
+    )
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    parser.parse_args(arguments)
+    sys.stdout.write("\n".join(lines()) + "\n")

@@ -1,0 +1,36 @@
+"""argparse with one sentence for a mistake, and help that fits a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn
+
+EXIT_MISTAKE = 2
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that answers a mistake with one line and leaves the usage to ``--help``."""
+
+    def __init__(self, prog: str, description: str, usage: str, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            usage=usage,
+            epilog=epilog,
+            formatter_class=Formatter,
+            allow_abbrev=False,
+            add_help=False,
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line on standard error and leave."""
+        sys.stderr.write(f"{self.prog}: {message}; see {self.prog} --help\n")
+        raise SystemExit(EXIT_MISTAKE)
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """One line an option where it fits."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=24, width=79)

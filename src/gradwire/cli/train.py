@@ -1,0 +1,112 @@
+"""``gradwire train``: the words of the command line become ``JobOptions``; the job does the rest."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from gradwire.cli.parser import Parser
+from gradwire.collectives import TABLE as ALGORITHMS
+from gradwire.errors import SpecError
+from gradwire.job.data import DATASETS
+from gradwire.job.models import MODELS
+from gradwire.job.options import EPOCHS, JobOptions
+from gradwire.job.perform import perform_job
+from gradwire.job.rendezvous import launched_workers
+from gradwire.job.runs import METHODS, Run, comparison, make_run, parse_runs
+
+SUMMARY = "train a model with several workers; compare methods and codecs"
+COMPARED_CODEC = "quantize:8"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, check and perform. Raises ``GradwireError``."""
+    options = _options(_parser().parse_args(arguments))
+    folder = perform_job(options)
+    if folder is not None:
+        sys.stdout.write(f"record and plot are in {folder}\n")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gradwire train",
+        usage="gradwire train [options]",
+        description="Train with N local workers, or as one rank under torchrun. Evaluation is not timed.",
+        epilog="example:\n  gradwire train --compare --workers 4 --link 100mbit --out runs/demo",
+    )
+    _add_runs(parser.add_argument_group("what to run"))
+    _add_training(parser.add_argument_group("how to train"))
+    _add_network(parser.add_argument_group("where"))
+    return parser
+
+
+def _add_runs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--method", choices=METHODS, help="pipe (default), sync or server")
+    group.add_argument("--codec", metavar="SPEC", help="see 'gradwire codecs' (default identity)")
+    group.add_argument("--compare", action="store_true", help="PS-Sync, D-Sync, both pipe and sync + codec")
+    group.add_argument("--runs", metavar="LIST", help="own comparison: server,sync,pipe:quantize:8,...")
+    group.add_argument("--data", default="digits", help=f"{', '.join(DATASETS)} (default digits)")
+    group.add_argument("--data-dir", type=Path, metavar="DIR", help="of IDX files ($GRADWIRE_DATA, download)")
+    group.add_argument("--model", default="mlp", help=f"{', '.join(MODELS)} (default mlp)")
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    epochs = ", ".join(f"{count} {name}" for name, count in EPOCHS.items())
+    group.add_argument("--epochs", type=int, metavar="N", help=f"default {epochs}")
+    group.add_argument("--max-steps", type=int, metavar="N", help="stop a run after N steps")
+    group.add_argument("--batch", type=int, default=100, metavar="N", help="of all workers together (100)")
+    group.add_argument(
+        "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak; half a cosine (0.1)"
+    )
+    group.add_argument("--pipeline", type=int, default=2, metavar="K", help="pipe: steps under way (2)")
+    group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and shuffles (0)")
+
+
+def _add_network(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--workers", type=int, metavar="N", help="processes (4; a server is one more)")
+    group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 100mbit (no limit)")
+    group.add_argument("--algorithm", default="ring", help=f"{', '.join(ALGORITHMS)} (default ring)")
+    group.add_argument("--segment", type=int, default=1 << 20, metavar="BYTES", help="of a frame (1048576)")
+    group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
+    group.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (runs/DATA-TIME)")
+    group.add_argument("-h", "--help", action="help", help="show this text")
+
+
+def _options(words: argparse.Namespace) -> JobOptions:
+    runs = _runs(words)
+    has_server = any(run.method == "server" for run in runs)
+    return JobOptions(
+        runs=runs,
+        out=words.out or Path("runs") / f"{words.data}-{datetime.now():%Y%m%d-%H%M%S}",
+        data=words.data,
+        data_folder=words.data_dir,
+        model=words.model,
+        algorithm=words.algorithm,
+        workers=launched_workers(has_server, words.workers) or words.workers or 4,
+        link=words.link,
+        segment_nbytes=words.segment,
+        pipeline=words.pipeline,
+        warmup_epochs=words.warmup_epochs,
+        epochs=EPOCHS.get(words.data, 1) if words.epochs is None else words.epochs,
+        max_steps=words.max_steps,
+        batch=words.batch,
+        lr=words.lr,
+        seed=words.seed,
+        timeout_s=words.timeout,
+    )
+
+
+def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
+    if words.runs is not None:
+        if words.compare or words.method or words.codec:
+            raise SpecError("--runs names methods and codecs: leave out --compare, --method and --codec")
+        return parse_runs(words.runs)
+    if words.compare:
+        if words.method:
+            raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
+        return comparison(words.codec or COMPARED_CODEC)
+    return (make_run(words.method or "pipe", words.codec or "identity"),)

@@ -1,0 +1,31 @@
+"""Which images, in which order, at which learning rate: the same for every method."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+
+def epoch_lengths(steps: int, per_epoch: int) -> list[int]:
+    """Return the number of steps of each epoch; the last may be cut short."""
+    whole, rest = divmod(steps, per_epoch)
+    return [per_epoch] * whole + ([rest] if rest else [])
+
+
+def shuffle(images: int, seed: int, epoch: int) -> torch.Tensor:
+    """Return the order of the images in an epoch, the same on every rank."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % (1 << 63))
+    return torch.randperm(images, generator=generator)
+
+
+def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int) -> torch.Tensor:
+    """Return the images of worker ``rank`` in the global batch ``number`` of an epoch."""
+    size = batch // workers
+    start = number * batch + rank * size
+    return order[start : start + size]
+
+
+def learning_rate(step: int, steps: int, peak: float) -> float:
+    """Return the rate of a step (counted from 0): half a cosine from ``peak`` down to 0 over the run."""
+    return 0.5 * peak * (1 + math.cos(math.pi * step / steps))

@@ -1,0 +1,44 @@
+"""A whole job, from checked options to written files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gradwire.job.data import Dataset, find, load
+from gradwire.job.display import make_display
+from gradwire.job.events import RunResult
+from gradwire.job.joined import run_joined
+from gradwire.job.launch import run_local
+from gradwire.job.options import JobOptions, check, check_data
+from gradwire.job.plot import draw
+from gradwire.job.record import make_record, to_json, write_files
+from gradwire.job.rendezvous import is_launched, launched_rank
+from gradwire.job.report import print_report
+
+
+def perform_job(options: JobOptions) -> Path | None:
+    """Perform the job; return the folder of its files, None on ranks that keep none.
+
+    ``options.data_folder`` is where the user says that the files are. Raises ``GradwireError``, before any
+    process is started for whatever can be known by then.
+    """
+    check(options)
+    options = replace(options, data_folder=find(options.data, options.data_folder))
+    dataset = load(options.data, options.data_folder)
+    check_data(options, dataset)
+    if is_launched() and launched_rank()[0] > 0:
+        run_joined(options, dataset, lambda _event: None)
+        return None
+    results = _perform(options, dataset)
+    files = {"record.json": to_json(make_record(options, results)), "training.png": draw(options, results)}
+    write_files(options.out, files)
+    print_report(options, results)
+    return options.out
+
+
+def _perform(options: JobOptions, dataset: Dataset) -> tuple[RunResult, ...]:
+    with make_display() as display:
+        if is_launched():
+            return run_joined(options, dataset, display.show)
+        return run_local(options, display.show)

@@ -1,0 +1,139 @@
+"""How the ranks find each other: through the parent's store, or through what ``torchrun`` sets.
+
+Both give a ``torch.distributed`` store. The parent's lives in its memory and is reached over the loopback
+interface, so a job leaves no file behind however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict
+from datetime import timedelta
+from time import monotonic, sleep
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from gradwire.errors import JobError
+from gradwire.job.options import JobOptions
+
+
+class Store(Protocol):
+    """What a job needs of a ``torch.distributed`` store, whose own classes torch does not type."""
+
+    def set(self, key: str, value: str) -> None:
+        """Keep a value."""
+
+    def get(self, key: str) -> bytes:
+        """Return a value; wait for it first."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Tell whether all keys are there."""
+
+
+class Host(Store, Protocol):
+    """The store where it lives."""
+
+    @property
+    def port(self) -> int:
+        """Where the others reach it."""
+
+
+LOCAL = "127.0.0.1"
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
+_TCP_STORE: Any = dist.TCPStore  # type: ignore[attr-defined]  # public, but missing in torch's stubs
+
+
+def is_launched() -> bool:
+    """Tell whether ``torchrun``, or somebody who sets the same variables, has started this process."""
+    return all(os.environ.get(variable) for variable in VARIABLES)
+
+
+def launched_rank() -> tuple[int, int]:
+    """Return rank and world size as launched. Raises ``JobError``."""
+    rank, world = _whole("RANK"), _whole("WORLD_SIZE")
+    if rank >= world:
+        raise JobError(f"RANK must be below WORLD_SIZE, but they are {rank} and {world}; start with torchrun")
+    return rank, world
+
+
+def launched_workers(has_server: bool, asked: int | None) -> int | None:
+    """Return the workers of the job that torchrun has started, None where it has not. Raises ``JobError``."""
+    if not is_launched():
+        return None
+    world = launched_rank()[1]
+    workers = world - has_server
+    if workers < 1 or asked not in (None, workers):
+        wanted = "at least 1 worker" if asked is None else f"{asked} workers"
+        server = " and a server" if has_server else ""
+        raise JobError(f"the job wants {wanted}{server}, but {world} processes were started")
+    return workers
+
+
+def open_store(timeout_s: float) -> Host:
+    """Return the store of a local job, hosted by this process on a free port."""
+    return _TCP_STORE(LOCAL, 0, None, True, timedelta(seconds=timeout_s), wait_for_workers=False)
+
+
+def join_store(port: int, timeout_s: float) -> Store:
+    """Return a worker's end of the parent's store."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # no name server, no firewall: ranks of one machine
+    return _TCP_STORE(LOCAL, port, None, False, timedelta(seconds=timeout_s))
+
+
+def join_launched(timeout_s: float) -> Store:
+    """Return the store at MASTER_ADDR:MASTER_PORT. Raises ``JobError`` within about ``timeout_s``."""
+    rank, world = launched_rank()
+    host, port = os.environ["MASTER_ADDR"], _whole("MASTER_PORT")
+    if rank > 0:
+        _reach(host, port, timeout_s, rank)
+    try:
+        store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise JobError(
+            f"rank {rank} of {world} could not meet the others at {host}:{port}: {reason}"
+        ) from error
+    return store
+
+
+def check_same_options(store: Store, rank: int, options: JobOptions) -> None:
+    """Raise ``JobError`` where this rank was started with other options than rank 0."""
+    own = {key: str(value) for key, value in asdict(options).items() if key not in ("out", "data_folder")}
+    if rank == 0:
+        store.set("options", json.dumps(own))
+        return
+    first = json.loads(store.get("options"))
+    for key, value in own.items():
+        if first.get(key) != value:
+            raise JobError(
+                f"all ranks need the same options, but {key} is {value} on rank {rank} and {first.get(key)} "
+                "on rank 0"
+            )
+
+
+def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
+    """Try until rank 0 listens: torch would say the same in forty lines, and log each attempt."""
+    deadline = monotonic() + timeout_s
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=max(0.1, deadline - monotonic())):
+                return
+        except OSError as error:
+            if monotonic() + 0.2 > deadline:
+                reason = error.strerror or str(error)
+                raise JobError(
+                    f"rank {rank} cannot reach rank 0 at {host}:{port} within {timeout_s:g} s ({reason}); "
+                    "check MASTER_ADDR, MASTER_PORT and the firewall"
+                ) from error
+            sleep(0.2)
+
+
+def _whole(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    if not text.isdigit():
+        raise JobError(f"{variable} must be a whole number, but is {text!r}; start with torchrun")
+    return int(text)

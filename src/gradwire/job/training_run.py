@@ -1,0 +1,204 @@
+"""One run on one rank: the same epochs, shuffles and learning rates for every method, then the accounts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import nn
+
+from gradwire.errors import JobError
+from gradwire.exchange import Exchange
+from gradwire.job.batches import epoch_lengths, learning_rate, share, shuffle
+from gradwire.job.data import Dataset
+from gradwire.job.events import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
+from gradwire.job.models import build
+from gradwire.job.options import JobOptions
+from gradwire.job.runs import Run
+from gradwire.job.team import Team
+from gradwire.links.base import Link
+from gradwire.links.process_group import ProcessGroupLink
+from gradwire.links.rate import parse_rate
+from gradwire.links.throttle import ThrottleLink
+from gradwire.training import DSync, PipeSGD, Server, StepRecord, Worker, WorkerMethod
+
+REPORT_EVERY_S = 0.1
+REHEARSALS = 2
+
+
+@dataclass
+class Place:
+    """Where a rank is, for the message if it fails."""
+
+    doing: str = "starting"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the runs of a rank have in common."""
+
+    options: JobOptions
+    dataset: Dataset
+    team: Team
+    place: Place
+    tell: Callable[[Progress], None]
+
+
+def perform(run: Run, job: Job) -> None:
+    """Train from scratch, evaluate, compare the ranks and tell the result. Raises ``GradwireError``."""
+    if not job.team.takes_part(run):
+        job.team.wait_for(str(run))
+        return
+    lengths = epoch_lengths(job.options.steps(job.dataset), job.options.steps_per_epoch(job.dataset))
+    if job.team.rank == 0:
+        job.tell(RunStarted(run, sum(lengths), len(lengths)))
+    link = _make_link(run, job)
+    try:
+        result = _train(_Side(run, job, link), lengths)
+    finally:
+        link.close()
+    if job.team.rank == 0:
+        job.tell(RunDone(result))
+        job.team.announce(str(run))
+
+
+class _Side:
+    """One rank's side of a run: its replica of the model, and its method."""
+
+    def __init__(self, run: Run, job: Job, link: Link) -> None:
+        self.run, self.job = run, job
+        options, dataset = job.options, job.dataset
+        self.model = build(options.model, dataset.image_shape, dataset.classes, options.seed)
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=options.lr, momentum=options.momentum)
+        self._order = torch.arange(len(dataset.train_labels))
+        self._steps_done = 0
+        self._steps = options.steps(dataset)
+        if not job.team.is_server:
+            self._rehearse()
+        self.method = _make_method(run, job, self.model, self._optimizer, link)
+        self.method.synchronise()
+
+    def train_epoch(self, epoch: int, length: int) -> tuple[StepRecord, float]:
+        """Take ``length`` steps and drain; return what they cost, and the wall-clock seconds of all ranks."""
+        options, team = self.job.options, self.job.team
+        self._order = shuffle(len(self.job.dataset.train_labels), options.seed, epoch)
+        team.barrier(self.run)
+        started = told = perf_counter()
+        total = StepRecord()
+        for number in range(length):
+            total += self._step(number)
+            if team.rank == 0 and perf_counter() - told > REPORT_EVERY_S:
+                told = perf_counter()
+                self.job.tell(StepDone(self.run, self._steps_done))
+        if isinstance(self.method, WorkerMethod):
+            total += self.method.drain()
+        team.barrier(self.run)
+        return total, perf_counter() - started
+
+    @torch.inference_mode()
+    def accuracy(self) -> float:
+        """Return the top-1 accuracy on the test set, 0 to 1."""
+        self.job.place.doing = f"{self.run.label}, evaluation"
+        right = sum(
+            int((self.model(images).argmax(dim=1) == labels).sum())
+            for images, labels in self.job.dataset.test_batches()
+        )
+        return right / len(self.job.dataset.test_labels)
+
+    def weights_sha256(self) -> bytes:
+        """Return a hash of all weights, bit for bit."""
+        digest = hashlib.sha256()
+        for parameter in self.model.parameters():
+            digest.update(parameter.detach().numpy().tobytes())
+        return digest.digest()
+
+    def _step(self, number: int) -> StepRecord:
+        self.job.place.doing = f"{self.run.label}, step {self._steps_done + 1}"
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(self._steps_done, self._steps, self.job.options.lr)
+        self._steps_done += 1
+        if isinstance(self.method, Server):
+            return self.method.step()
+        return self.method.step(lambda: self._loss(number))
+
+    def _loss(self, number: int) -> torch.Tensor:
+        team = self.job.team
+        mine = share(self._order, number, self.job.options.batch, team.rank, team.workers)
+        images, labels = self.job.dataset.train_batch(mine)
+        return nn.functional.cross_entropy(self.model(images), labels)
+
+    def _rehearse(self) -> None:
+        """Let memory and kernels be made before the clock runs; nothing is learnt."""
+        for _ in range(REHEARSALS):
+            self._loss(0).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.zero_grad()
+
+
+def _train(side: _Side, lengths: list[int]) -> RunResult:
+    """Train all epochs; the result is the same on every rank but for the epochs, which rank 0 knows."""
+    team, run = side.job.team, side.run
+    total, train_s = StepRecord(), 0.0
+    epochs: list[Epoch] = []
+    for epoch, length in enumerate(lengths, start=1):
+        record, seconds = side.train_epoch(epoch, length)
+        total, train_s = total + record, train_s + seconds
+        if team.rank == 0:
+            epochs.append(Epoch(epoch, side.accuracy(), record.loss, train_s))
+            side.job.tell(EpochDone(run, epochs[-1]))
+    if isinstance(side.method, WorkerMethod):
+        side.method.close()
+    weights = _same_weights(side)
+    return _result(side, sum(lengths), tuple(epochs), total, weights)
+
+
+def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], own: StepRecord, weights: str) -> RunResult:
+    figures = [own.compute_s, own.codec_s, own.exposed_s, own.raw_nbytes, own.wire_nbytes]
+    team = side.job.team
+    ranks = team.gather(side.run, torch.tensor(figures, dtype=torch.float64))
+    compute_s, codec_s, exposed_s = (ranks[: team.workers, :3].mean(dim=0) / steps).tolist()
+    return RunResult(
+        run=side.run,
+        steps=steps,
+        epochs=epochs,
+        compute_s=compute_s,
+        codec_s=codec_s,
+        exposed_s=exposed_s,
+        raw_nbytes=int(ranks[:, 3].sum()),
+        sent_nbytes=int(ranks[:, 4].sum()),
+        weights_sha256=weights,
+    )
+
+
+def _same_weights(side: _Side) -> str:
+    """Return the hash of the final weights. Raises ``JobError`` unless all ranks have the same."""
+    own = side.weights_sha256()
+    rows = side.job.team.gather(side.run, torch.tensor(list(own), dtype=torch.uint8))
+    different = [rank for rank, row in enumerate(rows) if bytes(row.tolist()) != bytes(rows[0].tolist())]
+    if different:
+        raise JobError(
+            f"{side.run.label}: the weights of rank {different[0]} differ from those of rank 0 at the end, "
+            "but replicas must agree bit for bit; please report this"
+        )
+    return own.hex()
+
+
+def _make_link(run: Run, job: Job) -> Link:
+    group, ranks = job.team.link_group(run)
+    link: Link = ProcessGroupLink(group, ranks=ranks, timeout_s=job.options.timeout_s)
+    return link if job.options.link is None else ThrottleLink(link, parse_rate(job.options.link))
+
+
+def _make_method(
+    run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, link: Link
+) -> WorkerMethod | Server:
+    options = job.options
+    exchange = Exchange(link, options.plan(run))
+    if run.method == "sync":
+        return DSync(model, optimizer, exchange)
+    if run.method == "pipe":
+        warmup_steps = options.warmup_epochs * options.steps_per_epoch(job.dataset)
+        return PipeSGD(model, optimizer, exchange, options.pipeline, warmup_steps)
+    return Server(model, optimizer, exchange) if job.team.is_server else Worker(model, exchange)
