@@ -62,10 +62,9 @@ class Exchange:
         return accounting
 
     def reduce(self, tensor: torch.Tensor) -> Accounting:
-        """Do the reduce half: with ``star`` the sum ends at rank 0, with ``ring`` chunk by chunk at its
-        owners.
+        """Do the reduce half: ``star`` leaves the sum at rank 0, ``ring`` every chunk at its owner.
 
-        Elsewhere ``tensor`` is left holding a partial sum. Raises ``TensorError`` and ``ExchangeError``.
+        Elsewhere ``tensor`` holds partial sums then. Raises ``TensorError`` and ``ExchangeError``.
         """
         return self._walk("reduce", tensor, self.plan.codec)
 
@@ -112,9 +111,9 @@ class Exchange:
         reason = str(error) or type(error).__name__
         if action is None:
             return f"rank {self.link.rank}, before the first step of the {half}: {reason}"
+        segment = f"segment {action.segment.index} of chunk {action.segment.chunk}"
+        where = f"step {action.step} of the {self.plan.algorithm} {half}, {segment}"
+        if isinstance(error, LinkError):  # it names the ranks
+            return f"{where}: {reason}"
         way = "receiving from" if action.receives else "sending to"
-        segment = action.segment
-        where = f"segment {segment.index} of chunk {segment.chunk}"
-        half = f"{self.plan.algorithm} {half}"
-        step = f"rank {self.link.rank}, step {action.step} of the {half}"
-        return f"{step}, {way} rank {action.peer}, {where}: {reason}"
+        return f"{where}: rank {self.link.rank} {way} rank {action.peer}: {reason}"

@@ -1,6 +1,22 @@
-"""Frames between two ranks: the contract (``base``), the transports, and wrappers for experiments."""
+"""Frames between two ranks: the contract (``base``), two transports, and two wrappers for experiments."""
 
 from gradwire.links.base import Link, Receiving, Sending
+from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import LoopbackLink, loopback
+from gradwire.links.process_group import ProcessGroupLink
+from gradwire.links.rate import parse_rate
+from gradwire.links.throttle import Port, ThrottledLink
 
-__all__ = ["Link", "LoopbackLink", "Receiving", "Sending", "loopback"]
+__all__ = [
+    "Fault",
+    "FaultyLink",
+    "Link",
+    "LoopbackLink",
+    "Port",
+    "ProcessGroupLink",
+    "Receiving",
+    "Sending",
+    "ThrottledLink",
+    "loopback",
+    "parse_rate",
+]

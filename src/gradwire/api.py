@@ -1,0 +1,137 @@
+"""The front door: one function that all-reduces a tensor between the processes of ``torch.distributed``."""
+
+from __future__ import annotations
+
+import weakref
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from gradwire.codecs import Codec, parse
+from gradwire.errors import ExchangeError, TensorError
+from gradwire.exchange import Exchange
+from gradwire.links.process_group import ProcessGroupLink
+from gradwire.plan import Plan
+
+_DEFAULT = Plan()
+
+
+class _Member:
+    """What this process keeps for one of the user's groups: a link of its own, and an exchange per plan."""
+
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
+        everybody = dist.get_world_size(group) == dist.get_world_size()
+        private = dist.new_group(
+            None if everybody else dist.get_process_group_ranks(group),
+            timeout=timedelta(seconds=timeout_s),
+            backend="gloo",
+            use_local_synchronization=not everybody,
+            group_desc="gradwire",
+        )
+        if not isinstance(private, dist.ProcessGroup):
+            raise ExchangeError(
+                "torch.distributed made no group for gradwire, although this rank belongs to it"
+            )
+        self.link = ProcessGroupLink(private, timeout_s=timeout_s)
+        self._exchanges: dict[Plan, Exchange] = {}
+
+    def exchange(self, plan: Plan) -> Exchange:
+        """Return the exchange that follows ``plan``."""
+        if plan not in self._exchanges:
+            self._exchanges[plan] = Exchange(self.link, plan)
+        return self._exchanges[plan]
+
+
+_members = weakref.WeakKeyDictionary[dist.ProcessGroup, _Member]()
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    codec: str | Codec = "errbound:2^-10",
+    *,
+    algorithm: str = "ring",
+    group: dist.ProcessGroup | None = None,
+    average: bool = True,
+    segment_nbytes: int = _DEFAULT.segment_nbytes,
+    timeout_s: float = 30.0,
+) -> torch.Tensor:
+    """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed on every hop.
+
+    All ranks of the group call this in the same order with the same arguments and end with identical bits.
+    The first call with a group makes a private Gloo group of the same ranks, which is kept as long as the
+    group.
+
+    Parameters
+    ----------
+    tensor
+        Contiguous, float32, on the CPU, of any shape, the same on all ranks; changed in place.
+    codec
+        A codec or its spec.
+    algorithm
+        ``ring`` or ``star``.
+    group
+        A group of ``torch.distributed`` that this process belongs to; None is the world.
+    average
+        Whether to divide the sum by the number of ranks.
+    segment_nbytes
+        See ``Plan``.
+    timeout_s
+        How long any single wait for a peer lasts before it is an error.
+
+    Returns
+    -------
+    torch.Tensor
+        ``tensor``.
+
+    Raises
+    ------
+    SpecError
+        For a codec, an algorithm or a segment size that does not exist.
+    TensorError
+        For a tensor that cannot be exchanged; nothing has been sent and nothing changed.
+    ExchangeError
+        When ``torch.distributed`` is not initialised or this rank is not in the group, and when a peer fails
+        or disagrees; the tensor is then partly summed.
+    """
+    _check(tensor)
+    chosen = parse(codec) if isinstance(codec, str) else codec
+    plan = Plan(chosen, algorithm, segment_nbytes)
+    group = _check_group(group)
+    member = _members.get(group)
+    if member is None:
+        member = _members[group] = _Member(group, timeout_s)
+    member.link.timeout_s = timeout_s
+    try:
+        member.exchange(plan).all_reduce(tensor.detach().view(-1), average)
+    except BaseException:
+        del _members[group]  # the link is closed; another call starts afresh
+        raise
+    return tensor
+
+
+def _check(tensor: torch.Tensor) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TensorError(f"all_reduce wants a torch tensor, but got a {type(tensor).__name__}")
+    if tensor.device.type != "cpu":
+        raise TensorError(
+            f"all_reduce wants a tensor on the CPU, but this one is on {tensor.device}; use .cpu()"
+        )
+    if tensor.dtype != torch.float32:
+        raise TensorError(f"all_reduce wants torch.float32, but the tensor is {tensor.dtype}; use .float()")
+    if not tensor.is_contiguous():
+        raise TensorError("all_reduce wants a contiguous tensor, but this one has gaps; use .contiguous()")
+
+
+def _check_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    if not dist.is_available() or not dist.is_initialized():
+        raise ExchangeError(
+            "torch.distributed is not initialised; call torch.distributed.init_process_group first"
+        )
+    world = dist.group.WORLD
+    chosen = world if group is None else group
+    if not isinstance(chosen, dist.ProcessGroup) or dist.get_rank(chosen) < 0:
+        raise ExchangeError(
+            f"rank {dist.get_rank()} is not in the group; call all_reduce on the group's ranks only"
+        )
+    return chosen

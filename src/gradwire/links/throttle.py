@@ -1,0 +1,142 @@
+"""A link that is as slow as a network: it paces what each host sends and receives, without privileges.
+
+Every host has a port with two directions, each of a given rate. A frame takes ``nbytes / rate`` of the
+sender's outgoing direction and, shifted by the latency, as much of the receiver's incoming direction; several
+senders to one host so share its incoming direction, which makes a server's link the bottleneck that it is.
+The two overlap, as in a switch that cuts through: an idle receiver adds no second delay. Nothing is held back
+by threads: frames go to the link beneath at once, with the times of their departure, and whoever waits for
+them sleeps until they are due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+
+import torch
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.base import Link, Receiving, Sending
+from gradwire.links.timeline import Timeline
+
+_LABEL = struct.Struct("<qqq")  # when the frame begins and ends to leave, in ns, and its length in bytes
+_SPIN_NS = 100_000  # sleeping is less exact than this
+
+
+class Port:
+    """What a host has one of: an outgoing and an incoming direction. The links of one host may share it.
+
+    Parameters
+    ----------
+    rate_nbytes_per_s
+        The rate of each direction, None for unlimited; ``parse_rate`` reads ``"100mbit"``.
+    latency_s
+        How long a byte travels to this port.
+    """
+
+    def __init__(self, rate_nbytes_per_s: float | None, latency_s: float = 0.0) -> None:
+        self._ns_per_byte = 0.0 if rate_nbytes_per_s is None else 1e9 / rate_nbytes_per_s
+        self._latency_ns = round(latency_s * 1e9)
+        self._out, self._in = Timeline(), Timeline()
+        self._lock = threading.Lock()
+
+    def leave(self, nbytes: int) -> tuple[int, int]:
+        """Return when a frame that is handed over now begins and ends to leave, in ns."""
+        with self._lock:
+            return self._out.occupy(time.monotonic_ns(), round(nbytes * self._ns_per_byte))
+
+    def arrive(self, left_ns: tuple[int, int], nbytes: int) -> int:
+        """Return when a frame has arrived that began and ended to leave at ``left_ns``."""
+        begin, end = left_ns
+        with self._lock:
+            _, taken = self._in.occupy(begin + self._latency_ns, round(nbytes * self._ns_per_byte))
+        return max(taken, end + self._latency_ns)
+
+
+class ThrottledLink(Link):
+    """A link over another one that keeps to the rates of ports; all ranks must use one."""
+
+    def __init__(self, inner: Link, port: Port) -> None:
+        self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
+        self._inner, self._port = inner, port
+        self._free: list[torch.Tensor] = []
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        """Start sending ``frame``; waiting for it lasts until it would have left the port."""
+        left_ns = self._port.leave(frame.numel())
+        labelled = self._take(frame.numel())
+        labelled[: _LABEL.size] = torch.frombuffer(
+            bytearray(_LABEL.pack(*left_ns, frame.numel())), dtype=torch.uint8
+        )
+        labelled[_LABEL.size :] = frame
+        what = f"rank {self.rank} sending to rank {to}"
+        return _Sending(self, self._inner.isend(to, labelled), labelled, left_ns[1], what)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        """Start receiving; waiting for the frame lasts until it would have come through the port."""
+        labelled = self._take(buffer.numel())
+        what = f"rank {self.rank} receiving from rank {source}"
+        return _Receiving(self, self._inner.irecv(source, labelled), labelled, buffer, what)
+
+    def close(self) -> None:
+        """Close the link beneath."""
+        self._inner.close()
+
+    def wait_until(self, due_ns: int, what: str) -> None:
+        """Sleep until ``due_ns``. Raises ``LinkTimeoutError`` at once if that is beyond the timeout."""
+        if due_ns - time.monotonic_ns() > self.timeout_s * 1e9:
+            raise LinkTimeoutError(f"{what}: at this rate the frame needs more than {self.timeout_s:g} s")
+        _sleep_until(due_ns)
+
+    def arrive(self, labelled: torch.Tensor, what: str) -> torch.Tensor:
+        """Wait until the frame within ``labelled`` would have come; return it."""
+        begin, end, nbytes = _LABEL.unpack(bytes(labelled[: _LABEL.size].numpy().tobytes()))
+        if not 0 <= nbytes <= labelled.numel() - _LABEL.size:
+            raise LinkError(f"{what}: the frame has no label of a throttled link; throttle all ranks")
+        self.wait_until(self._port.arrive((begin, end), nbytes), what)
+        return labelled[_LABEL.size : _LABEL.size + nbytes]
+
+    def give(self, labelled: torch.Tensor) -> None:
+        """Take memory back."""
+        self._free.append(labelled)
+
+    def _take(self, nbytes: int) -> torch.Tensor:
+        wanted = nbytes + _LABEL.size
+        for i, labelled in enumerate(self._free):
+            if labelled.untyped_storage().nbytes() >= wanted:
+                return torch.empty(0, dtype=torch.uint8).set_(self._free.pop(i).untyped_storage())[:wanted]
+        return torch.empty(wanted, dtype=torch.uint8)
+
+
+class _Sending:
+    def __init__(
+        self, link: ThrottledLink, inner: Sending, labelled: torch.Tensor, due_ns: int, what: str
+    ) -> None:
+        self._link, self._inner, self._labelled = link, inner, labelled
+        self._due_ns, self._what = due_ns, what
+
+    def wait(self) -> None:
+        self._inner.wait()
+        self._link.wait_until(self._due_ns, self._what)
+        self._link.give(self._labelled)
+
+
+class _Receiving:
+    def __init__(
+        self, link: ThrottledLink, inner: Receiving, labelled: torch.Tensor, buffer: torch.Tensor, what: str
+    ) -> None:
+        self._link, self._inner, self._labelled = link, inner, labelled
+        self._buffer, self._what = buffer, what
+
+    def wait(self) -> torch.Tensor:
+        frame = self._link.arrive(self._inner.wait(), self._what)
+        received = self._buffer[: frame.numel()].copy_(frame)
+        self._link.give(self._labelled)
+        return received
+
+
+def _sleep_until(due_ns: int) -> None:
+    while (left_ns := due_ns - time.monotonic_ns()) > 0:
+        if left_ns > _SPIN_NS:
+            time.sleep((left_ns - _SPIN_NS) / 1e9)
