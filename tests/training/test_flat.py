@@ -109,7 +109,7 @@ def test_tied_parameters_count_once() -> None:
     first, last, x = nn.Linear(4, 4), nn.Linear(4, 4), torch.randn(5, 4)
     last.weight = first.weight
     model = nn.Sequential(first, nn.Tanh(), last)
-    both = [*model.parameters(), last.weight]  # a caller's list may name it twice
+    both = [*model.parameters(), *last.parameters()]  # a caller's list may name it twice
     gradients = FlatGradients(both)
     gradients.zero()
     model(x).square().mean().backward()
