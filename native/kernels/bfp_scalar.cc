@@ -1,69 +1,90 @@
-// The definition of `bfp`, for any number of mantissa bits: a 32-bit window slides over the bytes of a block.
+// The definition of `bfp`, for any number of mantissa bits.
 #include "kernels/bfp.h"
+
+#include <array>
+#include <utility>
+
+#include "kernels/bit_groups.h"
 
 namespace gradwire {
 
 namespace {
 
-int mantissa_of(float x, float scale, int largest) {
-  if (scale == 0.0F) return 0;
+template <int kMantissaBits>
+std::uint32_t mantissa_of(float x, float scale) {
+  constexpr int kLargest = (1 << kMantissaBits) - 1;
   const int rounded = round_half_even(x * scale);
-  return rounded > largest ? largest : rounded < -largest ? -largest : rounded;
+  const int saturated = rounded > kLargest ? kLargest : rounded < -kLargest ? -kLargest : rounded;
+  return static_cast<std::uint32_t>(saturated) & ((2U << kMantissaBits) - 1);
 }
 
-// `count` values and zeros up to `block`.
-void encode_block(const float* x, std::size_t count, int mantissa_bits, std::size_t block, std::uint8_t* out) {
+// `count` values and zeros up to `block`. Where the scale is 0 all mantissas are, also those of infinity and NaN.
+template <int kMantissaBits>
+void encode_block(const float* x, std::size_t count, std::size_t block, std::uint8_t* out) {
   const std::uint32_t exponent = bfp_exponent(peak_bits_of(x, count));
-  const float scale = bfp_encode_scale(exponent, mantissa_bits);
-  const int largest = (1 << mantissa_bits) - 1;
-  const std::uint32_t mask = (2U << mantissa_bits) - 1;
+  const float scale = bfp_encode_scale(exponent, kMantissaBits);
+  const std::size_t used = scale == 0.0F ? 0 : count;
   *out++ = static_cast<std::uint8_t>(exponent);
-  std::uint32_t window = 0;
-  int filled = 0;
-  for (std::size_t i = 0; i < block; ++i) {
-    const int mantissa = i < count ? mantissa_of(x[i], scale, largest) : 0;
-    window |= (static_cast<std::uint32_t>(mantissa) & mask) << filled;
-    for (filled += mantissa_bits + 1; filled >= 8; filled -= 8) {
-      *out++ = static_cast<std::uint8_t>(window);
-      window >>= 8;
+  for (std::size_t at = 0; at < block; at += kGroup, out += kMantissaBits + 1) {
+    const std::size_t valid = used <= at ? 0 : used - at < kGroup ? used - at : kGroup;
+    std::uint32_t values[kGroup] = {};
+    for (std::size_t i = 0; i < valid; ++i) values[i] = mantissa_of<kMantissaBits>(x[at + i], scale);
+    pack_group<kMantissaBits + 1>(values, out);
+  }
+}
+
+template <int kMantissaBits>
+void encode_blocks(const float* x, std::size_t n, std::size_t block, std::uint8_t* out) {
+  for (std::size_t at = 0; at < n; at += block) {
+    encode_block<kMantissaBits>(x + at, n - at < block ? n - at : block, block, out);
+    out += bfp_block_nbytes(kMantissaBits, block);
+  }
+}
+
+template <int kMantissaBits, bool kAdd>
+void decode_block(const std::uint8_t* payload, std::size_t count, float* out) {
+  constexpr std::uint32_t kSign = 1U << kMantissaBits;
+  const float scale = bfp_decode_scale(*payload++, kMantissaBits);
+  for (std::size_t at = 0; at < count; at += kGroup, payload += kMantissaBits + 1) {
+    std::uint32_t values[kGroup];
+    unpack_group<kMantissaBits + 1>(payload, values);
+    const std::size_t valid = count - at < kGroup ? count - at : kGroup;
+    for (std::size_t i = 0; i < valid; ++i) {
+      const int mantissa = static_cast<int>(values[i] ^ kSign) - static_cast<int>(kSign);
+      put<kAdd>(out + at + i, static_cast<float>(mantissa) * scale);
     }
   }
 }
 
+template <int kMantissaBits, bool kAdd>
+void decode_blocks(const std::uint8_t* payload, std::size_t n, std::size_t block, float* out) {
+  for (std::size_t at = 0; at < n; at += block) {
+    decode_block<kMantissaBits, kAdd>(payload, n - at < block ? n - at : block, out + at);
+    payload += bfp_block_nbytes(kMantissaBits, block);
+  }
+}
+
+struct Width {
+  void (*encode)(const float*, std::size_t, std::size_t, std::uint8_t*);
+  void (*decode)(const std::uint8_t*, std::size_t, std::size_t, float*);
+  void (*decode_add)(const std::uint8_t*, std::size_t, std::size_t, float*);
+};
+
+template <int... kIndex>
+constexpr std::array<Width, sizeof...(kIndex)> make_widths(std::integer_sequence<int, kIndex...> /*indices*/) {
+  return {Width{encode_blocks<kIndex + 1>, decode_blocks<kIndex + 1, false>, decode_blocks<kIndex + 1, true>}...};
+}
+
+constexpr auto kWidths = make_widths(std::make_integer_sequence<int, 15>());
+
+const Width& width(int mantissa_bits) { return kWidths[static_cast<std::size_t>(mantissa_bits) - 1]; }
+
 void encode(const float* x, std::size_t n, int mantissa_bits, std::size_t block, std::uint8_t* out) {
-  for (std::size_t at = 0; at < n; at += block) {
-    encode_block(x + at, n - at < block ? n - at : block, mantissa_bits, block, out);
-    out += bfp_block_nbytes(mantissa_bits, block);
-  }
-}
-
-template <bool kAdd>
-void decode_block(const std::uint8_t* payload, std::size_t count, int mantissa_bits, float* out) {
-  const float scale = bfp_decode_scale(*payload++, mantissa_bits);
-  const std::uint32_t sign = 1U << mantissa_bits;
-  const std::uint32_t mask = 2 * sign - 1;
-  std::uint32_t window = 0;
-  int filled = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    for (; filled <= mantissa_bits; filled += 8) window |= static_cast<std::uint32_t>(*payload++) << filled;
-    const auto mantissa = static_cast<std::int32_t>((window & mask) ^ sign) - static_cast<std::int32_t>(sign);
-    put<kAdd>(out + i, static_cast<float>(mantissa) * scale);
-    window >>= mantissa_bits + 1;
-    filled -= mantissa_bits + 1;
-  }
-}
-
-template <bool kAdd>
-void decode_as(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out) {
-  for (std::size_t at = 0; at < n; at += block) {
-    decode_block<kAdd>(payload, n - at < block ? n - at : block, mantissa_bits, out + at);
-    payload += bfp_block_nbytes(mantissa_bits, block);
-  }
+  width(mantissa_bits).encode(x, n, block, out);
 }
 
 void decode(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out, bool add) {
-  add ? decode_as<true>(payload, n, mantissa_bits, block, out)
-      : decode_as<false>(payload, n, mantissa_bits, block, out);
+  (add ? width(mantissa_bits).decode_add : width(mantissa_bits).decode)(payload, n, block, out);
 }
 
 constexpr BfpByteScales make_byte_scales() {
