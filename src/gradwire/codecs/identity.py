@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from gradwire.codecs.base import Codec, malformed
+from gradwire.codecs.base import Codec, malformed, view_as
 from gradwire.codecs.spec import Reader
 
 
@@ -49,10 +49,10 @@ class Identity(Codec):
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
         nbytes = 4 * x.numel()
-        out[:nbytes] = x.view(torch.uint8)
+        out[:nbytes] = view_as(x, torch.uint8)
         return nbytes
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         if payload.numel() != 4 * out.numel():
             raise malformed(self, payload, out.numel(), f"it must have {4 * out.numel()} bytes")
-        out.view(torch.uint8).copy_(payload)
+        view_as(out, torch.uint8).copy_(payload)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 import zstandard
 
-from gradwire.codecs.base import Codec, malformed
+from gradwire.codecs.base import Codec, malformed, view_as
 from gradwire.codecs.spec import Reader, error, is_whole, join
 
 
@@ -71,7 +71,7 @@ class Lossless(Codec):
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
         if x.numel() == 0:
             return 0
-        planes = x.view(torch.uint8).view(-1, 4).T.contiguous()
+        planes = view_as(x, torch.uint8).view(-1, 4).T.contiguous()
         frame = zstandard.ZstdCompressor(level=self.level).compress(planes.numpy().data)
         out[: len(frame)] = torch.frombuffer(bytearray(frame), dtype=torch.uint8)
         return len(frame)
@@ -80,7 +80,7 @@ class Lossless(Codec):
         if out.numel() == 0 and payload.numel() == 0:
             return
         planes = torch.frombuffer(self._decompress(payload, out.numel()), dtype=torch.uint8).view(4, -1)
-        out.view(torch.uint8).view(-1, 4).copy_(planes.T)
+        view_as(out, torch.uint8).view(-1, 4).copy_(planes.T)
 
     def _decompress(self, payload: torch.Tensor, n: int) -> bytearray:
         try:

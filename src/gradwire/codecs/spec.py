@@ -115,7 +115,7 @@ def is_power(value: float, low: int, high: int) -> bool:
 
 
 def nearest_power(value: float, low: int, high: int) -> str:
-    """Write the power of two within ``2^low..2^high`` nearest, by ratio, to ``value``; 2^-10 where none is."""
+    """Write the power of two within ``2^low..2^high`` that is nearest by ratio; 2^-10 where none is."""
     if not is_real(value, 0.0, math.inf) or value == 0:
         return "2^-10"
     return f"2^{round(math.log2(min(max(value, math.ldexp(1.0, low)), math.ldexp(1.0, high))))}"

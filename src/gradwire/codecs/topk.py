@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from gradwire.codecs.base import Codec, malformed
+from gradwire.codecs.base import Codec, malformed, view_as
 from gradwire.codecs.magnitude import largest_finite
 from gradwire.codecs.spec import Reader, error, is_real, write_real
 
@@ -89,8 +89,8 @@ class TopK(Codec):
             chosen = _largest(x, k)
             indices = chosen.to(torch.int32)
             values = x.view(torch.int32)[chosen]
-        out[: 4 * k] = indices.view(torch.uint8)
-        out[4 * k : 8 * k] = values.view(torch.uint8)
+        out[: 4 * k] = view_as(indices, torch.uint8)
+        out[4 * k : 8 * k] = view_as(values, torch.uint8)
         return 8 * k
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
@@ -99,7 +99,7 @@ class TopK(Codec):
         if payload.numel() != 8 * k:
             raise malformed(self, payload, n, f"it must have {8 * k} bytes")
         # A copy, because a view of other bytes need not be aligned.
-        words = payload.clone().view(torch.int32)
+        words = view_as(payload.clone(), torch.int32)
         indices, values = words[:k], words[k:]
         if k and bool((indices == -1).all()):
             if not bool((values == _QUIET_NAN_BITS).all()):
