@@ -90,8 +90,7 @@ def check(options: JobOptions) -> None:
         _within("--max-steps", options.max_steps, 1, 10_000_000)
     _above_zero("--lr", options.lr)
     _above_zero("--timeout", options.timeout_s)
-    if options.link is not None:
-        parse_rate(options.link)
+    parse_rate(options.link)
     for run in options.runs:
         options.plan(run)
     _check_batch(options)

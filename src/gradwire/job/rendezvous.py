@@ -12,39 +12,16 @@ import socket
 from dataclasses import asdict
 from datetime import timedelta
 from time import monotonic, sleep
-from typing import Any, Protocol
+from typing import cast
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed exports them at run time only
 from torch.distributed.rendezvous import rendezvous
 
 from gradwire.errors import JobError
 from gradwire.job.options import JobOptions
 
-
-class Store(Protocol):
-    """What a job needs of a ``torch.distributed`` store, whose own classes torch does not type."""
-
-    def set(self, key: str, value: str) -> None:
-        """Keep a value."""
-
-    def get(self, key: str) -> bytes:
-        """Return a value; wait for it first."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Tell whether all keys are there."""
-
-
-class Host(Store, Protocol):
-    """The store where it lives."""
-
-    @property
-    def port(self) -> int:
-        """Where the others reach it."""
-
-
 LOCAL = "127.0.0.1"
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
-_TCP_STORE: Any = dist.TCPStore  # type: ignore[attr-defined]  # public, but missing in torch's stubs
 
 
 def is_launched() -> bool:
@@ -73,15 +50,15 @@ def launched_workers(has_server: bool, asked: int | None) -> int | None:
     return workers
 
 
-def open_store(timeout_s: float) -> Host:
+def open_store(timeout_s: float) -> TCPStore:
     """Return the store of a local job, hosted by this process on a free port."""
-    return _TCP_STORE(LOCAL, 0, None, True, timedelta(seconds=timeout_s), wait_for_workers=False)
+    return TCPStore(LOCAL, 0, None, True, timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
 def join_store(port: int, timeout_s: float) -> Store:
     """Return a worker's end of the parent's store."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # no name server, no firewall: ranks of one machine
-    return _TCP_STORE(LOCAL, port, None, False, timedelta(seconds=timeout_s))
+    return TCPStore(LOCAL, port, None, False, timedelta(seconds=timeout_s))
 
 
 def join_launched(timeout_s: float) -> Store:
@@ -97,7 +74,7 @@ def join_launched(timeout_s: float) -> Store:
         raise JobError(
             f"rank {rank} of {world} could not meet the others at {host}:{port}: {reason}"
         ) from error
-    return store
+    return cast(Store, store)
 
 
 def check_same_options(store: Store, rank: int, options: JobOptions) -> None:

@@ -12,10 +12,10 @@ from time import monotonic, sleep
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from gradwire.errors import JobError, LinkError
 from gradwire.job.options import JobOptions
-from gradwire.job.rendezvous import Store
 from gradwire.job.runs import Run
 
 POLL_S = 0.1

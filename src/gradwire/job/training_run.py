@@ -22,7 +22,7 @@ from gradwire.job.team import Team
 from gradwire.links.base import Link
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.links.rate import parse_rate
-from gradwire.links.throttle import ThrottleLink
+from gradwire.links.throttle import Port, ThrottledLink
 from gradwire.training import DSync, PipeSGD, Server, StepRecord, Worker, WorkerMethod
 
 REPORT_EVERY_S = 0.1
@@ -188,7 +188,8 @@ def _same_weights(side: _Side) -> str:
 def _make_link(run: Run, job: Job) -> Link:
     group, ranks = job.team.link_group(run)
     link: Link = ProcessGroupLink(group, ranks=ranks, timeout_s=job.options.timeout_s)
-    return link if job.options.link is None else ThrottleLink(link, parse_rate(job.options.link))
+    rate = parse_rate(job.options.link)
+    return link if rate is None else ThrottledLink(link, Port(rate))
 
 
 def _make_method(
