@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "gradwire/format.h"
@@ -57,28 +58,24 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return used;
 }
 
-// Walks all bursts and notes where each part starts.
-const char* find_starts(const InceptionnKernels& kernels, const std::uint8_t* payload, std::size_t nbytes,
-                        std::size_t n, std::vector<std::size_t>& starts) {
+// Walks all bursts, and notes their sizes and where each part starts.
+const char* measure_all(const InceptionnKernels& kernels, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
+                        std::uint8_t* sizes, std::vector<std::size_t>& starts) {
   const int parts = static_cast<int>(starts.size());
-  const std::size_t last_burst = n % kBurstValues != 0 ? count_bursts(n) - 1 : count_bursts(n);
   std::size_t position = 0;
   for (int index = 0; index < parts && position <= nbytes; ++index) {
     const Part part = part_of(n, parts, index, kGranule);
     starts[static_cast<std::size_t>(index)] = position;
-    const std::size_t end = index + 1 < parts ? part.end / kBurstValues : last_burst;
-    position = kernels.skip(payload, nbytes, position, end - part.begin / kBurstValues);
-  }
-  if (position <= nbytes && n % kBurstValues != 0) {  // the padded burst
-    const std::size_t end = kernels.skip(payload, nbytes, position, 1);
-    if (end <= nbytes) {
-      const unsigned tags = payload[position] | static_cast<unsigned>(payload[position + 1]) << 8;
-      if (tags >> (2 * (n % kBurstValues)) != 0) return "padding of its last burst has a size";
-    }
-    position = end;
+    position = kernels.measure(payload, nbytes, position, count_bursts(part.end - part.begin),
+                               sizes + part.begin / kBurstValues);
   }
   if (position > nbytes) return "it ends within a burst";
   if (position < nbytes) return "bytes are left over after its last burst";
+  if (n % kBurstValues != 0) {
+    const std::uint8_t* const last = payload + nbytes - sizes[count_bursts(n) - 1];
+    const unsigned tags = last[0] | static_cast<unsigned>(last[1]) << 8;
+    if (tags >> (2 * (n % kBurstValues)) != 0) return "the padding of its last burst is not empty";
+  }
   return nullptr;
 }
 
@@ -87,14 +84,15 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   const InceptionnKernels& kernels = *target.inceptionn;
   const int parts = count_parts(n, threads);
   std::vector<std::size_t> starts(static_cast<std::size_t>(parts));
-  if (const char* reason = find_starts(kernels, payload, nbytes, n, starts)) return reason;
+  const std::unique_ptr<std::uint8_t[]> sizes(new std::uint8_t[count_bursts(n)]);  // not initialised, as it is large
+  if (const char* reason = measure_all(kernels, payload, nbytes, n, sizes.get(), starts)) return reason;
 
   const InceptionnClasses classes = classes_of(params);
   const auto kernel = add ? kernels.decode_add : kernels.decode;
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, kGranule);
-    kernel(payload + starts[static_cast<std::size_t>(index)], payload + nbytes, out + part.begin,
-           part.end - part.begin, classes);
+    kernel(payload + starts[static_cast<std::size_t>(index)], payload + nbytes,
+           sizes.get() + part.begin / kBurstValues, out + part.begin, part.end - part.begin, classes);
   });
   return nullptr;
 }

@@ -32,13 +32,15 @@ inline constexpr float kInceptionnUnit2 = 1.0F / 32768.0F;
 struct InceptionnKernels {
   // Returns the number of bytes; may write anywhere in out[0 .. 34 ceil(n/8)).
   std::size_t (*encode)(const float* x, std::size_t n, const InceptionnClasses& classes, std::uint8_t* out);
-  // The position after `bursts` bursts from `position`, or a number above nbytes where one does not fit.
-  std::size_t (*skip)(const std::uint8_t* payload, std::size_t nbytes, std::size_t position, std::size_t bursts);
-  // The payload, which ends at `end`, has been walked by `skip` (a part of a chunk may end earlier).
-  void (*decode)(const std::uint8_t* payload, const std::uint8_t* end, float* out, std::size_t n,
-                 const InceptionnClasses& classes);
-  void (*decode_add)(const std::uint8_t* payload, const std::uint8_t* end, float* acc, std::size_t n,
-                     const InceptionnClasses& classes);
+  // Notes the sizes of `bursts` bursts from `position` on; returns the position after them, or a number above nbytes
+  // where one does not fit.
+  std::size_t (*measure)(const std::uint8_t* payload, std::size_t nbytes, std::size_t position, std::size_t bursts,
+                         std::uint8_t* sizes);
+  // The bursts, of these sizes, have been measured and fit before `end` (a part of a chunk may end earlier).
+  void (*decode)(const std::uint8_t* payload, const std::uint8_t* end, const std::uint8_t* sizes, float* out,
+                 std::size_t n, const InceptionnClasses& classes);
+  void (*decode_add)(const std::uint8_t* payload, const std::uint8_t* end, const std::uint8_t* sizes, float* acc,
+                     std::size_t n, const InceptionnClasses& classes);
 };
 
 extern const InceptionnKernels kInceptionnScalar;

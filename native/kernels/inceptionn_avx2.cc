@@ -57,8 +57,8 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
 }
 
 template <bool kAdd>
-void decode(const std::uint8_t* payload, const std::uint8_t* end, float* out, std::size_t n,
-            const InceptionnClasses& classes) {
+void decode(const std::uint8_t* payload, const std::uint8_t* end, const std::uint8_t* sizes, float* out,
+            std::size_t n, const InceptionnClasses& classes) {
   // The payload bits go to the top of their lanes, where both classes' magnitudes are fractions of 2^31. The scale of
   // class 3 is the mark of a raw lane; class 0 holds zeros, so any other scale will do.
   const float shifted_unit1 = classes.unit1 * (1.0F / 16777216.0F);
@@ -70,7 +70,7 @@ void decode(const std::uint8_t* payload, const std::uint8_t* end, float* out, st
     std::uint16_t tags;
     std::memcpy(&tags, payload, 2);
     const __m256i bytes = load_two(payload + 2, payload + 2 + kQuartets.nbytes[tags & 0xFF]);
-    payload += 2 + burst_data_nbytes(tags);
+    payload += *sizes++;
 
     const __m256i top =
         _mm256_shuffle_epi8(bytes, load_two(kQuartets.scatter[tags & 0xFF], kQuartets.scatter[tags >> 8]));
@@ -86,14 +86,14 @@ void decode(const std::uint8_t* payload, const std::uint8_t* end, float* out, st
     _mm256_storeu_ps(out + i, values);
   }
   const auto scalar = kAdd ? kInceptionnScalar.decode_add : kInceptionnScalar.decode;
-  scalar(payload, end, out + i, n - i, classes);
+  scalar(payload, end, sizes, out + i, n - i, classes);
 }
 
 }  // namespace
 
 const InceptionnKernels kInceptionnAvx2 = {
     .encode = encode,
-    .skip = skip_bursts,
+    .measure = measure_bursts,
     .decode = decode<false>,
     .decode_add = decode<true>,
 };

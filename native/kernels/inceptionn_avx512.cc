@@ -71,8 +71,8 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
 constexpr std::ptrdiff_t kReach = 2 * kBurstMaxNbytes;
 
 template <bool kAdd>
-void decode(const std::uint8_t* payload, const std::uint8_t* end, float* out, std::size_t n,
-            const InceptionnClasses& classes) {
+void decode(const std::uint8_t* payload, const std::uint8_t* end, const std::uint8_t* sizes, float* out,
+            std::size_t n, const InceptionnClasses& classes) {
   // The payload bits go to the top of their lanes, where both classes' magnitudes are fractions of 2^31. The scale of
   // class 3 is the mark of a raw lane; class 0 holds zeros, so any other scale will do.
   const float shifted_unit1 = classes.unit1 * (1.0F / 16777216.0F);
@@ -83,13 +83,14 @@ void decode(const std::uint8_t* payload, const std::uint8_t* end, float* out, st
   for (; i + 16 <= n && end - payload >= kReach; i += 16) {
     std::uint16_t tags_low;
     std::memcpy(&tags_low, payload, 2);
-    const std::uint8_t* const next = payload + 2 + burst_data_nbytes(tags_low);
+    const std::uint8_t* const next = payload + sizes[0];
     std::uint16_t tags_high;
     std::memcpy(&tags_high, next, 2);
     const std::uint32_t tags = tags_low | static_cast<std::uint32_t>(tags_high) << 16;
     const __m512i bytes = load_four(payload + 2, payload + 2 + kQuartets.nbytes[tags_low & 0xFF], next + 2,
                                     next + 2 + kQuartets.nbytes[tags_high & 0xFF]);
-    payload = next + 2 + burst_data_nbytes(tags_high);
+    payload = next + sizes[1];
+    sizes += 2;
 
     const __m512i top = _mm512_shuffle_epi8(bytes, load_shuffles(kQuartets.scatter, tags));
     // vpermilps reads the two low bits of each lane, so the class needs no mask.
@@ -106,14 +107,14 @@ void decode(const std::uint8_t* payload, const std::uint8_t* end, float* out, st
     _mm512_storeu_ps(out + i, values);
   }
   const auto scalar = kAdd ? kInceptionnScalar.decode_add : kInceptionnScalar.decode;
-  scalar(payload, end, out + i, n - i, classes);
+  scalar(payload, end, sizes, out + i, n - i, classes);
 }
 
 }  // namespace
 
 const InceptionnKernels kInceptionnAvx512 = {
     .encode = encode,
-    .skip = skip_bursts,
+    .measure = measure_bursts,
     .decode = decode<false>,
     .decode_add = decode<true>,
 };

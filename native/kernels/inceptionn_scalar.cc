@@ -50,12 +50,14 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
 
 unsigned tags_at(const std::uint8_t* burst) { return burst[0] | static_cast<unsigned>(burst[1]) << 8; }
 
-std::size_t skip(const std::uint8_t* payload, std::size_t nbytes, std::size_t position, std::size_t bursts) {
-  for (; bursts > 0; --bursts) {
+std::size_t measure(const std::uint8_t* payload, std::size_t nbytes, std::size_t position, std::size_t bursts,
+                    std::uint8_t* sizes) {
+  for (std::size_t burst = 0; burst < bursts; ++burst) {
     if (position + 2 > nbytes) return nbytes + 1;
-    unsigned tags = tags_at(payload + position);
-    position += 2;
-    for (; tags != 0; tags >>= 2) position += kClassNbytes[tags & 3];
+    std::size_t size = 2;
+    for (unsigned tags = tags_at(payload + position); tags != 0; tags >>= 2) size += kClassNbytes[tags & 3];
+    sizes[burst] = static_cast<std::uint8_t>(size);
+    position += size;
   }
   return position;
 }
@@ -85,8 +87,8 @@ float value_of(unsigned value_class, const std::uint8_t* data, const InceptionnC
 }
 
 template <bool kAdd>
-void decode(const std::uint8_t* payload, const std::uint8_t* /*end*/, float* out, std::size_t n,
-            const InceptionnClasses& classes) {
+void decode(const std::uint8_t* payload, const std::uint8_t* /*end*/, const std::uint8_t* /*sizes*/, float* out,
+            std::size_t n, const InceptionnClasses& classes) {
   for (std::size_t burst = 0; burst < n; burst += kBurstValues) {
     unsigned tags = tags_at(payload);
     payload += 2;
@@ -102,7 +104,7 @@ void decode(const std::uint8_t* payload, const std::uint8_t* /*end*/, float* out
 
 const InceptionnKernels kInceptionnScalar = {
     .encode = encode,
-    .skip = skip,
+    .measure = measure,
     .decode = decode<false>,
     .decode_add = decode<true>,
 };
