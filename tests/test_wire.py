@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.errors import FrameError
+from gradwire.wire import (
+    HEADER_NBYTES,
+    MAX_FRAME_NBYTES,
+    Expected,
+    Header,
+    open_frame,
+    renumber_frame,
+    seal_frame,
+)
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "wire-format.md"
+U32 = st.integers(0, 2**32 - 1)
+PAYLOAD = bytes(range(1, 11))
+EXPECTED = Expected(codec_id=4, fingerprint=0xCAFEBABE, count=7, max_payload_nbytes=12, sequence=3)
+NAMES = {2: "bf16", 4: "errbound"}
+
+
+def crc32c(data: bytes) -> int:
+    """Castagnoli's polynomial, one bit at a time: an oracle that shares nothing with the kernels."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def sealed(payload: bytes = PAYLOAD, spare: int = 0, **changes: int) -> torch.Tensor:
+    fields = {"codec_id": 4, "fingerprint": 0xCAFEBABE, "count": 7, "sequence": 3} | changes
+    frame = torch.zeros(HEADER_NBYTES + len(payload) + spare, dtype=torch.uint8)
+    frame[HEADER_NBYTES : HEADER_NBYTES + len(payload)] = torch.tensor(list(payload), dtype=torch.uint8)
+    return seal_frame(frame, len(payload), **fields)
+
+
+def header_bytes(frame: torch.Tensor) -> bytearray:
+    return bytearray(frame[:HEADER_NBYTES].tolist())
+
+
+def with_header(frame: torch.Tensor, offset: int, value: bytes) -> torch.Tensor:
+    """Overwrite a field and repair the header's checksum, as a foreign program would have written it."""
+    header = header_bytes(frame)
+    header[offset : offset + len(value)] = value
+    header[28:] = struct.pack("<I", crc32c(bytes(header[:28])))
+    return torch.cat((torch.tensor(list(header), dtype=torch.uint8), frame[HEADER_NBYTES:]))
+
+
+@given(st.builds(Header, st.integers(0, 255), U32, U32, U32, U32, U32))
+def test_every_header_is_read_as_it_was_written(header: Header) -> None:
+    packed = header.pack()
+    assert len(packed) == HEADER_NBYTES
+    assert Header.unpack(packed) == header
+    assert struct.unpack("<I", packed[28:])[0] == crc32c(packed[:28])
+
+
+def test_open_returns_the_payload_as_a_view() -> None:
+    frame = sealed()
+    payload = open_frame(frame, EXPECTED)
+    assert bytes(payload.tolist()) == PAYLOAD
+    assert payload.data_ptr() == frame.data_ptr() + HEADER_NBYTES
+
+
+def test_what_follows_the_payload_is_ignored() -> None:
+    frame = torch.cat((sealed(), torch.full((100,), 7, dtype=torch.uint8)))
+    assert bytes(open_frame(frame, EXPECTED).tolist()) == PAYLOAD
+
+
+def test_an_empty_payload_is_a_frame_of_a_header() -> None:
+    frame = sealed(b"", count=0)
+    assert frame.numel() == HEADER_NBYTES
+    assert open_frame(frame, replace(EXPECTED, count=0, max_payload_nbytes=0)).numel() == 0
+
+
+def test_seal_leaves_the_payload_where_it_lies_and_ignores_the_rest_of_the_buffer() -> None:
+    frame = sealed(spare=50)
+    assert frame.numel() == HEADER_NBYTES + len(PAYLOAD)
+    assert bytes(open_frame(frame, EXPECTED).tolist()) == PAYLOAD
+
+
+def test_a_forwarded_frame_has_another_number_and_the_same_payload_checksum() -> None:
+    frame = sealed()
+    before = Header.unpack(bytes(header_bytes(frame)))
+    forwarded = renumber_frame(torch.cat((frame, torch.zeros(9, dtype=torch.uint8))), 99)
+    assert forwarded.numel() == frame.numel()
+    assert Header.unpack(bytes(header_bytes(forwarded))) == replace(before, sequence=99)
+    assert bytes(open_frame(forwarded, replace(EXPECTED, sequence=99)).tolist()) == PAYLOAD
+
+
+@pytest.mark.parametrize("bit", range(8 * (HEADER_NBYTES + len(PAYLOAD))))
+def test_any_flipped_bit_is_refused(bit: int) -> None:
+    frame = sealed()
+    frame[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(FrameError):
+        open_frame(frame, EXPECTED)
+
+
+@pytest.mark.parametrize("nbytes", range(HEADER_NBYTES + len(PAYLOAD)))
+def test_any_shorter_frame_is_truncated(nbytes: int) -> None:
+    with pytest.raises(FrameError, match="truncated"):
+        open_frame(sealed()[:nbytes], EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (with_header(sealed(), 0, b"HTTP"), r"not a gradwire frame: it begins with b'HTTP'"),
+        (with_header(sealed(), 4, b"\x02"), r"version 2, but this gradwire reads version 1"),
+        (with_header(sealed(), 6, b"\x01\x00"), r"flags 0x0001"),
+        (sealed(codec_id=2), r"codec differs: bf16 came, but errbound is expected"),
+        (sealed(codec_id=200), r"codec differs: number 200 came, but errbound is expected"),
+        (sealed(fingerprint=1), r"parameters of the codec errbound differ: .* 0x00000001 came"),
+        (sealed(sequence=4), r"out of order: frame 4 came where frame 3 is due"),
+        (sealed(sequence=2), r"out of order: frame 2 came where frame 3 is due"),
+        (sealed(count=8), r"holds 8 elements, but 7 are expected"),
+        (sealed(bytes(13)), r"oversized: a payload of 13 bytes is announced, but 12 bytes is the most"),
+    ],
+)
+def test_what_is_not_expected_is_refused_with_the_reason(frame: torch.Tensor, reason: str) -> None:
+    with pytest.raises(FrameError, match=reason):
+        open_frame(frame, EXPECTED, NAMES)
+
+
+def test_an_altered_length_is_a_header_checksum_error_and_is_never_believed() -> None:
+    frame = sealed()
+    frame[15] = 0xFF
+    with pytest.raises(FrameError, match="header's checksum"):
+        open_frame(frame, EXPECTED)
+
+
+def test_an_altered_payload_is_a_payload_checksum_error() -> None:
+    frame = sealed()
+    frame[-1] ^= 1
+    with pytest.raises(FrameError, match="payload's checksum"):
+        open_frame(frame, EXPECTED)
+
+
+def test_the_document_shows_the_bytes_that_are_sent() -> None:
+    text = DOCUMENT.read_text()
+    shown = bytes.fromhex(" ".join(re.findall(r"^\| `((?:[0-9a-f]{2} ?)+)` \|", text, re.MULTILINE)))
+    floats = struct.pack("<2f", 1.0, -2.0)
+    frame = sealed(floats, codec_id=0, fingerprint=crc32c(b"identity"), count=2, sequence=5)
+    assert shown == bytes(frame.tolist())
+    assert shown[24:28] == struct.pack("<I", crc32c(floats))
+
+
+def test_the_document_names_the_largest_frame() -> None:
+    assert f"{MAX_FRAME_NBYTES // 2**20} MiB" in DOCUMENT.read_text()
