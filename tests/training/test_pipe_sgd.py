@@ -223,6 +223,29 @@ def test_zero_grad_between_steps_does_not_reach_the_network(
     assert all(torch.equal(result, end) for result in run_ranks(2, body))
 
 
+def test_a_hook_of_the_optimizer_sees_the_averaged_gradient(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> torch.Tensor:
+        model, rank = make_model(), exchange.link.rank
+        optimizer = torch.optim.SGD(model.parameters(), **SGD)
+        seen: list[torch.Tensor] = []
+
+        def hook(*_: object) -> None:
+            seen.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+
+        optimizer.register_step_pre_hook(hook)
+        with PipeSGD(model, optimizer, exchange) as method:
+            method.step(batch_loss(model, 0, slice(rank, rank + 1)))
+        return seen[0]
+
+    model = make_model()
+    weights = list(model.parameters())
+    local = [torch.autograd.grad(batch_loss(model, 0, slice(r, r + 1))(), weights) for r in range(2)]
+    mean = torch.cat([(a + b).flatten() / 2 for a, b in zip(*local, strict=True)])
+    assert all(torch.equal(seen, mean) for seen in run_ranks(2, body))
+
+
 @pytest.mark.parametrize("spec", ["errbound:2^-10", "bfp:7x16", "inceptionn:2^-10"])
 def test_lossy_codecs_leave_all_ranks_with_the_same_bits(
     spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
