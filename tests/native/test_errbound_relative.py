@@ -48,8 +48,8 @@ def test_bound_is_the_power_of_two_below_its_share_of_the_rms(
 
 
 def test_sum_is_rounded_in_sixteen_lanes_as_documented() -> None:
-    # Each lane starts with two values whose squares add up to just less than 1; the squares that follow are too
-    # small to count one by one, yet together they would lift the exact sum above 16.
+    # Each lane starts with two values whose squares add up to just less than 1; the squares that follow are
+    # too small to count one by one, yet together they would lift the exact sum above 16.
     x = np.full(65536, 2.0**-28, np.float32)
     x[:16] = 1 - 2.0**-24
     x[16:32] = np.nextafter(np.float32(2.0**-11.5), np.float32(0))
