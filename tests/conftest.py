@@ -20,7 +20,7 @@ import torch.distributed as dist
 from gradwire.links import Link, loopback
 
 
-class RankErrorRaised(AssertionError):
+class RankError(AssertionError):
     """Several ranks failed or hung; the text has the traceback of the first."""
 
 
@@ -28,9 +28,9 @@ class RankErrorRaised(AssertionError):
 def run_ranks() -> Callable[..., list[Any]]:
     """Return ``run_ranks(world, fn, *args, links=None, timeout_s=10, errors="raise")``.
 
-    It calls ``fn(link, *args)`` for every rank in a thread of its own and returns the results in the order of the
-    ranks. The first exception is raised again at once, even when other ranks hang; with ``errors="return"`` an
-    exception is the result of its rank.
+    It calls ``fn(link, *args)`` for every rank in a thread of its own and returns the results in the order of
+    the ranks. The first exception is raised again at once, even when other ranks hang; with
+    ``errors="return"`` an exception is the result of its rank.
     """
     return _run_ranks
 
@@ -71,9 +71,9 @@ def _run_ranks(
 def run_processes(tmp_path: Path) -> Callable[..., list[Any]]:
     """Return ``run_processes(world, fn, *args, timeout_s=60)``.
 
-    It calls ``fn(*args)`` in ``world`` new processes with ``torch.distributed`` initialised over Gloo and returns the
-    results in the order of the ranks. A process that raises fails the test with its traceback; one that was
-    killed or stopped gives None.
+    It calls ``fn(*args)`` in ``world`` new processes with ``torch.distributed`` initialised over Gloo and
+    returns the results in the order of the ranks. A process that raises fails the test with its traceback;
+    one that was killed or stopped gives None.
     """
 
     def run(world: int, fn: Callable[..., Any], *args: object, timeout_s: float = 60.0) -> list[Any]:
@@ -124,6 +124,6 @@ def _collect(processes: Sequence[BaseProcess], folder: Path, timeout_s: float) -
             time.sleep(0.02)
         result, error = pickle.loads(answer.read_bytes()) if answer.exists() else (None, None)
         if error is not None:
-            raise RankErrorRaised(f"rank {rank}:\n{error}")
+            raise RankError(f"rank {rank}:\n{error}")
         results.append(result)
     return results

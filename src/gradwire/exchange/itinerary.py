@@ -2,12 +2,18 @@
 
 An itinerary is data, like the schedule that it comes from: it depends on the lengths only, never on what
 arrives when. Chunks are cut into segments, each of which is a frame. A segment is sent on as soon as it is
-finished, while the rest of its chunk is still travelling, and a rank sends at most ``ahead`` frames more than
-it has received, so that frames in flight are few and their memory stays warm.
+finished, while the rest of its chunk is still travelling, and a rank sends few frames ahead of those
+received, so that their memory stays warm.
 
-The order keeps two promises. Before a rank waits for a frame, it has sent what the schedule sends up to that
-point, so that a schedule without a deadlock gives itineraries without one, even where a send returns only
-once it is received. And no segment is sent before everything that belongs in it has come.
+Frames are matched by their order, the pair of step and place within the step. Two rules keep a schedule
+without a deadlock free of it here, even where a send returns only once it is received:
+
+- before a rank waits for a frame, it has sent all its frames up to that order;
+- a rank waits for a send only if it has posted its own receives up to that order (``walk`` keeps this one).
+
+For if everything is stuck, take the first message of the schedule, in an order in which it runs step by step,
+that has not passed: by the first rule its sender has sent it, and by the second its receiver has posted the
+receive.
 """
 
 from __future__ import annotations
@@ -42,13 +48,22 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One frame of one rank; ``keep`` says that it is needed once more, to be forwarded."""
+    """One frame of one rank: number ``place`` of those that the step sends, or receives.
+
+    ``keep`` says that the frame is needed once more, to be forwarded.
+    """
 
     do: Do
     step: int
+    place: int
     peer: int
     segment: Segment
     keep: bool = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What sends and receives are compared by."""
+        return self.step, self.place
 
     @property
     def receives(self) -> bool:
@@ -85,10 +100,10 @@ def itinerary(steps: Iterable[Step], n: int, chunks: int, segment_count: int, ah
     for k, step in enumerate(steps):
         if step.send_to is not None:
             do = Do.SEND_PARTIAL if step.combine else Do.PUBLISH
-            sends += [Action(do, k, step.send_to, segment) for segment in _of(cut, step.send)]
+            sends += [Action(do, k, i, step.send_to, each) for i, each in enumerate(_of(cut, step.send))]
         if step.recv_from is not None:
             do = Do.ADD if step.combine else Do.STORE
-            receives += [Action(do, k, step.recv_from, segment) for segment in _of(cut, step.recv)]
+            receives += [Action(do, k, i, step.recv_from, each) for i, each in enumerate(_of(cut, step.recv))]
     return _mark_kept(list(_interleave(sends, receives, ahead)))
 
 
@@ -98,23 +113,17 @@ def _of(cut: list[list[Segment]], chunks: tuple[int, int]) -> Iterator[Segment]:
 
 
 def _interleave(sends: list[Action], receives: list[Action], ahead: int) -> Iterator[Action]:
-    needs, send_order, receive_order = _needs(sends, receives), _order(sends), _order(receives)
+    needs = _needs(sends, receives)
     sent = 0
     for received, receive in enumerate(receives):
         while sent < len(sends) and needs[sent] <= received:
-            due = send_order[sent] <= receive_order[received]
+            due = sends[sent].order <= receive.order
             if not due and sent >= received + ahead:
                 break
             yield sends[sent]
             sent += 1
         yield receive
     yield from sends[sent:]
-
-
-def _order(actions: list[Action]) -> list[tuple[int, int]]:
-    """Return for every action its step and its place within the step."""
-    first = dict[int, int]()
-    return [(action.step, i - first.setdefault(action.step, i)) for i, action in enumerate(actions)]
 
 
 def _needs(sends: list[Action], receives: list[Action]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from gradwire.links.base import Link, Receiving, Sending
 from gradwire.wire import HEADER_NBYTES
 
 AHEAD = 4
-"""Frames that a rank sends ahead of those received, receives ahead of their turn, and leaves in flight."""
+"""How many frames a rank sends before their turn, receives before their turn and leaves in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Walk:
         self._to_post = iter([action for action in actions if action.receives])
         self._posted: deque[tuple[Receiving, torch.Tensor]] = deque()
         self._in_flight: deque[tuple[Action, Sending, Outgoing]] = deque()
+        self._posted_up_to: tuple[float, float] = (-1, 0)
         self._kept: dict[Segment, Outgoing] = {}
 
     def run(self) -> Accounting:
@@ -111,7 +113,7 @@ class Walk:
             return self._own.framer.encode(self._elements(action), self._own.sent.take(action.peer))
 
     def _isend(self, action: Action, outgoing: Outgoing) -> None:
-        while len(self._in_flight) >= AHEAD:
+        while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
             self._retire()
         self.accounting.frames += 1
         self.accounting.raw_nbytes += 4 * (action.segment.stop - action.segment.start)
@@ -128,9 +130,12 @@ class Walk:
 
     def _post(self) -> None:
         action = next(self._to_post, None)
-        if action is not None:
-            buffer = self._own.incoming.take()
-            self._posted.append((self._own.link.irecv(action.peer, buffer), buffer))
+        if action is None:
+            self._posted_up_to = (math.inf, 0)
+            return
+        buffer = self._own.incoming.take()
+        self._posted.append((self._own.link.irecv(action.peer, buffer), buffer))
+        self._posted_up_to = action.order
 
     def _elements(self, action: Action) -> torch.Tensor:
         return self._tensor[action.segment.start : action.segment.stop]

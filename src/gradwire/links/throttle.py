@@ -65,17 +65,14 @@ class ThrottledLink(Link):
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
         """Start sending ``frame``; waiting for it lasts until it would have left the port."""
         left_ns = self._port.leave(frame.numel())
-        labelled = self._take(frame.numel())
-        labelled[: _LABEL.size] = torch.frombuffer(
-            bytearray(_LABEL.pack(*left_ns, frame.numel())), dtype=torch.uint8
-        )
-        labelled[_LABEL.size :] = frame
+        label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
+        labelled = torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
         what = f"rank {self.rank} sending to rank {to}"
-        return _Sending(self, self._inner.isend(to, labelled), labelled, left_ns[1], what)
+        return _Sending(self, self._inner.isend(to, labelled), left_ns[1], what)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         """Start receiving; waiting for the frame lasts until it would have come through the port."""
-        labelled = self._take(buffer.numel())
+        labelled = self._take(_LABEL.size + buffer.numel())
         what = f"rank {self.rank} receiving from rank {source}"
         return _Receiving(self, self._inner.irecv(source, labelled), labelled, buffer, what)
 
@@ -91,35 +88,30 @@ class ThrottledLink(Link):
 
     def arrive(self, labelled: torch.Tensor, what: str) -> torch.Tensor:
         """Wait until the frame within ``labelled`` would have come; return it."""
-        begin, end, nbytes = _LABEL.unpack(bytes(labelled[: _LABEL.size].numpy().tobytes()))
+        label = bytes(labelled[: _LABEL.size].numpy().tobytes())
+        begin, end, nbytes = _LABEL.unpack(label) if len(label) == _LABEL.size else (0, 0, -1)
         if not 0 <= nbytes <= labelled.numel() - _LABEL.size:
             raise LinkError(f"{what}: the frame has no label of a throttled link; throttle all ranks")
         self.wait_until(self._port.arrive((begin, end), nbytes), what)
         return labelled[_LABEL.size : _LABEL.size + nbytes]
 
     def give(self, labelled: torch.Tensor) -> None:
-        """Take memory back."""
+        """Take a receiving buffer back, to use it again."""
         self._free.append(labelled)
 
     def _take(self, nbytes: int) -> torch.Tensor:
-        wanted = nbytes + _LABEL.size
-        for i, labelled in enumerate(self._free):
-            if labelled.untyped_storage().nbytes() >= wanted:
-                return torch.empty(0, dtype=torch.uint8).set_(self._free.pop(i).untyped_storage())[:wanted]
-        return torch.empty(wanted, dtype=torch.uint8)
+        if self._free and self._free[-1].numel() >= nbytes:
+            return self._free.pop()
+        return torch.empty(nbytes, dtype=torch.uint8)
 
 
 class _Sending:
-    def __init__(
-        self, link: ThrottledLink, inner: Sending, labelled: torch.Tensor, due_ns: int, what: str
-    ) -> None:
-        self._link, self._inner, self._labelled = link, inner, labelled
-        self._due_ns, self._what = due_ns, what
+    def __init__(self, link: ThrottledLink, inner: Sending, due_ns: int, what: str) -> None:
+        self._link, self._inner, self._due_ns, self._what = link, inner, due_ns, what
 
     def wait(self) -> None:
         self._inner.wait()
         self._link.wait_until(self._due_ns, self._what)
-        self._link.give(self._labelled)
 
 
 class _Receiving:

@@ -1,4 +1,4 @@
-"""When a wire is busy: the bookkeeping of a throttled link, in nanoseconds of a clock that it never reads itself."""
+"""When a wire is busy: the bookkeeping of a throttled link, in nanoseconds; it never reads a clock."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ class Timeline:
         self._busy: list[tuple[int, int]] = []
 
     def occupy(self, start_ns: int, duration_ns: int) -> tuple[int, int]:
-        """Take ``duration_ns`` of the free time from ``start_ns`` on; return when the first part of it begins and the
-        last one ends.
-        """
+        """Take ``duration_ns`` of the free time from ``start_ns`` on; return where that begins and ends."""
         if duration_ns <= 0:
             return start_ns, start_ns
         pieces = self._free_pieces(start_ns, duration_ns)

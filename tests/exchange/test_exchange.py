@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire import codecs, collectives
+from gradwire.codecs import Codec, Identity, parse
+from gradwire.errors import ExchangeError, TensorError
+from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange.itinerary import segments
+from gradwire.links import Link, loopback
+from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from gradwire.wire import HEADER_NBYTES
+
+RunRanks = Callable[..., list[Any]]
+SEGMENT_COUNT = SEGMENT_UNIT_NBYTES // 4
+SPECS = sorted(spec for row in codecs.TABLE for spec in row.codec.EXAMPLES)
+ALGORITHMS = sorted(collectives.TABLE)
+EACH_SPEC = pytest.mark.parametrize("spec", SPECS)
+EACH_ALGORITHM = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+def shares(world: int, n: int, scale: float = 0.01) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1000 * world + n)
+    return [torch.randn(n, generator=generator) * scale for _ in range(world)]
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(torch.int32)
+
+
+def summed(run_ranks: RunRanks, xs: list[torch.Tensor], plan: Plan, times: int = 1) -> list[torch.Tensor]:
+    """All-reduce ``xs``, ``times`` over with the same exchanges; return the last sums."""
+
+    def rank(link: Link) -> torch.Tensor:
+        exchange = Exchange(link, plan)
+        for _ in range(times):
+            tensor = xs[link.rank].clone()
+            exchange.all_reduce(tensor, average=False)
+        return tensor
+
+    return run_ranks(len(xs), rank)
+
+
+def bound_of_sum(codec: Codec, xs: list[torch.Tensor], algorithm: str) -> float:
+    """Bound every element of a sum: each of ``p`` encodings errs by the codec's bound for what it encodes.
+
+    What is encoded is a partial sum, so it is at most the sum of the magnitudes, and the errors made before.
+    """
+    world, n = len(xs), xs[0].numel()
+    magnitudes = torch.stack([x.abs() for x in xs]).sum(0)
+    chunks = collectives.TABLE[algorithm].chunks(world)
+    worst = 0.0
+    for chunk in range(chunks):
+        for segment in segments(n, chunks, chunk, SEGMENT_COUNT):
+            part = magnitudes[segment.start : segment.stop]
+            once = codec.bound(part) if part.numel() else 0.0
+            if math.isfinite(once) and part.numel():
+                once = codec.bound(part + world * once)
+            worst = max(worst, once)
+    rounding = world * 2**-24 * (magnitudes.max().item() if n else 0.0)
+    return world * (worst + rounding)
+
+
+@EACH_SPEC
+@EACH_ALGORITHM
+@pytest.mark.parametrize("world", range(1, 10))
+def test_sums_are_within_p_bounds_and_the_same_bits_on_every_rank(
+    run_ranks: RunRanks, spec: str, algorithm: str, world: int
+) -> None:
+    codec = parse(spec)
+    plan = Plan(codec, algorithm, SEGMENT_UNIT_NBYTES)
+    lengths = {0, 1, world - 1, 1000}
+    if world in (2, 5):
+        lengths.add(2 * world * SEGMENT_COUNT + 77)
+    for n in sorted(lengths):
+        xs = shares(world, n)
+        results = summed(run_ranks, xs, plan)
+        for result in results:
+            assert torch.equal(bits(result), bits(results[0]))
+        most = bound_of_sum(codec, xs, algorithm)
+        if math.isfinite(most):
+            exact = torch.stack(xs).double().sum(0)
+            assert (results[0].double() - exact).abs().max().item() <= most if n else True
+
+
+@pytest.mark.parametrize("world", range(1, 10))
+@pytest.mark.parametrize("n", [0, 1, 5, 1000, 3 * 9 * SEGMENT_COUNT + 5])
+def test_identity_on_the_ring_adds_each_chunk_in_its_documented_order(
+    run_ranks: RunRanks, world: int, n: int
+) -> None:
+    xs = shares(world, n, scale=1e3)
+    wanted = torch.empty(n)
+    for chunk in range(world):
+        part = slice(n * chunk // world, n * (chunk + 1) // world)
+        total = xs[chunk][part].clone()
+        for k in range(1, world):
+            total += xs[(chunk + k) % world][part]
+        wanted[part] = total
+    for result in summed(run_ranks, xs, Plan(Identity(), "ring", SEGMENT_UNIT_NBYTES)):
+        assert torch.equal(bits(result), bits(wanted))
+
+
+@pytest.mark.parametrize("world", range(1, 10))
+def test_identity_in_the_star_adds_in_the_order_of_the_ranks(run_ranks: RunRanks, world: int) -> None:
+    xs = shares(world, 2 * SEGMENT_COUNT + 5, scale=1e3)
+    wanted = xs[0].clone()
+    for x in xs[1:]:
+        wanted += x
+    for result in summed(run_ranks, xs, Plan(Identity(), "star", SEGMENT_UNIT_NBYTES)):
+        assert torch.equal(bits(result), bits(wanted))
+
+
+@EACH_ALGORITHM
+@pytest.mark.parametrize("world", [1, 3, 4])
+def test_the_average_is_the_sum_divided(run_ranks: RunRanks, algorithm: str, world: int) -> None:
+    xs = shares(world, 1000)
+    plan = Plan(parse("errbound:2^-12"), algorithm, SEGMENT_UNIT_NBYTES)
+
+    def average(link: Link) -> torch.Tensor:
+        tensor = xs[link.rank].clone()
+        Exchange(link, plan).all_reduce(tensor)
+        return tensor
+
+    total = summed(run_ranks, xs, plan)[0]
+    for result in run_ranks(world, average):
+        assert torch.equal(bits(result), bits(total / world))
+
+
+@EACH_SPEC
+def test_a_value_that_is_not_finite_is_not_finite_anywhere(run_ranks: RunRanks, spec: str) -> None:
+    xs = shares(3, 50)
+    xs[1][17] = math.nan
+    xs[2][33] = math.inf
+    results = summed(run_ranks, xs, Plan(parse(spec), "ring", SEGMENT_UNIT_NBYTES))
+    for result in results:
+        assert not result[17].isfinite()
+        assert not result[33].isfinite()
+        assert torch.equal(result.isfinite(), results[0].isfinite())
+
+
+@EACH_SPEC
+def test_an_exchange_used_again_gives_the_same_bits(run_ranks: RunRanks, spec: str) -> None:
+    xs = shares(3, 5000)
+    plan = Plan(parse(spec), "ring", SEGMENT_UNIT_NBYTES)
+    once, thrice = summed(run_ranks, xs, plan), summed(run_ranks, xs, plan, times=3)
+    assert torch.equal(bits(once[0]), bits(thrice[2]))
+
+
+@EACH_ALGORITHM
+def test_lengths_may_change_from_call_to_call(run_ranks: RunRanks, algorithm: str) -> None:
+    lengths = [10, 0, 3 * SEGMENT_COUNT, 1, 10]
+
+    def rank(link: Link) -> list[float]:
+        exchange = Exchange(link, Plan(Identity(), algorithm, SEGMENT_UNIT_NBYTES))
+        tensors = [torch.full((n,), float(link.rank)) for n in lengths]
+        for tensor in tensors:
+            exchange.all_reduce(tensor, average=False)
+        return [tensor.sum().item() for tensor in tensors]
+
+    assert run_ranks(4, rank) == [[6.0 * n for n in lengths]] * 4
+
+
+@pytest.mark.parametrize("world", range(1, 7))
+def test_reduce_in_the_star_leaves_the_sum_at_rank_0(run_ranks: RunRanks, world: int) -> None:
+    xs = shares(world, 1000)
+
+    def rank(link: Link) -> torch.Tensor:
+        tensor = xs[link.rank].clone()
+        Exchange(link, Plan(Identity(), "star")).reduce(tensor)
+        return tensor
+
+    at_root, *elsewhere = run_ranks(world, rank)
+    wanted = xs[0].clone()
+    for x in xs[1:]:
+        wanted += x
+    assert torch.equal(at_root, wanted)
+    for x, left in zip(xs[1:], elsewhere, strict=True):
+        assert torch.equal(x, left)
+
+
+def test_reduce_on_the_ring_leaves_each_chunk_at_its_owner(run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> torch.Tensor:
+        tensor = torch.full((40,), float(10**link.rank))
+        Exchange(link, Plan(Identity(), "ring")).reduce(tensor)
+        return tensor
+
+    for r, tensor in enumerate(run_ranks(4, rank)):
+        owned = (r + 1) % 4
+        assert (tensor[10 * owned : 10 * (owned + 1)] == 1111).all()
+
+
+@pytest.mark.parametrize("spec", ["identity", "bf16", "quantize:8"])
+def test_broadcast_has_a_codec_of_its_own_and_the_root_adopts_it(run_ranks: RunRanks, spec: str) -> None:
+    (weights,) = shares(1, 2 * SEGMENT_COUNT + 9)
+    codec = parse(spec)
+
+    def rank(link: Link) -> torch.Tensor:
+        exchange = Exchange(link, Plan(parse("errbound:2^-10"), "star", SEGMENT_UNIT_NBYTES))
+        tensor = weights.clone() if link.rank == 0 else torch.zeros_like(weights)
+        exchange.reduce(torch.ones(10))
+        exchange.broadcast(tensor, codec)
+        return tensor
+
+    results = run_ranks(4, rank)
+    wanted = torch.empty_like(weights)
+    for segment in segments(weights.numel(), 1, 0, SEGMENT_COUNT):
+        part = slice(segment.start, segment.stop)
+        codec.decode(codec.encode(weights[part]), wanted[part])
+    for result in results:
+        assert torch.equal(bits(result), bits(wanted))
+
+
+@EACH_ALGORITHM
+def test_accounting_counts_what_is_sent(run_ranks: RunRanks, algorithm: str) -> None:
+    world, n = 4, 4 * 2 * SEGMENT_COUNT
+
+    def rank(link: Link) -> Accounting:
+        plan = Plan(Identity(), algorithm, SEGMENT_UNIT_NBYTES)
+        return Exchange(link, plan).all_reduce(torch.ones(n))
+
+    accountings = run_ranks(world, rank)
+    assert max(a.raw_nbytes for a in accountings) == collectives.TABLE[algorithm].nbytes(world, 4 * n)
+    for a in accountings:
+        assert a.frames == a.raw_nbytes // SEGMENT_UNIT_NBYTES
+        assert a.wire_nbytes == a.raw_nbytes + HEADER_NBYTES * a.frames
+        assert 0 < a.encode_s + a.decode_s + a.wait_s <= a.total_s
+
+
+@pytest.mark.parametrize("spec", ["errbound:2^-10", "fp16", "bfp:7x16"])
+def test_a_codec_saves_bytes_on_every_hop(run_ranks: RunRanks, spec: str) -> None:
+    xs = shares(3, 100_000, scale=1e-3)
+
+    def rank(link: Link) -> Accounting:
+        return Exchange(link, Plan(parse(spec))).all_reduce(xs[link.rank].clone())
+
+    for accounting in run_ranks(3, rank):
+        assert accounting.ratio > 1.9
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        pytest.param(torch.ones(4, dtype=torch.float64), id="dtype"),
+        pytest.param(torch.ones(2, 2), id="shape"),
+        pytest.param(torch.ones(8)[::2], id="layout"),
+    ],
+)
+def test_a_wrong_tensor_is_refused_untouched_and_the_exchange_goes_on(
+    run_ranks: RunRanks, tensor: torch.Tensor
+) -> None:
+    before = tensor.clone()
+
+    def rank(link: Link) -> float:
+        exchange = Exchange(link, Plan())
+        with pytest.raises(TensorError, match="tensor must be a 1-D contiguous"):
+            exchange.all_reduce(tensor)
+        right = torch.ones(4)
+        exchange.all_reduce(right, average=False)
+        return right.sum().item()
+
+    assert run_ranks(2, rank) == [8.0, 8.0]
+    assert torch.equal(tensor, before)
+
+
+def test_a_tensor_that_requires_gradients_is_exchanged_all_the_same(run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> float:
+        tensor = torch.ones(4, requires_grad=True)
+        Exchange(link, Plan()).all_reduce(tensor)
+        return tensor.sum().item()
+
+    assert run_ranks(2, rank) == [4.0, 4.0]
+
+
+def test_ranks_with_different_lengths_both_learn_it(run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> None:
+        Exchange(link, Plan()).all_reduce(torch.ones(10 + link.rank))
+
+    errors = run_ranks(2, rank, errors="return")
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    assert "elements, but" in str(errors[0]) + str(errors[1])
+
+
+def test_ranks_with_different_codecs_learn_both_names(run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> None:
+        codec = parse("fp16" if link.rank else "bfp:7x16")
+        Exchange(link, Plan(codec)).all_reduce(torch.ones(10))
+
+    errors = run_ranks(2, rank, errors="return")
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    assert "the codec differs: fp16 came, but bfp is expected" in str(errors[0]) + str(errors[1]) or (
+        "the codec differs: bfp came, but fp16 is expected" in str(errors[0]) + str(errors[1])
+    )
+
+
+def test_after_a_failure_an_exchange_says_so() -> None:
+    links = loopback(2, timeout_s=0.05)
+    exchange = Exchange(links[0], Plan())
+    with pytest.raises(ExchangeError, match=r"within 0\.05 s"):
+        exchange.all_reduce(torch.ones(4))
+    with pytest.raises(ExchangeError, match=r"this exchange failed before; make a new one .*within 0\.05 s"):
+        exchange.all_reduce(torch.ones(4))
