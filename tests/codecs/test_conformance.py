@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 from collections.abc import Iterator
+from functools import cache
 
 import hypothesis.strategies as st
 import numpy as np
@@ -49,14 +50,19 @@ def tensor(values: list[float]) -> torch.Tensor:
     return torch.from_numpy(np.array(values, dtype=np.float64).astype(np.float32))
 
 
-def gradient(n: int, seed: int = 0) -> torch.Tensor:
+@cache
+def gradient_once(n: int, seed: int) -> torch.Tensor:
     rng = np.random.default_rng([n, seed])
     return torch.from_numpy((rng.laplace(0.0, 1e-2, n) * 10.0 ** rng.integers(-3, 3, n)).astype(np.float32))
 
 
-def bits(x: torch.Tensor) -> list[int]:
-    values: list[int] = x.view(torch.int32 if x.dtype == torch.float32 else torch.uint8).tolist()
-    return values
+def gradient(n: int, seed: int = 0) -> torch.Tensor:
+    return gradient_once(n, seed).clone()
+
+
+def same(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Tell whether two tensors have the same bits."""
+    return left.dtype == right.dtype and left.numpy().tobytes() == right.numpy().tobytes()
 
 
 def decoded(codec: Codec, payload: torch.Tensor, n: int) -> torch.Tensor:
@@ -166,7 +172,7 @@ class TestArguments:
                 out = torch.full((codec.max_nbytes(n) + 9,), filler, dtype=torch.uint8)
                 payload = codec.encode(x, out)
                 assert payload.numel() == 0 or payload.data_ptr() == out.data_ptr()
-                assert bits(payload) == bits(fresh)
+                assert same(payload, fresh)
                 assert (out[codec.max_nbytes(n) :] == filler).all(), "written past max_nbytes"
 
     def test_nothing_but_the_output_is_written(self, codec: Codec) -> None:
@@ -180,16 +186,16 @@ class TestArguments:
                 call(payload, room[20 : 20 + n])
                 assert (room[:20] == 7.0).all()
                 assert (room[20 + n :] == 7.0).all()
-            assert bits(x) == bits(before)
-            assert bits(payload) == bits(kept)
+            assert same(x, before)
+            assert same(payload, kept)
 
     def test_payloads_need_no_alignment(self, codec: Codec) -> None:
         x = torch.cat([torch.zeros(1), gradient(333)])[1:]
         payload = codec.encode(x)
         for offset in (1, 2, 3):
             out = torch.zeros(codec.max_nbytes(333) + offset, dtype=torch.uint8)[offset:]
-            assert bits(codec.encode(x, out)) == bits(payload)
-            assert bits(decoded(codec, out[: payload.numel()], 333)) == bits(decoded(codec, payload, 333))
+            assert same(codec.encode(x, out), payload)
+            assert same(decoded(codec, out[: payload.numel()], 333), decoded(codec, payload, 333))
 
 
 class TestGuarantees:
@@ -216,19 +222,19 @@ class TestGuarantees:
 
     def test_zeros_come_back_as_zeros(self, codec: Codec) -> None:
         for n in LENGTHS:
-            assert bits(decoded(codec, codec.encode(torch.zeros(n)), n)) == [0] * n
+            assert same(decoded(codec, codec.encode(torch.zeros(n)), n), torch.zeros(n))
 
     def test_the_bound_leaves_out_what_is_not_finite(self, codec: Codec) -> None:
         assert 0.0 <= codec.bound(torch.empty(0)) < math.inf
         assert codec.bound(torch.full((5,), math.nan)) <= codec.bound(torch.zeros(5))
         assert codec.bound(torch.tensor([math.nan, 0.5, math.inf])) < math.inf
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(patterns=st.lists(st.integers(0, 2**32 - 1), max_size=70))
     def test_any_bit_patterns(self, codec: Codec, patterns: list[int]) -> None:
         check_contract(codec, torch.from_numpy(np.array(patterns, dtype=np.uint32).view(np.float32)))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=70))
     def test_any_finite_values(self, codec: Codec, values: list[float]) -> None:
         check_contract(codec, tensor(values))
@@ -242,14 +248,14 @@ class TestDecodeAdd:
             acc[::5] = -0.0
             expected = acc + decoded(codec, payload, x.numel())
             codec.decode_add(payload, acc)
-            assert bits(acc) == bits(expected)
+            assert same(acc, expected)
 
     def test_a_long_chunk(self, codec: Codec) -> None:
         payload = codec.encode(gradient(THREADED))
         acc = gradient(THREADED, seed=1)
         expected = acc + decoded(codec, payload, THREADED)
         codec.decode_add(payload, acc)
-        assert torch.equal(acc.view(torch.int32), expected.view(torch.int32))
+        assert same(acc, expected)
 
 
 class TestSameEverywhere:
@@ -263,10 +269,10 @@ class TestSameEverywhere:
                 total = acc.clone()
                 codec.decode_add(payload, total)
             with _native.use_target(target):
-                assert bits(codec.encode(x)) == bits(payload)
-                assert bits(decoded(codec, payload, x.numel())) == bits(plain)
+                assert same(codec.encode(x), payload)
+                assert same(decoded(codec, payload, x.numel()), plain)
                 codec.decode_add(payload, acc)
-                assert bits(acc) == bits(total)
+                assert same(acc, total)
 
     @pytest.mark.parametrize("target", _native.available_targets())
     def test_every_number_of_threads_gives_the_same_bytes(
@@ -282,9 +288,9 @@ class TestSameEverywhere:
                 codec.decode_add(payload, acc)
                 results.append((payload, decoded(codec, payload, THREADED), acc))
         for payload, plain, acc in results[1:]:
-            assert torch.equal(payload, results[0][0])
-            assert torch.equal(plain.view(torch.int32), results[0][1].view(torch.int32))
-            assert torch.equal(acc.view(torch.int32), results[0][2].view(torch.int32))
+            assert same(payload, results[0][0])
+            assert same(plain, results[0][1])
+            assert same(acc, results[0][2])
 
     def test_flushed_subnormals_of_the_caller_change_nothing(self, codec: Codec) -> None:
         x = torch.cat([tensor(FINITE["subnormals"]), tensor(FINITE["smallest normals"]), tensor([1e-37] * 5)])
@@ -297,20 +303,20 @@ class TestSameEverywhere:
             out = decoded(codec, payload, x.numel())
         finally:
             torch.set_flush_denormal(False)
-        assert bits(flushed) == bits(payload)
-        assert bits(out) == bits(plain)
+        assert same(flushed, payload)
+        assert same(out, plain)
 
 
 def refused(codec: Codec, payload: torch.Tensor, n: int) -> bool:
     """Tell whether both decoders refuse, and then leave their output as it was."""
     refusals = []
     for call in (codec.decode, codec.decode_add):
-        out = gradient(n, seed=2)
+        out = torch.full((n,), 7.0)
         try:
             call(payload, out)
             refusals.append(False)
         except PayloadError:
-            assert bits(out) == bits(gradient(n, seed=2)), "a refused payload was written"
+            assert (out == 7.0).all(), "a refused payload was written"
             refusals.append(True)
     assert len(set(refusals)) == 1
     return refusals[0]
@@ -357,7 +363,7 @@ class TestMalformed:
         for target in _native.available_targets():
             with _native.use_target(target):
                 if refused(codec, payload, n):
-                    outcomes.add("refused")
+                    outcomes.add(b"refused")
                 else:
-                    outcomes.add(repr(bits(decoded(codec, payload, n))))
+                    outcomes.add(decoded(codec, payload, n).numpy().tobytes())
         assert len(outcomes) == 1, outcomes

@@ -17,9 +17,9 @@ from gradwire.codecs.spec import Reader, error, is_power, nearest_power, write_p
 class Inceptionn(NativeCodec):
     """Four classes by exponent: nothing, 8, 16 or all 32 bits of a value.
 
-    With the threshold 2^-k and mid = ceil(k / 2) - k: |x| < 2^-k costs nothing and becomes 0; up to 2^mid it
-    costs 8 bits, sign and 7 fraction bits; below 1 it costs 16 bits, sign and 15 fraction bits; from 1 up it
-    is carried whole. All classes truncate towards zero.
+    Formula: with the threshold 2^-k and mid = ceil(k / 2) - k: |x| < 2^-k costs nothing and becomes 0; up to
+    2^mid it costs 8 bits, sign and 7 fraction bits; below 1 it costs 16 bits, sign and 15 fraction bits; from
+    1 up it is carried whole. All classes truncate towards zero.
 
     Payload: bursts of 8 values, the last one padded with zeros. A burst is 16 tag bits (lane i in bits
     2i+1..2i: 0 none, 1 for 8, 2 for 16, 3 for 32 bits), then the payloads in lane order, all little-endian; 8

@@ -20,7 +20,8 @@ _QUIET_NAN_BITS = 0x7FC0_0000
 class TopK(Codec):
     """The k = ceil(f n) largest magnitudes, exactly; all others become 0.
 
-    Of equal magnitudes the lowest index wins, and non-finite values count as the largest of all.
+    Formula: y = x where |x| is among the k largest magnitudes, else 0. Of equal magnitudes the lowest index
+    wins, and non-finite values count as the largest of all.
 
     Payload: k indices (uint32, ascending), then their k float32 values, little-endian; nothing for n = 0.
     More than k non-finite values turn the chunk into NaN: every index is 0xFFFFFFFF and every value the quiet
@@ -122,7 +123,7 @@ def _largest(x: torch.Tensor, k: int) -> torch.Tensor:
         return torch.empty(0, dtype=torch.int64)
     # Bit patterns without the sign order like magnitudes; all non-finite values are made equal.
     magnitude = (x.view(torch.int32) & 0x7FFF_FFFF).clamp(max=_INFINITY_BITS)
-    least = torch.topk(magnitude, k, sorted=False).values.min()
+    least = magnitude.kthvalue(x.numel() - k + 1).values
     above = (magnitude > least).nonzero().flatten()
     equal = (magnitude == least).nonzero().flatten()[: k - above.numel()]
     return torch.cat([above, equal]).sort().values

@@ -1,0 +1,96 @@
+"""Write the golden vectors, one small JSON file a codec: `python tests/codecs/make_golden.py --write`.
+
+Run it when a codec is new, never to make a failing test pass: payloads are a promise to every installed
+gradwire. Without ``--write`` it says what differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gradwire.codecs import TABLE, parse
+
+FOLDER = Path(__file__).parent / "golden"
+
+SPECS = (
+    "identity",
+    "fp16",
+    "bf16",
+    "inceptionn:2^-6",
+    "inceptionn:2^-10",
+    "inceptionn:2^-10,bounded",
+    "errbound:2^-10",
+    "errbound:rel=0.05",
+    "truncate:8",
+    "truncate:16",
+    "truncate:22",
+    "truncate:27",
+    "quantize:8",
+    "quantize:4,block=16",
+    "bfp:7x16",
+    "bfp:3x8",
+    "bitpack:1",
+    "bitpack:3",
+    "terngrad",
+    "terngrad:seed=12345678901",
+    "topk:0.3",
+    "lossless",
+)
+
+# Every class of every codec, ties of rounding, both signs, and an odd length.
+FINITE = (
+    *(
+        0.0,
+        -0.0,
+        1e-45,
+        2.0**-11,
+        3 * 2.0**-10,
+        -5 * 2.0**-10,
+        2.0**-10,
+        -(2.0**-8),
+        2.0**-7,
+        0.01,
+        -0.015625,
+    ),
+    *(0.0625, 0.3, -0.7, 0.99999994, 1.0, -65.25, 65519.0, 1e30),
+)
+NONFINITE = (0.5, float("nan"), -0.25, float("inf"), 0.001, float("-inf"), 2.0)
+
+
+def words(x: torch.Tensor) -> str:
+    """Write floats as their bits, in hexadecimal."""
+    return " ".join(f"{word:08x}" for word in x.numpy().view(np.uint32))
+
+
+def vectors(name: str) -> list[dict[str, str]]:
+    """Encode both chunks with every spec of this codec."""
+    return [
+        {"spec": spec, "input": words(x), "payload": bytes(parse(spec).encode(x).tolist()).hex()}
+        for spec in SPECS
+        if parse(spec).name == name
+        for x in (torch.tensor(FINITE), torch.tensor(NONFINITE))
+    ]
+
+
+def main() -> None:
+    """Write or compare the files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the files")
+    write = parser.parse_args().write
+    for row in TABLE:
+        path = FOLDER / f"{row.name}.json"
+        text = json.dumps(vectors(row.name), indent=1) + "\n"
+        if path.exists() and path.read_text() == text:
+            continue
+        if write:
+            path.write_text(text)
+        print(f"{'written' if write else 'differs'}: {path}")  # noqa: T201 - this is a command
+
+
+if __name__ == "__main__":
+    main()
