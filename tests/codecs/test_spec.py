@@ -34,7 +34,7 @@ BAD = {
     "quantize:8,=5": "incomplete '=5'",
     "quantize:8,block=16,block=32": "'block' twice",
     "quantize:8,block": "wants a value, as in 'block=1', but came a bare 'block'",
-    "quantize:8,blok=16": "quantize has no blok=16; write for example 'quantize:8'",
+    "quantize:8,blocks=16": "quantize has no blocks=16; write for example 'quantize:8'",
     "quantize": "quantize wants 4 or 8 bits after a colon; write for example 'quantize:8'",
     "quantize:7": "quantize wants 4 or 8 bits, but came 7",
     "quantize:eight": "quantize wants 4 or 8 bits, but came 'eight'",
