@@ -59,8 +59,8 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
 }
 
 // Walks all bursts, and notes their sizes and where each part starts.
-const char* measure_all(const InceptionnKernels& kernels, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
-                        std::uint8_t* sizes, std::vector<std::size_t>& starts) {
+const char* measure_all(const InceptionnKernels& kernels, const std::uint8_t* payload, std::size_t nbytes,
+                        std::size_t n, std::uint8_t* sizes, std::vector<std::size_t>& starts) {
   const int parts = static_cast<int>(starts.size());
   std::size_t position = 0;
   for (int index = 0; index < parts && position <= nbytes; ++index) {

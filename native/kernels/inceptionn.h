@@ -1,7 +1,7 @@
 // inceptionn: the lossy format of the INCEPTIONN network card (Li et al., MICRO 2018, algorithms 2 and 3).
 //
-// The chunk is cut into bursts of 8 values, the last one padded with zeros. A burst is a 16-bit tag vector (lane i has its
-// class in bits 2i+1..2i), then the lanes' payloads in lane order. With the biased exponent e of |x|:
+// The chunk is cut into bursts of 8 values, the last one padded with zeros. A burst is a 16-bit tag vector (lane i has
+// its class in bits 2i+1..2i), then the lanes' payloads in lane order. With the biased exponent e of |x|:
 //
 //   class 0   e < eb          no bytes, decodes to +0
 //   class 1   eb <= e < mid   1 byte:  sign, then 7 bits of |x| as a fraction of 2^(base-127), truncated

@@ -23,6 +23,7 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
   const __m256i below1 = all(classes.first1 - 1);
   const __m256i below2 = all(classes.first2 - 1);
   const __m256i below3 = all(kInceptionnFirst3 - 1);
+  const __m256i unit1 = all(classes.base + 16);
   std::uint8_t* at = out;
   std::size_t i = 0;
   for (; i + 8 <= n; i += 8) {
@@ -36,7 +37,7 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
 
     // Shift the 24 bits of the significand down to 7 or 15; a count above 31 gives 0, as it should.
     const __m256i significand = _mm256_or_si256(_mm256_and_si256(magnitude, all(0x7FFFFFU)), all(0x800000U));
-    const __m256i unit = _mm256_blendv_epi8(all(classes.base + 16), all(127 + 8), from2);
+    const __m256i unit = _mm256_blendv_epi8(unit1, all(127 + 8), from2);
     const __m256i fraction = _mm256_srlv_epi32(significand, _mm256_sub_epi32(unit, _mm256_srli_epi32(magnitude, 23)));
     const __m256i sign_shift = _mm256_add_epi32(all(24), _mm256_and_si256(from2, all(0xFFFFFFF8U)));  // 24 or 16
     const __m256i sign = _mm256_srlv_epi32(_mm256_and_si256(bits, all(0x80000000U)), sign_shift);
@@ -63,7 +64,8 @@ void decode(const std::uint8_t* payload, const std::uint8_t* end, const std::uin
   // class 3 is the mark of a raw lane; class 0 holds zeros, so any other scale will do.
   const float shifted_unit1 = classes.unit1 * (1.0F / 16777216.0F);
   const float shifted_unit2 = kInceptionnUnit2 * (1.0F / 65536.0F);
-  const __m256 scales = _mm256_setr_ps(1.0F, shifted_unit1, shifted_unit2, 0.0F, 1.0F, shifted_unit1, shifted_unit2, 0.0F);
+  const __m128 four_scales = _mm_setr_ps(1.0F, shifted_unit1, shifted_unit2, 0.0F);
+  const __m256 scales = _mm256_set_m128(four_scales, four_scales);
   std::size_t i = 0;
   // Loads of 16 bytes reach at most to the end of a burst of the largest size.
   for (; i + 8 <= n && end - payload >= static_cast<std::ptrdiff_t>(kBurstMaxNbytes); i += 8) {
@@ -81,7 +83,8 @@ void decode(const std::uint8_t* payload, const std::uint8_t* end, const std::uin
     // Negating the integer and not the float keeps magnitude 0 at +0.
     const __m256i magnitude = _mm256_and_si256(top, _mm256_set1_epi32(0x7FFFFFFF));
     const __m256 unscaled = _mm256_cvtepi32_ps(_mm256_sign_epi32(magnitude, top));
-    __m256 values = _mm256_blendv_ps(_mm256_mul_ps(unscaled, scale), _mm256_castsi256_ps(top), _mm256_castsi256_ps(raw));
+    __m256 values = _mm256_mul_ps(unscaled, scale);
+    values = _mm256_blendv_ps(values, _mm256_castsi256_ps(top), _mm256_castsi256_ps(raw));
     if constexpr (kAdd) values = _mm256_add_ps(_mm256_loadu_ps(out + i), values);
     _mm256_storeu_ps(out + i, values);
   }

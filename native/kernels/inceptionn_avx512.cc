@@ -40,6 +40,7 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
   const __m512i first1 = all(classes.first1);
   const __m512i first2 = all(classes.first2);
   const __m512i first3 = all(kInceptionnFirst3);
+  const __m512i unit1 = all(classes.base + 16);
   std::uint8_t* at = out;
   std::size_t i = 0;
   for (; i + 16 <= n; i += 16) {
@@ -53,7 +54,7 @@ std::size_t encode(const float* x, std::size_t n, const InceptionnClasses& class
 
     // Shift the 24 bits of the significand down to 7 or 15; a count above 31 gives 0, as it should.
     const __m512i significand = _mm512_ternarylogic_epi32(magnitude, all(0x7FFFFFU), all(0x800000U), 0xEA);  // a&b|c
-    const __m512i unit = _mm512_mask_mov_epi32(all(classes.base + 16), from2, all(127 + 8));
+    const __m512i unit = _mm512_mask_mov_epi32(unit1, from2, all(127 + 8));
     const __m512i fraction = _mm512_srlv_epi32(significand, _mm512_sub_epi32(unit, _mm512_srli_epi32(magnitude, 23)));
     const __m512i sign_shift = _mm512_mask_mov_epi32(all(24), from2, all(16));
     const __m512i sign = _mm512_srlv_epi32(_mm512_and_si512(bits, all(0x80000000U)), sign_shift);
