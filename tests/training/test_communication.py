@@ -42,14 +42,18 @@ class _Broken(Exchange):
         return super().all_reduce(tensor, average)
 
 
-class _Slow(Exchange):
-    """Takes a third of a second for a gradient and counts them."""
+class _Gated(Exchange):
+    """Counts gradients, and keeps the first until the gate opens."""
 
-    calls = 0
+    def __init__(self) -> None:
+        super().__init__(loopback(1)[0], Plan())
+        self.calls = 0
+        self.entered, self.gate = threading.Event(), threading.Event()
 
     def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Accounting:
         self.calls += 1
-        time.sleep(0.3)
+        self.entered.set()
+        assert self.gate.wait(20)
         return super().all_reduce(tensor, average)
 
 
@@ -154,11 +158,12 @@ def test_a_peer_that_leaves_is_noticed_at_once(
 @pytest.mark.parametrize("failing", [False, True])
 def test_the_end_of_a_block(failing: bool, make_model: MakeModel, batch_loss: BatchLoss) -> None:
     """A normal end applies everything; an exception drops what has not been sent."""
-    model = make_model()
+    model, exchange = make_model(), _Gated()
     origin = _weights(model)
-    exchange = _Slow(loopback(1)[0], Plan())
     with suppress(KeyError), _pipe(model, exchange, pipeline=3) as method:
         _train(method, batch_loss, 3)
+        assert exchange.entered.wait(20)
+        threading.Timer(0.5 if failing else 0.0, exchange.gate.set).start()
         if failing:
             raise KeyError
     assert exchange.calls == (1 if failing else 3)
@@ -183,13 +188,14 @@ def test_close_finishes_what_peers_wait_for_but_applies_nothing(
 
 
 def test_an_exchange_that_never_returns_is_given_up() -> None:
-    exchange = _Slow(loopback(1)[0], Plan())
+    exchange = _Gated()
     communication = CommunicationThread(exchange, patience_s=0.05)
     handover = communication.hand_over(7, torch.zeros(3))
     with pytest.raises(LinkTimeoutError, match=r"rank 0 waited 0\.05 s for the averaged gradient of step 7"):
         communication.wait(handover)
     with pytest.raises(LinkTimeoutError, match=r"did not end within 0\.05 s"):
         communication.close()
+    exchange.gate.set()
     assert handover.result.result(5).wire_nbytes == 0
     for thread in threading.enumerate():
         if thread.name.startswith("gradwire"):

@@ -54,11 +54,11 @@ def test_a_pipelined_step_hides_the_shorter_part(compute_s: float, comm_s: float
     synchronous = run_ranks(2, lambda e: _run(e, None, compute_s), wrap=wrap)[0]
     pipelined = run_ranks(2, lambda e: _run(e, 2, compute_s), wrap=wrap)[0]
     longer, both = STEPS * max(compute_s, comm_s), STEPS * (compute_s + comm_s)
-    assert both * 0.95 < synchronous.step_s < both * 1.5
-    assert longer * 0.95 < pipelined.step_s < longer * 1.3
-    assert pipelined.step_s < 0.85 * synchronous.step_s
-    assert synchronous.wait_s == pytest.approx(STEPS * comm_s, rel=0.3)
-    assert pipelined.wait_s < longer - STEPS * compute_s + 0.15
+    assert both * 0.95 < synchronous.step_s < both * 1.6
+    assert longer * 0.95 < pipelined.step_s < longer * 1.4
+    assert pipelined.step_s < 0.9 * synchronous.step_s
+    assert synchronous.wait_s == pytest.approx(STEPS * comm_s, rel=0.4)
+    assert pipelined.wait_s < longer - STEPS * compute_s + 0.25
     assert pipelined.exchange_s > 0.95 * STEPS * comm_s, "hidden time is still reported"
 
 

@@ -205,6 +205,23 @@ def test_drain_applies_everything_and_starts_a_new_pipeline(
         assert again.raw_nbytes == 0
 
 
+def test_synchronise_on_the_way_drains_first(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> torch.Tensor:
+        model, rank = make_model(), exchange.link.rank
+        with PipeSGD(model, torch.optim.SGD(model.parameters(), **SGD), exchange) as method:
+            for t in range(5):
+                method.step(batch_loss(model, t, slice(rank, rank + 1)))
+            if rank == 1:
+                nn.init.zeros_(next(model.parameters()))
+            method.synchronise()
+            return _flat(model)
+
+    _, end = _delayed(make_model(), batch_loss, 2, 5, 2)
+    assert all(torch.equal(result, end) for result in run_ranks(2, body))
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_between_steps_does_not_reach_the_network(
     set_to_none: bool, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
