@@ -55,6 +55,19 @@ def test_payloads_are_those_of_the_formula(k: int, every_class: torch.Tensor) ->
         assert bytes(codec.encode(x).tolist()) == encode(x, 2.0**k)
 
 
+@pytest.mark.parametrize("k", [-10, 0, 125])
+def test_decoded_values_are_the_nearest_even_multiples(
+    k: int, every_class: torch.Tensor, roundtrip: Roundtrip
+) -> None:
+    step = 2.0 ** (k + 1)
+    x = every_class.double().numpy()
+    with np.errstate(invalid="ignore"):
+        q = np.rint(x / step)
+    fits = (np.abs(q) <= 32767) & (np.abs(q) * step < 2.0**128)
+    expected = np.where(fits, np.where(fits, q, 0.0) * step, x).astype(np.float32)
+    assert np.array_equal(roundtrip(ErrBound(2.0**k), every_class).numpy(), expected)
+
+
 def test_golden_vectors_are_those_of_the_formula(golden: Golden) -> None:
     for codec, x, payload in golden("errbound"):
         assert encode(x, 2.0 ** (payload[0] - 127)) == payload

@@ -62,6 +62,14 @@ def test_payloads_are_those_of_the_formula(codec: Quantize) -> None:
         assert bytes(codec.encode(x).tolist()) == encode(x, codec)
 
 
+def test_decoded_values_are_code_times_scale(normal: torch.Tensor, roundtrip: Roundtrip) -> None:
+    x = normal[:5000]
+    payload = Quantize(8).encode(x).numpy()
+    scales, codes = payload[:20].view(np.float32), payload[20:].view(np.int8)
+    expected = codes * np.repeat(scales, 1024)[:5000].astype(np.float64)
+    assert np.array_equal(roundtrip(Quantize(8), x).numpy().astype(np.float64), expected)
+
+
 def test_golden_vectors_are_those_of_the_formula(golden: Golden) -> None:
     for codec, x, payload in golden("quantize"):
         assert isinstance(codec, Quantize)

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import torch
 
-from gradwire.codecs.base import Codec, malformed, view_as
+from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader
 
 
 @dataclass(frozen=True)
-class Identity(Codec):
+class Identity(NativeCodec):
     """The floats as they are.
 
     Formula: y = x. Payload: 4n bytes, the floats little-endian. Bound: 0. Non-finite values: carried exactly,
@@ -29,6 +29,11 @@ class Identity(Codec):
     name: ClassVar[str] = "identity"
     wire_id: ClassVar[int] = 0
     EXAMPLES: ClassVar[tuple[str, ...]] = ("identity",)
+    _format: ClassVar[str] = "pack"
+
+    @property
+    def _params(self) -> tuple[int, ...]:
+        return (32,)
 
     def __str__(self) -> str:
         return self.name
@@ -39,20 +44,6 @@ class Identity(Codec):
         Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
         return cls()
 
-    def max_nbytes(self, n: int) -> int:
-        """Return 4 bytes an element."""
-        return 4 * n
-
     def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the contract's parameter
         """Return 0: nothing is lost."""
         return 0.0
-
-    def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        nbytes = 4 * x.numel()
-        out[:nbytes] = view_as(x, torch.uint8)
-        return nbytes
-
-    def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        if payload.numel() != 4 * out.numel():
-            raise malformed(self, payload, out.numel(), f"it must have {4 * out.numel()} bytes")
-        view_as(out, torch.uint8).copy_(payload)
