@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from itertools import product
+from itertools import permutations
 
 import torch
 
@@ -30,7 +30,7 @@ class _Transfer:
         """Wait for the other end to come; return the message. Raises ``LinkError``."""
         channel = self.channel
         with channel.changed:
-            channel.changed.wait_for(lambda: self.done or channel.closed_by is not None, self.timeout_s)
+            channel.changed.wait_for(self._settled, self.timeout_s)
             if self.failure is not None:
                 raise LinkError(self.failure)
             if self.done:
@@ -38,6 +38,9 @@ class _Transfer:
             if channel.closed_by is not None:
                 raise LinkError(f"{self.what}: rank {channel.closed_by} has closed its link")
         raise LinkTimeoutError(f"{self.what}: nothing happened within {self.timeout_s:g} s")
+
+    def _settled(self) -> bool:
+        return self.done or self.failure is not None or self.channel.closed_by is not None
 
 
 class _Sending(_Transfer):
@@ -61,6 +64,8 @@ class _Channel:
 
     def post(self, transfer: _Transfer, queue: deque[_Transfer]) -> None:
         with self.changed:
+            if self.closed_by is not None:
+                return  # its wait will say so
             queue.append(transfer)
             if self.sends and self.receives:
                 _meet(self.sends.popleft(), self.receives.popleft())
@@ -70,6 +75,8 @@ class _Channel:
         with self.changed:
             if self.closed_by is None:
                 self.closed_by = rank
+            self.sends.clear()
+            self.receives.clear()
             self.changed.notify_all()
 
 
@@ -115,5 +122,5 @@ class LoopbackLink(Link):
 
 def loopback(world: int, timeout_s: float = 30.0) -> list[Link]:
     """Return the links of ``world`` ranks that are threads of this process, in the order of their ranks."""
-    channels = {ends: _Channel() for ends in product(range(world), repeat=2) if ends[0] != ends[1]}
+    channels = {(a, b): _Channel() for a, b in permutations(range(world), 2)}
     return [LoopbackLink(rank, world, channels, timeout_s) for rank in range(world)]

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire import collectives
+from gradwire.errors import ExchangeError, FrameError, LinkError, LinkTimeoutError
+from gradwire.exchange import Exchange
+from gradwire.links import Fault, FaultyLink, Link, loopback
+from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from gradwire.wire import HEADER_NBYTES
+
+RunRanks = Callable[..., list[Any]]
+EACH_ALGORITHM = pytest.mark.parametrize("algorithm", sorted(collectives.TABLE))
+WORLD, TIMEOUT_S = 4, 1.0
+ELEMENTS = WORLD * 3 * (SEGMENT_UNIT_NBYTES // 4)
+FRAMES_OF_RANK_1 = {
+    "ring": [f"step {i // 3} of the ring schedule, segment {i % 3} of chunk {1 - i // 3}" for i in range(6)],
+    "star": [f"step 0 of the star schedule, segment {i} of chunk 0" for i in range(12)],
+}
+
+
+def exchanged(
+    run_ranks: RunRanks, fault: Fault, algorithm: str = "ring"
+) -> tuple[list[Any], list[torch.Tensor]]:
+    """All-reduce under a fault; return every rank's outcome and what its tensor holds then."""
+    tensors = [torch.full((ELEMENTS,), float(1 << rank)) for rank in range(WORLD)]
+
+    def rank(link: Link) -> None:
+        plan = Plan(algorithm=algorithm, segment_nbytes=SEGMENT_UNIT_NBYTES)
+        Exchange(link, plan).all_reduce(tensors[link.rank], average=False)
+
+    links = [FaultyLink(link, [fault]) for link in loopback(WORLD, TIMEOUT_S)]
+    return run_ranks(WORLD, rank, links=links, errors="return"), tensors
+
+
+@pytest.mark.parametrize(
+    ("kind", "bit", "reason"),
+    [
+        ("corrupt", 0, "not a gradwire frame"),
+        ("corrupt", 8 * 12, "the header's checksum"),
+        ("corrupt", 8 * HEADER_NBYTES + 5, "the payload's checksum"),
+        ("corrupt", -1, "the payload's checksum"),
+        ("truncate", 0, "truncated"),
+        ("drop", 0, "out of order: frame 3 came where frame 2 is due"),
+        ("duplicate", 0, "out of order: frame 2 came where frame 3 is due"),
+    ],
+)
+@EACH_ALGORITHM
+def test_a_spoilt_frame_is_an_error_on_every_rank_that_names_rank_peer_and_step(
+    run_ranks: RunRanks, kind: Any, bit: int, reason: str, algorithm: str
+) -> None:
+    receiver = 2 if algorithm == "ring" else 0
+    noticed_at = FRAMES_OF_RANK_1[algorithm][3 if kind == "duplicate" else 2]
+    started = time.monotonic()
+    errors, _ = exchanged(run_ranks, Fault(kind, rank=1, step=2, bit=bit), algorithm)
+    assert time.monotonic() - started < TIMEOUT_S
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    assert f"{noticed_at}: rank {receiver} receiving from rank 1: {reason}" in str(errors[receiver])
+    assert isinstance(errors[receiver].__cause__, FrameError)
+
+
+@pytest.mark.parametrize("kind", ["corrupt", "truncate", "drop", "duplicate", "fail"])
+@EACH_ALGORITHM
+def test_every_segment_was_added_as_a_whole_or_not_at_all(
+    run_ranks: RunRanks, kind: Any, algorithm: str
+) -> None:
+    errors, tensors = exchanged(run_ranks, Fault(kind, rank=1, step=4, bit=-7), algorithm)
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    for rank, tensor in enumerate(tensors):
+        for segment in tensor.view(-1, SEGMENT_UNIT_NBYTES // 4):
+            value = int(segment[0].item())
+            assert (segment == value).all()
+            assert value & 1 << rank
+            assert value < 1 << WORLD
+
+
+@pytest.mark.parametrize("step", [0, 5, 8])
+@EACH_ALGORITHM
+def test_a_link_that_breaks_in_the_reduce_half_is_an_error_on_every_rank_at_once(
+    run_ranks: RunRanks, step: int, algorithm: str
+) -> None:
+    started = time.monotonic()
+    errors, _ = exchanged(run_ranks, Fault("fail", rank=1, step=step), algorithm)
+    assert time.monotonic() - started < TIMEOUT_S
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    assert all(isinstance(error.__cause__, LinkError) for error in errors)
+    assert "the link broke, as its faults ask" in str(errors[1])
+
+
+@EACH_ALGORITHM
+def test_a_silent_peer_is_a_timeout_on_every_rank(run_ranks: RunRanks, algorithm: str) -> None:
+    """The peer stays alive and says nothing, as a stopped process does."""
+
+    def rank(link: Link) -> None:
+        if link.rank == 1:
+            time.sleep(2 * TIMEOUT_S)
+            return
+        Exchange(link, Plan(algorithm=algorithm)).all_reduce(torch.ones(100))
+
+    started = time.monotonic()
+    errors = run_ranks(WORLD, rank, links=loopback(WORLD, TIMEOUT_S), errors="return")
+    assert time.monotonic() - started < 3 * TIMEOUT_S
+    silent = [error for error in errors if error is not None]
+    assert len(silent) == WORLD - 1
+    assert all(isinstance(error, ExchangeError) for error in silent)
+    assert any(
+        isinstance(error.__cause__, LinkTimeoutError) and "rank 1: nothing happened within 1 s" in str(error)
+        for error in silent
+    )
+
+
+@EACH_ALGORITHM
+def test_a_delay_changes_nothing_but_the_time(run_ranks: RunRanks, algorithm: str) -> None:
+    started = time.monotonic()
+    outcomes, tensors = exchanged(run_ranks, Fault("delay", rank=1, step=2, seconds=0.3), algorithm)
+    assert time.monotonic() - started >= 0.3
+    assert outcomes == [None] * WORLD
+    assert all((tensor == (1 << WORLD) - 1).all() for tensor in tensors)
+
+
+def test_an_interrupt_closes_the_link_and_goes_on_as_itself(run_ranks: RunRanks) -> None:
+    class Interrupting(FaultyLink):
+        def isend(self, to: int, frame: torch.Tensor) -> Any:  # noqa: ARG002 - the contract's parameters
+            raise KeyboardInterrupt
+
+    ends = loopback(2, TIMEOUT_S)
+
+    def rank(link: Link) -> None:
+        Exchange(link, Plan()).all_reduce(torch.ones(100))
+
+    started = time.monotonic()
+    errors = run_ranks(2, rank, links=[Interrupting(ends[0], []), ends[1]], errors="return")
+    assert time.monotonic() - started < TIMEOUT_S
+    assert isinstance(errors[0], KeyboardInterrupt)
+    assert isinstance(errors[1], ExchangeError)
+    assert "rank 0 has closed its link" in str(errors[1])

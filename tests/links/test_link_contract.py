@@ -1,0 +1,163 @@
+"""The contract of ``links.base``, for every link that needs no processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links import FaultyLink, Link, Port, ThrottledLink, loopback
+
+RunRanks = Callable[..., list[Any]]
+MakeLinks = Callable[[int, float], list[Link]]
+
+
+def throttled(world: int, timeout_s: float) -> list[Link]:
+    return [ThrottledLink(link, Port(1e9)) for link in loopback(world, timeout_s)]
+
+
+def faultless(world: int, timeout_s: float) -> list[Link]:
+    return [FaultyLink(link, []) for link in loopback(world, timeout_s)]
+
+
+@pytest.fixture(params=[loopback, throttled, faultless], ids=lambda make: make.__name__)
+def make_links(request: pytest.FixtureRequest) -> MakeLinks:
+    make: MakeLinks = request.param
+    return make
+
+
+def frame(number: int, nbytes: int = 100) -> torch.Tensor:
+    return torch.full((nbytes,), number, dtype=torch.uint8)
+
+
+def buffer(nbytes: int = 1000) -> torch.Tensor:
+    return torch.zeros(nbytes, dtype=torch.uint8)
+
+
+def test_every_rank_knows_its_place(make_links: MakeLinks) -> None:
+    links = make_links(3, 0.5)
+    assert [(link.rank, link.world, link.timeout_s) for link in links] == [(r, 3, 0.5) for r in range(3)]
+
+
+@pytest.mark.parametrize("nbytes", [1, 32, 999, 1000])
+def test_a_frame_arrives_as_it_was_sent_even_into_a_larger_buffer(
+    make_links: MakeLinks, run_ranks: RunRanks, nbytes: int
+) -> None:
+    sent = torch.randint(256, (nbytes,), dtype=torch.uint8)
+
+    def rank(link: Link) -> torch.Tensor | None:
+        if link.rank == 0:
+            link.isend(1, sent).wait()
+            return None
+        return link.irecv(0, buffer()).wait()
+
+    assert torch.equal(run_ranks(2, rank, links=make_links(2, 5.0))[1][:nbytes], sent)
+
+
+def test_frames_between_two_ranks_keep_their_order(make_links: MakeLinks, run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> list[int]:
+        if link.rank == 0:
+            sendings = [link.isend(1, frame(i)) for i in range(50)]
+            for sending in sendings:
+                sending.wait()
+            return []
+        receivings = [link.irecv(0, buffer()) for _ in range(50)]
+        return [int(receiving.wait()[0]) for receiving in receivings]
+
+    assert run_ranks(2, rank, links=make_links(2, 5.0))[1] == list(range(50))
+
+
+def test_all_ranks_talk_at_once(make_links: MakeLinks, run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> list[int]:
+        others = [r for r in range(link.world) if r != link.rank]
+        receivings = [link.irecv(r, buffer()) for r in others]
+        sendings = [link.isend(r, frame(10 * link.rank + r)) for r in others]
+        came = [int(receiving.wait()[0]) for receiving in receivings]
+        for sending in sendings:
+            sending.wait()
+        return came
+
+    results = run_ranks(5, rank, links=make_links(5, 5.0))
+    assert results == [[10 * r + me for r in range(5) if r != me] for me in range(5)]
+
+
+def test_the_memory_of_a_frame_is_free_once_the_send_is_done(
+    make_links: MakeLinks, run_ranks: RunRanks
+) -> None:
+    def rank(link: Link) -> int:
+        if link.rank == 0:
+            memory = frame(1)
+            link.isend(1, memory).wait()
+            memory.fill_(99)
+            link.isend(1, frame(2)).wait()
+            return 0
+        first, second = link.irecv(0, buffer()), link.irecv(0, buffer())
+        second.wait()
+        return int(first.wait()[0])
+
+    assert run_ranks(2, rank, links=make_links(2, 5.0))[1] == 1
+
+
+@pytest.mark.parametrize("way", ["send", "receive"])
+def test_waiting_for_a_peer_that_does_nothing_ends_in_a_timeout(make_links: MakeLinks, way: str) -> None:
+    link = make_links(2, 0.1)[0]
+    started = time.monotonic()
+    with pytest.raises(LinkTimeoutError, match=r"rank 0 .* rank 1: nothing happened within 0\.1 s"):
+        (link.isend(1, frame(1)) if way == "send" else link.irecv(1, buffer())).wait()
+    assert 0.1 <= time.monotonic() - started < 1.0
+
+
+@pytest.mark.parametrize("way", ["send", "receive"])
+def test_closing_a_link_wakes_who_waits_for_it(make_links: MakeLinks, run_ranks: RunRanks, way: str) -> None:
+    def rank(link: Link) -> None:
+        if link.rank == 1:
+            time.sleep(0.1)
+            link.close()
+            return
+        (link.isend(1, frame(1)) if way == "send" else link.irecv(1, buffer())).wait()
+
+    started = time.monotonic()
+    error, _ = run_ranks(2, rank, links=make_links(2, 30.0), errors="return")
+    assert time.monotonic() - started < 5.0
+    assert isinstance(error, LinkError)
+    assert not isinstance(error, LinkTimeoutError)
+    assert "rank 1 has closed its link" in str(error)
+
+
+def test_a_closed_link_carries_nothing_and_closes_again(make_links: MakeLinks) -> None:
+    links = make_links(2, 5.0)
+    pending = links[1].isend(0, frame(1))
+    links[0].close()
+    links[0].close()
+    for late in (
+        links[0].irecv(1, buffer()),
+        links[0].isend(1, frame(2)),
+        links[1].irecv(0, buffer()),
+        pending,
+    ):
+        with pytest.raises(LinkError, match="rank 0 has closed its link"):
+            late.wait()
+
+
+def test_what_was_received_before_the_close_can_still_be_read(make_links: MakeLinks) -> None:
+    links = make_links(2, 5.0)
+    receiving = links[1].irecv(0, buffer())
+    links[0].isend(1, frame(7)).wait()
+    links[0].close()
+    assert int(receiving.wait()[0]) == 7
+
+
+def test_other_ranks_go_on_when_one_has_closed(make_links: MakeLinks, run_ranks: RunRanks) -> None:
+    links = make_links(3, 5.0)
+    links[0].close()
+
+    def rank(link: Link) -> int:
+        if link.rank == 1:
+            link.isend(2, frame(3)).wait()
+        return int(link.irecv(1, buffer()).wait()[0]) if link.rank == 2 else 0
+
+    assert run_ranks(3, rank, links=links) == [0, 0, 3]

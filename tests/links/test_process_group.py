@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradwire.codecs import parse
+from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError
+from gradwire.exchange import Exchange
+from gradwire.links import Port, ProcessGroupLink, ThrottledLink
+from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+
+RunProcesses = Callable[..., list[Any]]
+pytestmark = pytest.mark.processes
+TIMEOUT_S = 3.0
+
+
+def private_link(timeout_s: float = TIMEOUT_S, ranks: list[int] | None = None) -> ProcessGroupLink:
+    group = dist.new_group()
+    assert isinstance(group, dist.ProcessGroup)
+    return ProcessGroupLink(group, ranks, timeout_s)
+
+
+def frame(number: int, nbytes: int = 100) -> torch.Tensor:
+    return torch.full((nbytes,), number, dtype=torch.uint8)
+
+
+def exchange_frames() -> list[int]:
+    link = private_link()
+    others = [r for r in range(link.world) if r != link.rank]
+    receivings = [link.irecv(r, frame(0, 1 << 20)) for r in others for _ in range(5)]
+    sendings = [link.isend(r, frame(10 * link.rank + i)) for r in others for i in range(5)]
+    came = [int(receiving.wait()[0]) for receiving in receivings]
+    for sending in sendings:
+        sending.wait()
+    link.close()
+    link.close()
+    with pytest.raises(LinkError, match="the own link is closed"):
+        link.isend(others[0], frame(1))
+    return came
+
+
+def test_frames_arrive_in_order_in_larger_buffers(run_processes: RunProcesses) -> None:
+    wanted = [[10 * r + i for r in range(3) if r != me for i in range(5)] for me in range(3)]
+    assert run_processes(3, exchange_frames) == wanted
+
+
+def rotated_ranks() -> tuple[int, int, float]:
+    link = private_link(ranks=[2, 0, 1])
+    tensor = torch.full((10,), float(10 ** dist.get_rank()))
+    Exchange(link, Plan(algorithm="star")).reduce(tensor)
+    with pytest.raises(LinkError, match=r"ranks must be an order of the group's ranks \[0, 1, 2\]"):
+        private_link(ranks=[0, 1])
+    return dist.get_rank(), link.rank, tensor[0].item()
+
+
+def test_any_process_can_be_the_links_rank_0(run_processes: RunProcesses) -> None:
+    assert run_processes(3, rotated_ranks) == [(0, 1, 1.0), (1, 2, 10.0), (2, 0, 111.0)]
+
+
+def late_frame() -> str:
+    link = private_link(timeout_s=0.5)
+    if link.rank == 1:
+        time.sleep(2.0)
+        return ""
+    started = time.monotonic()
+    with pytest.raises(LinkTimeoutError) as caught:
+        link.irecv(1, frame(0)).wait()
+    assert 0.4 < time.monotonic() - started < 1.5
+    return str(caught.value)
+
+
+def test_a_late_frame_is_a_timeout_that_names_both_ranks(run_processes: RunProcesses) -> None:
+    message = run_processes(2, late_frame)[0]
+    assert message == "rank 0 receiving from rank 1: nothing happened within 0.5 s"
+
+
+def closed_while_others_wait() -> str:
+    link = private_link(timeout_s=20.0)
+    if link.rank == 1:
+        pending = [link.irecv(0, frame(0))]  # would keep the connection open
+        time.sleep(0.5)
+        link.close()
+        time.sleep(2.0)
+        del pending
+        return ""
+    started = time.monotonic()
+    with pytest.raises(LinkError) as caught:
+        link.irecv(1, frame(0)).wait()
+    assert time.monotonic() - started < 2.0
+    return str(caught.value)
+
+
+def test_closing_a_link_wakes_who_waits_for_it(run_processes: RunProcesses) -> None:
+    message = run_processes(2, closed_while_others_wait)[0]
+    assert message.startswith("rank 0 receiving from rank 1: Connection closed by peer")
+
+
+def sums(specs: list[str], algorithm: str, n: int) -> list[torch.Tensor]:
+    link = private_link(timeout_s=20.0)
+    results = []
+    for spec in specs:
+        tensor = torch.randn(n, generator=torch.Generator().manual_seed(link.rank)) * 0.01
+        Exchange(link, Plan(parse(spec), algorithm, SEGMENT_UNIT_NBYTES)).all_reduce(tensor, average=False)
+        results.append(tensor)
+    return results
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("algorithm", ["ring", "star"])
+def test_exchanges_between_processes_are_within_bounds_and_bit_identical(
+    run_processes: RunProcesses, world: int, algorithm: str
+) -> None:
+    bounds = {"identity": 1e-8, "errbound:2^-10": 2**-10, "bf16": 2**-9 * 0.2, "lossless": 1e-8}
+    n = 100_000
+    exact = sum(
+        torch.randn(n, generator=torch.Generator().manual_seed(r)).double() * 0.01 for r in range(world)
+    )
+    results = run_processes(world, sums, list(bounds), algorithm, n)
+    for i, bound in enumerate(bounds.values()):
+        for rank in range(world):
+            assert torch.equal(results[rank][i].view(torch.int32), results[0][i].view(torch.int32))
+        assert (results[0][i].double() - exact).abs().max() <= world * bound
+
+
+def throttled_sum() -> tuple[float, float]:
+    link = ThrottledLink(private_link(timeout_s=20.0), Port(8e6))
+    tensor = torch.ones(500_000)
+    dist.barrier()
+    started = time.monotonic()
+    Exchange(link, Plan(segment_nbytes=1 << 18)).all_reduce(tensor, average=False)
+    return time.monotonic() - started, tensor.sum().item()
+
+
+def test_a_throttled_link_paces_processes_by_their_common_clock(run_processes: RunProcesses) -> None:
+    for seconds, total in run_processes(2, throttled_sum):
+        assert total == 1_000_000
+        assert 0.25 <= seconds < 1.0  # each sends 2 MB at 8 MB/s
+
+
+def until_it_fails(folder: str) -> tuple[str, float]:
+    link = private_link()
+    exchange = Exchange(link, Plan(segment_nbytes=1 << 18))
+    tensor = torch.ones(1 << 20)
+    Path(folder, f"pid-{dist.get_rank()}.part").write_text(str(os.getpid()))
+    Path(folder, f"pid-{dist.get_rank()}.part").rename(Path(folder, f"pid-{dist.get_rank()}"))
+    while True:
+        before = time.monotonic()
+        try:
+            exchange.all_reduce(tensor)
+        except ExchangeError as error:
+            return str(error), time.monotonic() - before
+
+
+def different_segments() -> str:
+    link = private_link()
+    unit = SEGMENT_UNIT_NBYTES * (1 + 63 * link.rank)
+    try:
+        Exchange(link, Plan(segment_nbytes=unit)).all_reduce(torch.ones(1 << 20))
+    except ExchangeError as error:
+        return str(error)
+    return "no error"
+
+
+def test_a_frame_that_is_far_too_large_is_refused_and_does_not_abort_the_process(
+    run_processes: RunProcesses,
+) -> None:
+    errors = run_processes(2, different_segments)
+    assert any("elements, but 4096 are expected" in error for error in errors)
+    assert all(error.startswith("step ") for error in errors)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_peer_that_dies_in_an_exchange_is_an_error_on_every_other_rank(
+    run_processes: RunProcesses, tmp_path: Path, blow: signal.Signals
+) -> None:
+    def strike() -> None:
+        victim = tmp_path / "pid-1"
+        while not (victim.exists() and (tmp_path / "pid-0").exists() and (tmp_path / "pid-2").exists()):
+            time.sleep(0.02)
+        time.sleep(0.5)
+        os.kill(int(victim.read_text()), blow)
+
+    threading.Thread(target=strike, daemon=True).start()
+    errors = run_processes(3, until_it_fails, str(tmp_path), absent=[1])
+    for rank in (0, 2):
+        message, seconds = errors[rank]
+        assert message.startswith("step ")
+        assert f"rank {rank} " in message
+        assert seconds < TIMEOUT_S + 1.5
+    assert any("rank 1" in errors[rank][0] for rank in (0, 2))

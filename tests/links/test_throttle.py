@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire.codecs import Identity
+from gradwire.collectives import TABLE
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.exchange import Exchange
+from gradwire.links import Link, Port, ThrottledLink, loopback
+from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+
+RunRanks = Callable[..., list[Any]]
+RATE = 20e6  # bytes per second: 1 MB takes 50 ms
+MEGABYTE = 1_000_000
+SLACK_S = 0.05  # what a busy machine may add, in the best of some attempts
+
+
+def throttled(world: int, rate: float | None = RATE, latency_s: float = 0.0) -> list[Link]:
+    return [ThrottledLink(link, Port(rate, latency_s)) for link in loopback(world, 10.0)]
+
+
+def megabyte() -> torch.Tensor:
+    return torch.ones(MEGABYTE, dtype=torch.uint8)
+
+
+def check_took(
+    run_ranks: RunRanks, make_links: Callable[[], list[Link]], fn: Callable[[Link], None], closed_form: float
+) -> None:
+    """It never takes less than the closed form, and hardly more once the machine has time for it."""
+    for attempt in range(5):
+        links = make_links()
+        started = time.monotonic()
+        run_ranks(len(links), fn, links=links)
+        seconds = time.monotonic() - started
+        assert seconds >= closed_form
+        if seconds < 1.1 * closed_form + SLACK_S:
+            return
+        time.sleep(0.2 * attempt)
+    pytest.fail(f"took {seconds:.3f} s, but the closed form is {closed_form:.3f} s")
+
+
+def test_a_frame_takes_its_length_over_the_rate_and_an_idle_receiver_adds_nothing(
+    run_ranks: RunRanks,
+) -> None:
+    def rank(link: Link) -> None:
+        if link.rank == 0:
+            link.isend(1, megabyte()).wait()
+        else:
+            link.irecv(0, megabyte()).wait()
+
+    check_took(run_ranks, lambda: throttled(2), rank, MEGABYTE / RATE)
+
+
+def test_latency_comes_on_top_once_for_frames_in_a_row(run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> None:
+        if link.rank == 0:
+            sendings = [link.isend(1, megabyte()) for _ in range(3)]
+            for sending in sendings:
+                sending.wait()
+        else:
+            receivings = [link.irecv(0, megabyte()) for _ in range(3)]
+            for receiving in receivings:
+                receiving.wait()
+
+    check_took(run_ranks, lambda: throttled(2, latency_s=0.04), rank, 3 * MEGABYTE / RATE + 0.04)
+
+
+def test_both_directions_run_at_once(run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> None:
+        other = 1 - link.rank
+        receiving = link.irecv(other, megabyte())
+        sending = link.isend(other, megabyte())
+        receiving.wait()
+        sending.wait()
+
+    check_took(run_ranks, lambda: throttled(2), rank, MEGABYTE / RATE)
+
+
+@pytest.mark.parametrize("senders", [1, 2, 4])
+def test_senders_to_one_host_share_its_incoming_rate(run_ranks: RunRanks, senders: int) -> None:
+    def rank(link: Link) -> None:
+        if link.rank == 0:
+            for receiving in [link.irecv(r, megabyte()) for r in range(1, link.world)]:
+                receiving.wait()
+        else:
+            link.isend(0, megabyte()).wait()
+
+    check_took(run_ranks, lambda: throttled(senders + 1), rank, senders * MEGABYTE / RATE)
+
+
+def test_links_that_share_a_port_share_its_rate(run_ranks: RunRanks) -> None:
+    """Two senders of one host, to two receivers of other hosts."""
+
+    def make_links() -> list[Link]:
+        port = Port(RATE)
+        pairs = [loopback(2, 10.0) for _ in range(2)]
+        return [
+            *(ThrottledLink(pair[0], port) for pair in pairs),
+            *(ThrottledLink(pair[1], Port(None)) for pair in pairs),
+        ]
+
+    def rank(link: Link) -> None:
+        if link.rank == 0:
+            link.isend(1, megabyte()).wait()
+        else:
+            link.irecv(0, megabyte()).wait()
+
+    check_took(run_ranks, make_links, rank, 2 * MEGABYTE / RATE)
+
+
+@pytest.mark.parametrize("world", [2, 4, 6])
+@pytest.mark.parametrize("algorithm", sorted(TABLE))
+def test_an_exchange_takes_what_its_card_says(run_ranks: RunRanks, algorithm: str, world: int) -> None:
+    """The star grows with the ranks, the ring hardly: the bytes of the busiest rank over the rate."""
+    n = 24 * SEGMENT_UNIT_NBYTES
+    rate = 5e6  # a segment takes 3 ms, long beside the time that threads take to change
+    plan = Plan(Identity(), algorithm, SEGMENT_UNIT_NBYTES)
+    closed_form = TABLE[algorithm].nbytes(world, n) / rate
+    if (
+        algorithm == "star"
+    ):  # the root sends on what it receives, segment by segment, once the last worker's comes
+        closed_form *= (2 * world - 3) / (world - 1)
+
+    def rank(link: Link) -> None:
+        Exchange(link, plan).all_reduce(torch.ones(n // 4))
+
+    check_took(run_ranks, lambda: throttled(world, rate), rank, closed_form)
+
+
+def test_an_unlimited_port_adds_nothing(run_ranks: RunRanks) -> None:
+    def rank(link: Link) -> None:
+        Exchange(link, Plan()).all_reduce(torch.ones(100_000))
+
+    check_took(run_ranks, lambda: throttled(3, rate=None), rank, 0.0)
+
+
+def test_a_transfer_longer_than_the_timeout_is_a_timeout_at_once() -> None:
+    links = [ThrottledLink(link, Port(1000.0)) for link in loopback(2, 0.5)]
+    receiving = links[1].irecv(0, megabyte())
+    sending = links[0].isend(1, megabyte())
+    started = time.monotonic()
+    for waiting in (receiving, sending):
+        with pytest.raises(
+            LinkTimeoutError, match=r"rank . .* rank .: at this rate the frame needs more than 0\.5 s"
+        ):
+            waiting.wait()
+    assert time.monotonic() - started < 0.4
+
+
+@pytest.mark.parametrize("nbytes", [8, 100])
+def test_a_frame_of_an_unthrottled_sender_is_refused(nbytes: int) -> None:
+    plain, inner = loopback(2, 5.0)
+    receiving = ThrottledLink(inner, Port(RATE)).irecv(0, torch.zeros(1000, dtype=torch.uint8))
+    plain.isend(1, torch.full((nbytes,), 255, dtype=torch.uint8))
+    with pytest.raises(
+        LinkError, match="rank 1 receiving from rank 0: the frame has no label of a throttled link"
+    ):
+        receiving.wait()
