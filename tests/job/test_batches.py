@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from gradwire.job.batches import epoch_lengths, learning_rate, share, shuffle
+
+
+@pytest.mark.parametrize(
+    ("steps", "per_epoch", "lengths"), [(28, 14, [14, 14]), (30, 14, [14, 14, 2]), (3, 14, [3])]
+)
+def test_epochs_make_up_the_steps(steps: int, per_epoch: int, lengths: list[int]) -> None:
+    assert epoch_lengths(steps, per_epoch) == lengths
+
+
+def test_shuffles_are_permutations_that_change_with_epoch_and_seed() -> None:
+    first = shuffle(100, seed=3, epoch=1)
+    assert first.sort().values.tolist() == list(range(100))
+    assert torch.equal(first, shuffle(100, seed=3, epoch=1))
+    assert not torch.equal(first, shuffle(100, seed=3, epoch=2))
+    assert not torch.equal(first, shuffle(100, seed=4, epoch=1))
+
+
+def test_the_largest_seed_works() -> None:
+    assert len(shuffle(10, seed=(1 << 63) - 1, epoch=9)) == 10
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_workers_share_a_batch_and_leave_nothing(workers: int) -> None:
+    order = shuffle(100, seed=0, epoch=1)
+    parts = [share(order, 2, 20, rank, workers) for rank in range(workers)]
+    assert torch.equal(torch.cat(parts), order[40:60])
+    assert {len(part) for part in parts} == {20 // workers}
+
+
+def test_the_rate_falls_from_its_peak_to_nothing() -> None:
+    rates = [learning_rate(step, 100, 0.1) for step in range(100)]
+    assert rates[0] == 0.1
+    assert rates[50] == pytest.approx(0.05)
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 1e-4
