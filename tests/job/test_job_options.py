@@ -1,0 +1,82 @@
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire.errors import GradwireError, JobError
+from gradwire.job.data import load
+from gradwire.job.options import EPOCHS, JobOptions, check, check_data
+from gradwire.job.runs import make_run
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"data": "imagenet"}, "--data is one of digits, mnist, fashion, but 'imagenet' came"),
+        ({"model": "gpt"}, "--model is one of mlp, hdc, cnn"),
+        ({"algorithm": "gossip"}, "--algorithm is one of .*ring"),
+        ({"workers": 0}, "--workers must be 1 to 64, but is 0"),
+        ({"pipeline": 0}, "--pipeline must be 1 to 16"),
+        ({"epochs": 0}, "--epochs must be 1"),
+        ({"warmup_epochs": 7}, "--warmup-epochs must be 0 to 6, but is 7"),
+        ({"batch": 0}, "--batch must be 1"),
+        ({"batch": 98}, "cannot be shared equally by 4 workers; the nearest that can is 100"),
+        ({"batch": 97}, "the nearest that can is 96"),
+        ({"batch": 3}, "the nearest that can is 4"),
+        ({"batch": 1}, "the nearest that can is 4"),
+        ({"seed": -1}, "--seed must be 0"),
+        ({"max_steps": 0}, "--max-steps must be 1"),
+        ({"lr": 0.0}, "--lr must be a number above 0"),
+        ({"lr": float("nan")}, "--lr must be a number above 0, but is nan"),
+        ({"timeout_s": -1.0}, "--timeout must be a number above 0"),
+        ({"link": "fast"}, "a rate is written like"),
+        ({"segment_nbytes": 1000}, "segment_nbytes"),
+    ],
+)
+def test_every_mistake_is_named(options: JobOptions, change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(GradwireError, match=reason) as caught:
+        check(replace(options, **change))
+    assert "\n" not in str(caught.value)
+
+
+def test_good_options_pass_and_leave_no_trace(options: JobOptions) -> None:
+    check(options)
+    assert not options.out.exists()
+    assert not list(options.out.parent.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_named(options: JobOptions, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match=r"--out .*file/below cannot be written: .*Not a directory"):
+        check(replace(options, out=tmp_path / "file" / "below"))
+
+
+def test_missing_extras_are_named(options: JobOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name != "rich" else object())
+    with pytest.raises(JobError, match=r"needs matplotlib and scikit-learn.*pip install 'gradwire\[train\]'"):
+        check(options)
+    with pytest.raises(JobError, match="needs matplotlib, not installed"):
+        check(replace(options, data="mnist"))
+
+
+def test_a_batch_larger_than_the_data_is_named(options: JobOptions) -> None:
+    with pytest.raises(JobError, match=r"--batch 1440 is more than the 1438 .*ask for at most 1436"):
+        check_data(replace(options, batch=1440), load("digits"))
+
+
+def test_steps_follow_from_epochs_batch_and_limit(options: JobOptions) -> None:
+    data = load("digits")
+    assert options.steps_per_epoch(data) == 14
+    assert options.steps(data) == 14 * options.epochs
+    assert replace(options, max_steps=5).steps(data) == 5
+
+
+def test_a_server_is_one_process_more(options: JobOptions) -> None:
+    assert (options.has_server, options.world) == (True, 5)
+    assert replace(options, runs=(make_run("sync"),)).world == 4
+
+
+def test_every_data_set_has_its_epochs() -> None:
+    assert set(EPOCHS) == {"digits", "mnist", "fashion"}

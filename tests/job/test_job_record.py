@@ -1,0 +1,64 @@
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradwire.errors import JobError
+from gradwire.job.events import RunResult
+from gradwire.job.options import JobOptions
+from gradwire.job.record import SCHEMA, make_record, to_json, write_files
+
+
+def test_the_record_says_what_ran_where_and_how(options: JobOptions, results: tuple[RunResult, ...]) -> None:
+    record = json.loads(to_json(make_record(options, results)))
+    assert record["schema"] == SCHEMA
+    assert record["machine"].keys() == {"system", "processor", "cores", "target"}
+    assert record["versions"].keys() == {"gradwire", "python", "torch", "numpy"}
+    assert record["options"]["runs"] == [
+        "server:identity",
+        "sync:identity",
+        "sync:quantize:8",
+        "pipe:quantize:8",
+    ]
+    assert record["options"]["link"] == "100mbit"
+    last = record["runs"][3]
+    assert last["label"] == "Pipe-SGD + quantize:8"
+    assert last["train_s"] == pytest.approx(30 * 0.05)
+    assert last["step_s"] == pytest.approx(0.05)
+    assert last["ratio"] == 4.0
+    assert last["speed_up_over_ps_sync"] == pytest.approx(16)
+    assert last["speed_up_over_d_sync"] == pytest.approx(4)
+    assert [epoch["accuracy"] for epoch in last["epochs"]] == [0.5, 0.75, 0.875]
+    assert last["accuracy"] == 0.875
+
+
+def test_without_a_baseline_there_is_no_speed_up(options: JobOptions, results: tuple[RunResult, ...]) -> None:
+    runs = make_record(options, results[2:])["runs"]
+    assert isinstance(runs, list)
+    assert runs[0]["speed_up_over_ps_sync"] is None
+
+
+def test_a_diverged_loss_is_null(options: JobOptions, results: tuple[RunResult, ...]) -> None:
+    epoch = replace(results[0].epochs[0], loss=math.nan)
+    record = json.loads(to_json(make_record(options, (replace(results[0], epochs=(epoch,)),))))
+    assert record["runs"][0]["epochs"][0]["loss"] is None
+
+
+def test_the_data_folder_is_kept_without_its_path(
+    options: JobOptions, results: tuple[RunResult, ...]
+) -> None:
+    text = to_json(make_record(replace(options, data_folder=Path("/home/somebody/mnist")), results))
+    assert b"somebody" not in text
+
+
+def test_files_are_written_all_or_none(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    write_files(folder, {"one": b"1", "two": b"2"})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"one": b"1", "two": b"2"}
+    (folder / "blocked").mkdir()
+    with pytest.raises(JobError, match="cannot be written"):
+        write_files(folder, {"blocked": b"x", "one": b"new"})
+    assert sorted(path.name for path in folder.iterdir()) == ["blocked", "one", "two"]
+    assert (folder / "one").read_bytes() == b"1"

@@ -1,0 +1,26 @@
+import pytest
+
+from gradwire.job.events import RunResult
+from gradwire.job.options import JobOptions
+from gradwire.job.report import print_report, rows
+
+
+def test_rows_have_milliseconds_megabytes_and_speed_ups(results: tuple[RunResult, ...]) -> None:
+    assert rows(results)[0] == (
+        "PS-Sync", "87.50", "800.0", "200.0", "0.0", "400.0", "1.00", "1.0x", "1.0x", "0.2x",
+    )  # fmt: skip
+    assert rows(results)[3][-4:] == ("0.25", "4.0x", "16.0x", "4.0x")
+    assert rows(results[3:])[0][-2:] == ("-", "-")
+
+
+def test_the_table_fits_a_terminal_of_80_columns(
+    options: JobOptions,
+    results: tuple[RunResult, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_report(options, results)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == "digits, mlp: 4 workers, 100mbit links, 30 steps"
+    assert any(line.split()[:3] == ["PS-Sync", "87.50", "800.0"] for line in lines)
+    assert any("Pipe-SGD + quantize:8" in line for line in lines)
+    assert max(len(line.rstrip()) for line in lines) <= 80

@@ -1,0 +1,46 @@
+import pytest
+
+from gradwire.errors import SpecError
+from gradwire.job.runs import D_SYNC, PS_SYNC, Run, comparison, make_run, parse_runs
+
+
+def test_labels_are_the_names_of_the_literature() -> None:
+    assert [run.label for run in comparison("quantize:8")] == [
+        "PS-Sync",
+        "D-Sync",
+        "D-Sync + quantize:8",
+        "Pipe-SGD + quantize:8",
+    ]
+
+
+def test_a_list_may_hold_codecs_with_commas() -> None:
+    assert parse_runs("server,sync:quantize:8,block=256,pipe:inceptionn:2^-10,bounded,sync:identity") == (
+        PS_SYNC,
+        Run("sync", "quantize:8,block=256"),
+        Run("pipe", "inceptionn:2^-10,bounded"),
+        D_SYNC,
+    )
+
+
+def test_specs_become_canonical() -> None:
+    assert make_run("sync", "quantize:8,block=1024") == make_run("sync", "quantize:8")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "a run is written METHOD:CODEC"),
+        ("quantize:8", "but 'quantize:8' came"),
+        ("sync:zip", "no codec is named 'zip'"),
+        ("sync,pipe,sync:identity", "sync:identity comes twice"),
+        ("sync:quantize:9", "quantize"),
+    ],
+)
+def test_mistakes_are_named(text: str, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        parse_runs(text)
+
+
+def test_an_unknown_method_is_named() -> None:
+    with pytest.raises(SpecError, match="'async' came"):
+        make_run("async")
