@@ -1,9 +1,8 @@
 // errbound, eight values at a time. AVX2 and BMI2.
-#include <immintrin.h>
-
 #include <cfloat>
 #include <cstring>
 
+#include "kernels/avx2.h"
 #include "kernels/errbound.h"
 #include "kernels/flush_subnormals.h"
 #include "kernels/quartet_tables.h"
@@ -12,11 +11,12 @@ namespace gradwire {
 
 namespace {
 
+constexpr std::size_t kPrefetchNbytes = 4096;  // measured, as in errbound_avx512.cc
+
 unsigned sign_mask(__m256i lanes) { return static_cast<unsigned>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes))); }
 
 __m256i load_two(const void* low, const void* high) {
-  const auto load = [](const void* from) { return _mm_loadu_si128(static_cast<const __m128i*>(from)); };
-  return _mm256_inserti128_si256(_mm256_castsi128_si256(load(low)), load(high), 1);
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(load_half(low)), load_half(high), 1);
 }
 
 std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, std::uint8_t* tags,
@@ -29,6 +29,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
   std::uint8_t* at = data;
   std::size_t i = 0;
   for (; i + 8 <= n; i += 8) {
+    prefetch(x + i, kPrefetchNbytes);
     const __m256 value = _mm256_loadu_ps(x + i);
     // NaN and whatever fits no int32 become 0x80000000, whose absolute value is negative: the minimum mends that.
     const __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(value, to_q));
@@ -45,9 +46,9 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
     const __m256i packed =
         _mm256_shuffle_epi8(codes, load_two(kQuartets.gather[tag & 0xFF], kQuartets.gather[tag >> 8]));
     // Both stores end within 32 bytes of `at`: the worst case of eight values.
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(packed));
+    store_half(at, _mm256_castsi256_si128(packed));
     at += kQuartets.nbytes[tag & 0xFF];
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_extracti128_si256(packed, 1));
+    store_half(at, _mm256_extracti128_si256(packed, 1));
     at += kQuartets.nbytes[tag >> 8];
   }
   at += kErrboundScalar.encode(x + i, n - i, scale, tags + i / 4, at);
@@ -62,13 +63,13 @@ std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
   __m256i sums = _mm256_setzero_si256();
   std::size_t i = 0;
   for (; i + 32 <= tags_nbytes; i += 32) {
-    const __m256i tag = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tags + i));
+    const __m256i tag = load_vector(tags + i);
     const __m256i low = _mm256_shuffle_epi8(sizes, _mm256_and_si256(tag, low_half));
     const __m256i high = _mm256_shuffle_epi8(sizes, _mm256_and_si256(_mm256_srli_epi16(tag, 4), low_half));
     sums = _mm256_add_epi64(sums, _mm256_sad_epu8(_mm256_add_epi8(low, high), _mm256_setzero_si256()));
   }
   std::uint64_t lanes[4];
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), sums);
+  store_vector(lanes, sums);
   return lanes[0] + lanes[1] + lanes[2] + lanes[3] + kErrboundScalar.count_data(tags + i, tags_nbytes - i);
 }
 
@@ -99,11 +100,10 @@ std::size_t decode_vectors(const std::uint8_t* tags, const std::uint8_t*& data, 
                            float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
   const __m256 from_q = _mm256_set1_ps(scale.from_q);
   for (; i + 8 <= n && data_end - data >= kReach; i += 8) {
+    prefetch(out + i, kPrefetchNbytes);
     std::uint16_t tag;
     std::memcpy(&tag, tags + i / 4, 2);
-    __m256 values = load_values(data, tag, from_q);
-    if constexpr (kAdd) values = _mm256_add_ps(_mm256_loadu_ps(out + i), values);
-    _mm256_storeu_ps(out + i, values);
+    put8<kAdd>(out + i, load_values(data, tag, from_q));
   }
   return i;
 }
@@ -129,6 +129,7 @@ SumOfSquares sum_squares(const float* x, std::size_t n) {
   __m256i nonfinite = _mm256_setzero_si256();
   std::size_t i = 0;
   for (; i + 16 <= n; i += 16) {
+    prefetch(x + i, kPrefetchNbytes);
     for (std::size_t half = 0; half < 2; ++half) {
       const __m256 raw = _mm256_loadu_ps(x + i + 8 * half);
       const __m256i bad =
@@ -144,7 +145,7 @@ SumOfSquares sum_squares(const float* x, std::size_t n) {
   double lanes[16];
   for (int k = 0; k < 4; ++k) _mm256_storeu_pd(lanes + 4 * k, sums[k]);
   std::uint32_t bad_counts[8];
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(bad_counts), nonfinite);
+  store_vector(bad_counts, nonfinite);
   std::size_t count = n;
   for (const std::uint32_t each : bad_counts) count -= each;
   for (std::size_t lane = 0; i < n; ++i, ++lane) {

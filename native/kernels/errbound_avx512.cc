@@ -1,10 +1,9 @@
 // errbound, sixteen values at a time. AVX-512 F, BW, DQ, VL and BMI2; no VBMI, so bytes are compacted four values at a
 // time by table.
-#include <immintrin.h>
-
 #include <cfloat>
 #include <cstring>
 
+#include "kernels/avx512.h"
 #include "kernels/errbound.h"
 #include "kernels/flush_subnormals.h"
 #include "kernels/quartet_tables.h"
@@ -15,6 +14,7 @@ namespace {
 
 constexpr std::uint32_t kLowBits = 0x55555555U;   // the low bit of each 2-bit class
 constexpr std::uint32_t kHighBits = 0xAAAAAAAAU;  // the high bit
+constexpr std::size_t kPrefetchNbytes = 4096;     // measured: a quarter faster on arrays larger than the caches
 
 // Four 16-byte loads as one vector; the inserts from memory keep off the shuffle port.
 __m512i load_four(const void* a, const void* b, const void* c, const void* d) {
@@ -53,6 +53,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
   std::uint8_t* at = data;
   std::size_t i = 0;
   for (; i + 16 <= n; i += 16) {
+    prefetch(x + i, kPrefetchNbytes);
     const __m512 value = _mm512_loadu_ps(x + i);
     // NaN and whatever fits no int32 become 0x80000000, whose absolute value is above all limits as unsigned.
     const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(value, to_q));
@@ -129,11 +130,11 @@ std::size_t decode_vectors(const std::uint8_t* tags, const std::uint8_t*& data, 
                            float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
   const __m512 from_q = _mm512_set1_ps(scale.from_q);
   for (; i + 16 <= n && data_end - data >= kReach; i += 16) {
+    prefetch(out + i, kPrefetchNbytes);
     std::uint32_t tag;
     std::memcpy(&tag, tags + i / 4, 4);
-    __m512 values = (tag & kHighBits) == 0 ? load_small_values(data, tag, from_q) : load_values(data, tag, from_q);
-    if constexpr (kAdd) values = _mm512_add_ps(_mm512_loadu_ps(out + i), values);
-    _mm512_storeu_ps(out + i, values);
+    put16<kAdd>(out + i, (tag & kHighBits) == 0 ? load_small_values(data, tag, from_q)
+                                                : load_values(data, tag, from_q));
   }
   return i;
 }
@@ -158,6 +159,7 @@ SumOfSquares sum_squares(const float* x, std::size_t n) {
   __m512d high = _mm512_setzero_pd();
   std::size_t count = 0;
   for (std::size_t i = 0; i < n; i += 16) {
+    prefetch(x + i, kPrefetchNbytes);
     const __mmask16 present = n - i >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1U << (n - i)) - 1);
     const __m512 raw = _mm512_maskz_loadu_ps(present, x + i);
     constexpr int kNanOrInfinity = 0x01 | 0x08 | 0x10 | 0x80;
