@@ -31,9 +31,15 @@ def test_the_workers_share_a_batch_and_leave_nothing(workers: int) -> None:
     assert {len(part) for part in parts} == {20 // workers}
 
 
-def test_the_rate_falls_from_its_peak_to_nothing() -> None:
+def test_the_rate_rises_to_its_peak_and_falls_to_nothing() -> None:
     rates = [learning_rate(step, 100, 0.1) for step in range(100)]
-    assert rates[0] == 0.1
-    assert rates[50] == pytest.approx(0.05)
-    assert rates == sorted(rates, reverse=True)
+    assert rates[:10] == pytest.approx([0.01 * step for step in range(1, 11)])
+    assert rates[10] == 0.1
+    assert rates[55] == pytest.approx(0.05)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
     assert 0 < rates[-1] < 1e-4
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_the_shortest_runs_have_a_rate(steps: int) -> None:
+    assert learning_rate(0, steps, 0.1) == 0.1

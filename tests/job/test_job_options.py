@@ -20,7 +20,7 @@ from gradwire.job.runs import make_run
         ({"workers": 0}, "--workers must be 1 to 64, but is 0"),
         ({"pipeline": 0}, "--pipeline must be 1 to 16"),
         ({"epochs": 0}, "--epochs must be 1"),
-        ({"warmup_epochs": 7}, "--warmup-epochs must be 0 to 6, but is 7"),
+        ({"warmup_epochs": 9}, "--warmup-epochs must be 0 to 8, but is 9"),
         ({"batch": 0}, "--batch must be 1"),
         ({"batch": 98}, "cannot be shared equally by 4 workers; the nearest that can is 100"),
         ({"batch": 97}, "the nearest that can is 96"),

@@ -44,13 +44,17 @@ def _parser() -> Parser:
 
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--method", choices=METHODS, help="pipe (default), sync or server")
+    group.add_argument("--method", metavar="M", choices=METHODS, help="pipe, sync or server (default pipe)")
     group.add_argument("--codec", metavar="SPEC", help="see 'gradwire codecs' (default identity)")
-    group.add_argument("--compare", action="store_true", help="PS-Sync, D-Sync, both pipe and sync + codec")
+    group.add_argument(
+        "--compare", action="store_true", help="PS-Sync, D-Sync, then D-Sync and Pipe-SGD + codec"
+    )
     group.add_argument("--runs", metavar="LIST", help="own comparison: server,sync,pipe:quantize:8,...")
-    group.add_argument("--data", default="digits", help=f"{', '.join(DATASETS)} (default digits)")
+    group.add_argument(
+        "--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (default digits)"
+    )
     group.add_argument("--data-dir", type=Path, metavar="DIR", help="of IDX files ($GRADWIRE_DATA, download)")
-    group.add_argument("--model", default="mlp", help=f"{', '.join(MODELS)} (default mlp)")
+    group.add_argument("--model", metavar="NAME", default="mlp", help=f"{', '.join(MODELS)} (default mlp)")
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
@@ -59,7 +63,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-steps", type=int, metavar="N", help="stop a run after N steps")
     group.add_argument("--batch", type=int, default=100, metavar="N", help="of all workers together (100)")
     group.add_argument(
-        "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak; half a cosine (0.1)"
+        "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak: rises, then falls to 0 (0.04)"
     )
     group.add_argument("--pipeline", type=int, default=2, metavar="K", help="pipe: steps under way (2)")
     group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
@@ -69,7 +73,9 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="processes (4; a server is one more)")
     group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 100mbit (no limit)")
-    group.add_argument("--algorithm", default="ring", help=f"{', '.join(ALGORITHMS)} (default ring)")
+    group.add_argument(
+        "--algorithm", metavar="A", default="ring", help=f"{', '.join(ALGORITHMS)} (default ring)"
+    )
     group.add_argument("--segment", type=int, default=1 << 20, metavar="BYTES", help="of a frame (1048576)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
     group.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (runs/DATA-TIME)")

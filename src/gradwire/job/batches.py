@@ -6,6 +6,9 @@ import math
 
 import torch
 
+RISE = 0.1
+"""The share of a run's steps in which the learning rate rises."""
+
 
 def epoch_lengths(steps: int, per_epoch: int) -> list[int]:
     """Return the number of steps of each epoch; the last may be cut short."""
@@ -27,5 +30,12 @@ def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int)
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Return the rate of a step (counted from 0): half a cosine from ``peak`` down to 0 over the run."""
-    return 0.5 * peak * (1 + math.cos(math.pi * step / steps))
+    """Return the rate of a step (counted from 0): a straight rise to ``peak``, then half a cosine down to 0.
+
+    The rise is for the pipeline, whose stale gradients make the steep beginning of a training unstable; all
+    methods get it, so that they are compared at equal rates.
+    """
+    rise = math.ceil(RISE * steps)
+    if step < rise:
+        return peak * (step + 1) / rise
+    return 0.5 * peak * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))

@@ -18,7 +18,7 @@ from gradwire.job.runs import Run
 from gradwire.links.rate import parse_rate
 from gradwire.plan import Plan
 
-EPOCHS = MappingProxyType({"digits": 6, "mnist": 10, "fashion": 15})
+EPOCHS = MappingProxyType({"digits": 8, "mnist": 10, "fashion": 15})
 """Epochs after which the models of this job have learnt the data set."""
 
 
@@ -42,10 +42,10 @@ class JobOptions:
     segment_nbytes: int = 1 << 20
     pipeline: int = 2
     warmup_epochs: int = 0
-    epochs: int = 6
+    epochs: int = 8
     max_steps: int | None = None
     batch: int = 100
-    lr: float = 0.1
+    lr: float = 0.04
     momentum: float = 0.9
     seed: int = 0
     timeout_s: float = 60.0
