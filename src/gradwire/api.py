@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from gradwire.codecs import Codec, parse
-from gradwire.errors import ExchangeError, TensorError
+from gradwire.errors import ExchangeError, LinkError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.plan import Plan
@@ -18,22 +17,13 @@ _DEFAULT = Plan()
 
 
 class _Member:
-    """What this process keeps for one of the user's groups: a link of its own, and an exchange per plan."""
+    """What this process keeps for one of the user's groups: a link, and an exchange per plan."""
 
     def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
-        everybody = dist.get_world_size(group) == dist.get_world_size()
-        private = dist.new_group(
-            None if everybody else dist.get_process_group_ranks(group),
-            timeout=timedelta(seconds=timeout_s),
-            backend="gloo",
-            use_local_synchronization=not everybody,
-            group_desc="gradwire",
-        )
-        if not isinstance(private, dist.ProcessGroup):
-            raise ExchangeError(
-                "torch.distributed made no group for gradwire, although this rank belongs to it"
-            )
-        self.link = ProcessGroupLink(private, timeout_s=timeout_s)
+        try:
+            self.link = ProcessGroupLink(group, timeout_s=timeout_s)
+        except LinkError as error:
+            raise ExchangeError(f"{error}; do all ranks of the group call all_reduce?") from error
         self._exchanges: dict[Plan, Exchange] = {}
 
     def exchange(self, plan: Plan) -> Exchange:

@@ -23,10 +23,9 @@ pytestmark = pytest.mark.processes
 TIMEOUT_S = 3.0
 
 
-def private_link(timeout_s: float = TIMEOUT_S, ranks: list[int] | None = None) -> ProcessGroupLink:
-    group = dist.new_group()
-    assert isinstance(group, dist.ProcessGroup)
-    return ProcessGroupLink(group, ranks, timeout_s)
+def make_link(timeout_s: float = TIMEOUT_S, ranks: list[int] | None = None) -> ProcessGroupLink:
+    assert dist.group.WORLD is not None
+    return ProcessGroupLink(dist.group.WORLD, ranks, timeout_s)
 
 
 def frame(number: int, nbytes: int = 100) -> torch.Tensor:
@@ -34,7 +33,7 @@ def frame(number: int, nbytes: int = 100) -> torch.Tensor:
 
 
 def exchange_frames() -> list[int]:
-    link = private_link()
+    link = make_link()
     others = [r for r in range(link.world) if r != link.rank]
     receivings = [link.irecv(r, frame(0, 1 << 20)) for r in others for _ in range(5)]
     sendings = [link.isend(r, frame(10 * link.rank + i)) for r in others for i in range(5)]
@@ -54,11 +53,11 @@ def test_frames_arrive_in_order_in_larger_buffers(run_processes: RunProcesses) -
 
 
 def rotated_ranks() -> tuple[int, int, float]:
-    link = private_link(ranks=[2, 0, 1])
+    link = make_link(ranks=[2, 0, 1])
     tensor = torch.full((10,), float(10 ** dist.get_rank()))
     Exchange(link, Plan(algorithm="star")).reduce(tensor)
     with pytest.raises(LinkError, match=r"ranks must be an order of the group's ranks \[0, 1, 2\]"):
-        private_link(ranks=[0, 1])
+        make_link(ranks=[0, 1])
     return dist.get_rank(), link.rank, tensor[0].item()
 
 
@@ -67,7 +66,7 @@ def test_any_process_can_be_the_links_rank_0(run_processes: RunProcesses) -> Non
 
 
 def late_frame() -> str:
-    link = private_link(timeout_s=0.5)
+    link = make_link(timeout_s=0.5)
     if link.rank == 1:
         time.sleep(2.0)
         return ""
@@ -84,7 +83,7 @@ def test_a_late_frame_is_a_timeout_that_names_both_ranks(run_processes: RunProce
 
 
 def closed_while_others_wait() -> str:
-    link = private_link(timeout_s=20.0)
+    link = make_link(timeout_s=20.0)
     if link.rank == 1:
         pending = [link.irecv(0, frame(0))]  # would keep the connection open
         time.sleep(0.5)
@@ -104,8 +103,39 @@ def test_closing_a_link_wakes_who_waits_for_it(run_processes: RunProcesses) -> N
     assert message.startswith("rank 0 receiving from rank 1: Connection closed by peer")
 
 
+def absent_rank() -> str:
+    if dist.get_rank() == 1:
+        time.sleep(2.0)
+        return ""
+    with pytest.raises(LinkTimeoutError) as caught:
+        make_link(timeout_s=0.5)
+    return str(caught.value)
+
+
+def test_ranks_that_do_not_all_come_are_a_timeout(run_processes: RunProcesses) -> None:
+    message = run_processes(2, absent_rank)[0]
+    assert message == "rank 0 connecting with the 2 ranks of its group: nothing happened within 0.5 s"
+
+
+def two_links_and_the_group_itself() -> tuple[float, float, float]:
+    rank = dist.get_rank()
+    exchanges = [Exchange(make_link(), Plan()) for _ in range(2)]
+    tensors = [torch.full((1000,), float(k + rank)) for k in range(3)]
+    pending = dist.all_reduce(tensors[2], async_op=True)
+    for exchange, tensor in zip(exchanges, tensors, strict=False):
+        exchange.all_reduce(tensor, average=False)
+    assert pending is not None
+    pending.wait()
+    first, second, third = (tensor[-1].item() for tensor in tensors)
+    return first, second, third
+
+
+def test_links_of_one_group_and_the_group_itself_do_not_mix(run_processes: RunProcesses) -> None:
+    assert run_processes(2, two_links_and_the_group_itself) == [(1.0, 3.0, 5.0)] * 2
+
+
 def sums(specs: list[str], algorithm: str, n: int) -> list[torch.Tensor]:
-    link = private_link(timeout_s=20.0)
+    link = make_link(timeout_s=20.0)
     results = []
     for spec in specs:
         tensor = torch.randn(n, generator=torch.Generator().manual_seed(link.rank)) * 0.01
@@ -132,7 +162,7 @@ def test_exchanges_between_processes_are_within_bounds_and_bit_identical(
 
 
 def throttled_sum() -> tuple[float, float]:
-    link = ThrottledLink(private_link(timeout_s=20.0), Port(8e6))
+    link = ThrottledLink(make_link(timeout_s=20.0), Port(8e6))
     tensor = torch.ones(500_000)
     dist.barrier()
     started = time.monotonic()
@@ -147,7 +177,7 @@ def test_a_throttled_link_paces_processes_by_their_common_clock(run_processes: R
 
 
 def until_it_fails(folder: str) -> tuple[str, float]:
-    link = private_link()
+    link = make_link()
     exchange = Exchange(link, Plan(segment_nbytes=1 << 18))
     tensor = torch.ones(1 << 20)
     Path(folder, f"pid-{dist.get_rank()}.part").write_text(str(os.getpid()))
@@ -161,7 +191,7 @@ def until_it_fails(folder: str) -> tuple[str, float]:
 
 
 def different_segments() -> str:
-    link = private_link()
+    link = make_link()
     unit = SEGMENT_UNIT_NBYTES * (1 + 63 * link.rank)
     try:
         Exchange(link, Plan(segment_nbytes=unit)).all_reduce(torch.ones(1 << 20))

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import gradwire
+from gradwire import api
+from gradwire.errors import ExchangeError, SpecError, TensorError
+
+RunProcesses = Callable[..., list[Any]]
+
+
+def share(rank: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(rank)) * 0.01
+
+
+def test_the_package_exports_its_public_names_sorted() -> None:
+    assert list(gradwire.__all__) == sorted(gradwire.__all__)
+    assert all(hasattr(gradwire, name) for name in gradwire.__all__)
+    assert "all_reduce" in gradwire.__all__
+
+
+def test_without_torch_distributed_the_error_says_what_to_call() -> None:
+    with pytest.raises(ExchangeError, match=r"call torch\.distributed\.init_process_group first"):
+        gradwire.all_reduce(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "reason"),
+    [
+        pytest.param(torch.ones(3, dtype=torch.float16), r"wants torch\.float32.*float16; use", id="dtype"),
+        pytest.param(torch.ones(3, device="meta"), r"on the CPU, but this one is on meta", id="device"),
+        pytest.param(torch.ones(4, 4).t()[:2], r"contiguous tensor, but this one has gaps", id="layout"),
+        pytest.param([1.0], r"wants a torch tensor, but got a list", id="type"),
+    ],
+)
+def test_a_tensor_that_cannot_be_exchanged_is_refused(tensor: torch.Tensor, reason: str) -> None:
+    with pytest.raises(TensorError, match=reason):
+        gradwire.all_reduce(tensor)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"codec": "fp17"}, "no codec is named 'fp17'"),
+        ({"codec": 17}, "codec must be a Codec, but is 17"),
+        ({"algorithm": "tree"}, "no algorithm is called 'tree'"),
+        ({"segment_nbytes": 5}, "segment_nbytes must be"),
+    ],
+)
+def test_settings_that_do_not_exist_are_refused(arguments: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        gradwire.all_reduce(torch.ones(3), **arguments)
+
+
+def many_calls() -> dict[str, torch.Tensor]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = share(rank, 30, 40)
+    same = x.clone()
+    results = {"returned": gradwire.all_reduce(same)}
+    assert results["returned"] is same
+    results["sum"] = gradwire.all_reduce(x.clone(), "identity", average=False)
+    results["star"] = gradwire.all_reduce(x.clone(), gradwire.parse("bf16"), algorithm="star")
+    results["scalar"] = gradwire.all_reduce(torch.tensor(float(rank)), "identity", average=False)
+    results["empty"] = gradwire.all_reduce(torch.empty(0, 5))
+    torch_sum = x.clone()
+    dist.all_reduce(torch_sum)
+    results["torch"] = torch_sum
+    results["again"] = gradwire.all_reduce(x.clone(), "identity", average=False)
+    assert len(api._members) == 1
+    assert world == len(dist.get_process_group_ranks(dist.group.WORLD))
+    return results
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_any_shape_is_reduced_in_place_within_the_bound(run_processes: RunProcesses, world: int) -> None:
+    exact = torch.stack([share(rank, 30, 40).double() for rank in range(world)]).sum(0)
+    every = run_processes(world, many_calls)
+    for results in every:
+        for name, tensor in results.items():
+            assert name == "torch" or torch.equal(tensor, every[0][name])
+        assert (results["returned"].double() - exact / world).abs().max() <= 2**-10 + 1e-8
+        assert (results["star"].double() - exact / world).abs().max() <= 2**-8 * 0.1
+        assert torch.allclose(results["sum"], results["torch"], atol=1e-8, rtol=1e-6)
+        assert torch.equal(results["again"], results["sum"])
+        assert results["scalar"].item() == world * (world - 1) / 2
+        assert results["scalar"].shape == ()
+        assert results["empty"].shape == (0, 5)
+
+
+def in_subgroups() -> list[float]:
+    rank = dist.get_rank()
+    pairs = [dist.new_group([0, 1]), dist.new_group([1, 2])]
+    sums = []
+    for members, group in zip(((0, 1), (1, 2)), pairs, strict=True):
+        assert isinstance(group, dist.ProcessGroup) or rank not in members
+        tensor = torch.full((5,), float(10**rank))
+        if rank in members:
+            gradwire.all_reduce(tensor, "identity", group=group, average=False)
+        else:
+            with pytest.raises(ExchangeError, match=f"rank {rank} is not in the group"):
+                gradwire.all_reduce(tensor, group=group)
+        sums.append(tensor[0].item())
+    return sums
+
+
+@pytest.mark.processes
+def test_subgroups_reduce_among_themselves_and_others_are_refused(run_processes: RunProcesses) -> None:
+    assert run_processes(3, in_subgroups) == [[11.0, 1.0], [11.0, 110.0], [100.0, 110.0]]
+
+
+def disagree_then_agree() -> tuple[str, float]:
+    rank = dist.get_rank()
+    with pytest.raises(ExchangeError) as caught:
+        gradwire.all_reduce(torch.ones(1000), "errbound:2^-9" if rank else "errbound:2^-10", timeout_s=5.0)
+    dist.barrier()
+    return str(caught.value), gradwire.all_reduce(torch.full((10,), float(rank)), "identity").sum().item()
+
+
+@pytest.mark.processes
+def test_ranks_that_disagree_all_learn_it_and_can_start_afresh(run_processes: RunProcesses) -> None:
+    messages, sums = zip(*run_processes(2, disagree_then_agree), strict=True)
+    assert any("the parameters of the codec errbound differ" in message for message in messages)
+    assert sums == (5.0, 5.0)
+
+
+def alone() -> tuple[str, float]:
+    if dist.get_rank() == 1:
+        gradwire.all_reduce(torch.ones(10), timeout_s=1.0)
+        time.sleep(3.0)
+        return "", 0.0
+    gradwire.all_reduce(torch.ones(10), timeout_s=1.0)
+    started = time.monotonic()
+    with pytest.raises(ExchangeError) as caught:
+        gradwire.all_reduce(torch.ones(10), timeout_s=1.0)
+    seconds = time.monotonic() - started
+    with pytest.raises(ExchangeError, match=r"connecting with the 2 ranks .* do all ranks of the group call"):
+        gradwire.all_reduce(torch.ones(10), timeout_s=0.5)
+    return str(caught.value), seconds
+
+
+@pytest.mark.processes
+def test_a_rank_that_does_not_call_is_a_timeout(run_processes: RunProcesses) -> None:
+    message, seconds = run_processes(2, alone)[0]
+    assert "rank 0 receiving from rank 1: nothing happened within 1 s" in message
+    assert seconds < 2.5
+
+
+def forget_a_group() -> int:
+    group = dist.new_group()
+    assert isinstance(group, dist.ProcessGroup)
+    gradwire.all_reduce(torch.ones(3), group=group)
+    assert len(api._members) == 1
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    return len(api._members)
+
+
+@pytest.mark.processes
+def test_what_was_made_for_a_group_goes_with_it(run_processes: RunProcesses) -> None:
+    assert run_processes(2, forget_a_group) == [0, 0]
