@@ -197,7 +197,7 @@ def sz3_subject(x: torch.Tensor) -> Subject:
 def snappy_subject(x: torch.Tensor) -> Subject:
     snappy = importlib.import_module("cramjam").snappy
     return peer_subject(
-        "snappy", x, lambda data: bytes(snappy.compress_raw(data.tobytes())), snappy.decompress_raw
+        "snappy", x, lambda data: snappy.compress_raw(data.view(np.uint8)), snappy.decompress_raw
     )
 
 
@@ -230,8 +230,8 @@ def judge_codecs(specs: list[str], targets: list[str], x: torch.Tensor) -> Itera
     """Measure every codec on every target; one without compiled kernels only once."""
     for spec in specs:
         codec = parse(spec)
-        for target in targets if isinstance(codec, NativeCodec) else ["torch"]:
-            with _native.use_target(target) if target != "torch" else nullcontext():
+        for target in targets if isinstance(codec, NativeCodec) else ["python"]:
+            with _native.use_target(target) if target != "python" else nullcontext():
                 yield judge(codec_subject(codec, target, x), x)
 
 
@@ -247,7 +247,7 @@ def judge_peers(x: torch.Tensor) -> Iterator[Result]:
 
 
 def read_data(text: str, n: int) -> torch.Tensor:
-    """Make ``n`` elements of ``laplace:1e-3`` or ``normal:2e-3``, or read a .npy file, cut or repeated to fit."""
+    """Make ``n`` elements of ``laplace:1e-3`` or ``normal:2e-3``, or read a .npy file, cut or repeated."""
     kind, _, scale = text.partition(":")
     rng = np.random.default_rng(1)
     if kind == "laplace":

@@ -134,11 +134,6 @@ def check_bytes(x: torch.Tensor, what: str) -> None:
     _check(x, what, torch.uint8)
 
 
-def view_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """View a 1-D contiguous tensor as another dtype, whatever stride its 0 or 1 elements claim to have."""
-    return x.as_strided((x.numel(),), (1,)).view(dtype)
-
-
 def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
     """Return the complaint about a payload that is no encoding of ``n`` elements."""
     return PayloadError(

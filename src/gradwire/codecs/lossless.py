@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 import zstandard
 
-from gradwire.codecs.base import Codec, malformed, view_as
+from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.spec import Reader, error, is_whole, join
 
 
@@ -71,23 +72,23 @@ class Lossless(Codec):
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
         if x.numel() == 0:
             return 0
-        planes = view_as(x, torch.uint8).view(-1, 4).T.contiguous()
-        frame = zstandard.ZstdCompressor(level=self.level).compress(planes.numpy().data)
+        planes = np.ascontiguousarray(x.numpy().view(np.uint8).reshape(-1, 4).T)
+        frame = zstandard.ZstdCompressor(level=self.level).compress(planes.data)
         out[: len(frame)] = torch.frombuffer(bytearray(frame), dtype=torch.uint8)
         return len(frame)
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         if out.numel() == 0 and payload.numel() == 0:
             return
-        planes = torch.frombuffer(self._decompress(payload, out.numel()), dtype=torch.uint8).view(4, -1)
-        view_as(out, torch.uint8).view(-1, 4).copy_(planes.T)
+        planes = np.frombuffer(self._decompress(payload, out.numel()), dtype=np.uint8).reshape(4, -1)
+        out.numpy().view(np.uint8).reshape(-1, 4)[:] = planes.T
 
-    def _decompress(self, payload: torch.Tensor, n: int) -> bytearray:
+    def _decompress(self, payload: torch.Tensor, n: int) -> bytes:
         try:
             frame = payload.numpy().data
             # The size is checked first: a damaged frame must not make us allocate what it claims.
             if n == 0 or zstandard.frame_content_size(frame) != 4 * n:
                 raise zstandard.ZstdError(f"it does not hold {4 * n} bytes")
-            return bytearray(zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False))
+            return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
         except zstandard.ZstdError as reason:
             raise malformed(self, payload, n, str(reason)) from reason

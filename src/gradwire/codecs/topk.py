@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
+import numpy as np
 import torch
 
-from gradwire.codecs.base import Codec, malformed, view_as
+from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.magnitude import largest_finite
 from gradwire.codecs.spec import Reader, error, is_real, write_real
 
 _INFINITY_BITS = 0x7F80_0000
 _QUIET_NAN_BITS = 0x7FC0_0000
+_NAN_INDEX = 0xFFFF_FFFF
+
+Words = np.ndarray[tuple[int], np.dtype[np.uint32]]
 
 
 @dataclass(frozen=True)
@@ -78,20 +82,20 @@ class TopK(Codec):
     def bound(self, x: torch.Tensor) -> float:
         """Return the largest finite magnitude that is dropped."""
         dropped = torch.ones(x.numel(), dtype=torch.bool)
-        dropped[_largest(x, self.kept(x.numel()))] = False
+        dropped[torch.from_numpy(_largest(_magnitudes(x), self.kept(x.numel())))] = False
         return largest_finite(x[dropped])
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
         k = self.kept(x.numel())
-        if int((~x.isfinite()).sum()) > k:
-            indices = torch.full((k,), -1, dtype=torch.int32)
-            values = torch.full((k,), _QUIET_NAN_BITS, dtype=torch.int32)
+        magnitudes = _magnitudes(x)
+        if np.count_nonzero(magnitudes == _INFINITY_BITS) > k:
+            indices = np.full(k, _NAN_INDEX, dtype=np.uint32)
+            values = np.full(k, _QUIET_NAN_BITS, dtype=np.uint32)
         else:
-            chosen = _largest(x, k)
-            indices = chosen.to(torch.int32)
-            values = x.view(torch.int32)[chosen]
-        out[: 4 * k] = view_as(indices, torch.uint8)
-        out[4 * k : 8 * k] = view_as(values, torch.uint8)
+            chosen = _largest(magnitudes, k)
+            indices = chosen.astype(np.uint32)
+            values = x.numpy().view(np.uint32)[chosen]
+        out[: 8 * k] = torch.from_numpy(np.concatenate([indices, values]).view(np.uint8))
         return 8 * k
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
@@ -100,30 +104,32 @@ class TopK(Codec):
         if payload.numel() != 8 * k:
             raise malformed(self, payload, n, f"it must have {8 * k} bytes")
         # A copy, because a view of other bytes need not be aligned.
-        words = view_as(payload.clone(), torch.int32)
-        indices, values = words[:k], words[k:]
-        if k and bool((indices == -1).all()):
-            if not bool((values == _QUIET_NAN_BITS).all()):
+        words = payload.numpy().copy().view(np.uint32)
+        indices, values = words[:k].astype(np.int64), words[k:]
+        if k and (indices == _NAN_INDEX).all():
+            if not (values == _QUIET_NAN_BITS).all():
                 raise malformed(self, payload, n, "a chunk marked as NaN must hold quiet NaN only")
             out.fill_(torch.nan)
             return
-        if k and (
-            int(indices[0]) < 0 or int(indices[-1]) >= n or not bool((indices[1:] > indices[:-1]).all())
-        ):
-            raise malformed(
-                self, payload, n, "its indices must ascend strictly and be less than the element count"
-            )
+        if k and (indices[-1] >= n or not (indices[1:] > indices[:-1]).all()):
+            raise malformed(self, payload, n, "its indices must ascend strictly and be less than the count")
         out.zero_()
-        out.view(torch.int32)[indices.long()] = values
+        out.numpy().view(np.uint32)[indices] = values
 
 
-def _largest(x: torch.Tensor, k: int) -> torch.Tensor:
+def _magnitudes(x: torch.Tensor) -> Words:
+    """Return bit patterns without the sign, which order like magnitudes; all non-finite ones are equal."""
+    words: Words = x.numpy().view(np.uint32) & np.uint32(0x7FFF_FFFF)
+    return np.minimum(words, np.uint32(_INFINITY_BITS), out=words)
+
+
+def _largest(magnitudes: Words, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the ascending indices of the ``k`` largest magnitudes; of equals the lowest indices."""
     if k == 0:
-        return torch.empty(0, dtype=torch.int64)
-    # Bit patterns without the sign order like magnitudes; all non-finite values are made equal.
-    magnitude = (x.view(torch.int32) & 0x7FFF_FFFF).clamp(max=_INFINITY_BITS)
-    least = magnitude.kthvalue(x.numel() - k + 1).values
-    above = (magnitude > least).nonzero().flatten()
-    equal = (magnitude == least).nonzero().flatten()[: k - above.numel()]
-    return torch.cat([above, equal]).sort().values
+        return np.empty(0, dtype=np.int64)
+    n = magnitudes.size
+    least = np.partition(magnitudes, n - k)[n - k]
+    candidates = np.flatnonzero(magnitudes >= least)
+    equal = np.flatnonzero(magnitudes[candidates] == least)
+    too_many = candidates.size - k
+    return np.delete(candidates, equal[equal.size - too_many :])
