@@ -62,8 +62,8 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   const int parts = count_parts(n, threads);
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, block_of(params));
-    encode_part(*target.quantize, x + part.begin, part.end - part.begin, params, out + scales_nbytes(part.begin, params),
-                codes + codes_nbytes(part.begin, params.a));
+    encode_part(*target.quantize, x + part.begin, part.end - part.begin, params,
+                out + scales_nbytes(part.begin, params), codes + codes_nbytes(part.begin, params.a));
   });
   return max_nbytes(n, params);
 }
@@ -81,7 +81,9 @@ const char* find_fault(const Target& target, const std::uint8_t* payload, std::s
                        const Params& params, int parts) {
   if (nbytes != max_nbytes(n, params)) return "its length does not match";
   if (!are_scales(payload, scales_nbytes(n, params))) return "a scale is negative or infinite";
-  if (params.a == 4 && n % 2 == 1 && payload[nbytes - 1] >> 4 != 0) return "the unused half of its last byte is not zero";
+  if (params.a == 4 && n % 2 == 1 && payload[nbytes - 1] >> 4 != 0) {
+    return "the unused half of its last byte is not zero";
+  }
   const std::uint8_t* const codes = payload + scales_nbytes(n, params);
   std::atomic<bool> valid{true};
   run_parts(parts, [&](int index) {
@@ -102,8 +104,8 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   const std::uint8_t* const codes = payload + scales_nbytes(n, params);
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, block_of(params));
-    decode_part(*target.quantize, payload + scales_nbytes(part.begin, params), codes + codes_nbytes(part.begin, params.a),
-                part.end - part.begin, params, out + part.begin, add);
+    decode_part(*target.quantize, payload + scales_nbytes(part.begin, params),
+                codes + codes_nbytes(part.begin, params.a), part.end - part.begin, params, out + part.begin, add);
   });
   return nullptr;
 }

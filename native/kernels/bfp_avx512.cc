@@ -1,4 +1,4 @@
-// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of whole vectors; others take the portable kernel.
+// `bfp` with 7 mantissa bits, whose mantissas are whole bytes, in blocks of 16 k; others take the portable kernel.
 #include "kernels/bfp.h"
 
 #include "kernels/avx512.h"

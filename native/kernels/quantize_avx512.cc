@@ -67,7 +67,8 @@ void from_bytes(const std::uint8_t* codes, std::size_t n, float scale, float* ou
   kQuantizeScalar.from_codes(codes + i, n - i, 8, scale, out + i, kAdd);
 }
 
-// A byte widened to a word, or-ed with itself four bits up, holds its nibbles in two bytes; (v ^ 8) - 8 extends the sign.
+// A byte widened to a word, or-ed with itself four bits up, holds its nibbles in two bytes; (v ^ 8) - 8 extends the
+// sign.
 template <bool kAdd>
 void from_nibbles(const std::uint8_t* codes, std::size_t n, float scale, float* out) {
   const __m512 factor = _mm512_set1_ps(scale);
