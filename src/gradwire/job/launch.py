@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from time import monotonic
 from types import FrameType
 from typing import NoReturn
@@ -21,11 +21,14 @@ from gradwire.job.rendezvous import open_store
 GRACE_S = 1.0
 """How long to listen on after a first failure: the others' reports tell the cause from its echoes."""
 FAREWELL_S = 5.0
-_CONTEXT = get_context("spawn")
+_CONTEXT = get_context("forkserver")
+_PRELOAD = ("gradwire.job.worker", "torch._dynamo")
+"""What takes seconds to import (the second for torch.optim): once, in a process that has no threads yet."""
 
 
 def run_local(options: JobOptions, show: Callable[[Progress], None]) -> tuple[RunResult, ...]:
     """Perform a job in processes of this machine, all ended on return. Raises ``JobError``."""
+    _CONTEXT.set_forkserver_preload(list(_PRELOAD))
     store = open_store(options.timeout_s)
     with _ending_on_signals(), _Workers(options, store.port) as workers:
         return workers.watch(show)
@@ -36,7 +39,7 @@ class _Workers:
 
     def __init__(self, options: JobOptions, port: int) -> None:
         self._options, self._port = options, port
-        self._processes: list[SpawnProcess] = []
+        self._processes: list[ForkServerProcess] = []
         self._pipes: dict[Connection[None, Event], int] = {}
         self._progress: Progress | None = None
 
@@ -142,6 +145,7 @@ def _run_of(event: Progress) -> str:
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Start processes with SIGINT blocked: Ctrl-C reaches them all, but only the parent is to act."""
+    resource_tracker.ensure_running()  # starting it would end the blocking
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -85,6 +85,7 @@ class _Side:
         """Take ``length`` steps and drain; return what they cost, and the wall-clock seconds of all ranks."""
         options, team = self.job.options, self.job.team
         self._order = shuffle(len(self.job.dataset.train_labels), options.seed, epoch)
+        self.job.place.doing = f"{self.run.label}, before epoch {epoch}"
         team.barrier(self.run)
         started = told = perf_counter()
         total = StepRecord()

@@ -1,0 +1,213 @@
+"""Jobs in processes of this machine: they end well, or with one sentence and nothing left."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gradwire.cli import main
+from gradwire.errors import JobError
+from gradwire.job.events import EpochDone, Progress, RunResult, RunStarted, StepDone
+from gradwire.job.launch import run_local
+from gradwire.job.options import JobOptions
+from gradwire.job.runs import make_run, parse_runs
+
+pytestmark = pytest.mark.processes
+
+PARAMETERS = 64 * 500 + 500 + 500 * 500 + 500 + 500 * 10 + 10
+HEADER_NBYTES = 32
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> JobOptions:
+    return JobOptions(
+        runs=(make_run("sync"),), out=tmp_path / "out", workers=2, epochs=1, max_steps=6, timeout_s=30
+    )
+
+
+def test_a_comparison_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "runs" / "demo"
+    words = ["train", "--compare", "--workers", "2", "--epochs", "2", "--lr", "0.1", "--out", str(out)]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert f"record and plot are in {out}" in printed.out
+    assert sorted(path.name for path in out.iterdir()) == ["record.json", "training.png"]
+    runs = {run["run"]: run for run in json.loads((out / "record.json").read_text())["runs"]}
+    assert list(runs) == ["server:identity", "sync:identity", "sync:quantize:8", "pipe:quantize:8"]
+    for run in runs.values():
+        assert run["steps"] == 28
+        assert run["accuracy"] > 0.5, "chance is 0.1"
+        assert [epoch["epoch"] for epoch in run["epochs"]] == [1, 2]
+        split_s = run["compute_s_per_step"] + run["codec_s_per_step"] + run["exposed_s_per_step"]
+        assert 0.5 * run["step_s"] < split_s < 1.2 * run["step_s"]
+    assert runs["sync:quantize:8"]["ratio"] == pytest.approx(4, rel=0.02)
+    assert runs["server:identity"]["accuracy"] == pytest.approx(runs["sync:identity"]["accuracy"], abs=0.02)
+    assert not multiprocessing.active_children()
+
+
+def test_bytes_are_those_of_the_closed_forms(small: JobOptions) -> None:
+    results = run_local(replace(small, runs=parse_runs("server,sync,pipe")), ignore)
+    n = 4 * PARAMETERS
+    for result, floats in zip(results, (2 * 2 * n, 2 * 1 * n, 2 * 1 * n), strict=True):
+        assert result.raw_nbytes == 6 * floats
+        headers = result.sent_nbytes - result.raw_nbytes
+        assert 0 < headers < 6 * 16 * HEADER_NBYTES
+        assert headers % HEADER_NBYTES == 0
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_other_ones(small: JobOptions) -> None:
+    def weights(seed: int) -> str:
+        return run_local(replace(small, max_steps=2, seed=seed), ignore)[0].weights_sha256
+
+    assert weights(1) == weights(1)
+    assert weights(1) != weights(2)
+
+
+def test_a_pipeline_that_only_warms_up_is_synchronous(small: JobOptions) -> None:
+    sync, pipe = run_local(replace(small, runs=parse_runs("sync,pipe"), warmup_epochs=1), ignore)
+    assert sync.weights_sha256 == pipe.weights_sha256
+    (stale,) = run_local(replace(small, runs=parse_runs("pipe")), ignore)
+    assert stale.weights_sha256 != sync.weights_sha256
+
+
+def test_one_worker_alone_trains(small: JobOptions) -> None:
+    (result,) = run_local(replace(small, workers=1), ignore)
+    assert (result.raw_nbytes, result.steps) == (0, 6)
+
+
+@pytest.mark.parametrize("method", ["sync", "server"])
+def test_a_killed_worker_is_named_and_the_others_end(small: JobOptions, method: str) -> None:
+    options = replace(small, runs=(make_run(method),), epochs=100, max_steps=None)
+    with pytest.raises(JobError, match=r"rank 1 \(a worker\) was killed by SIGKILL during (D|PS)-Sync"):
+        run_local(options, on(EpochDone, lambda: send_to_rank(1, signal.SIGKILL)))
+    assert not multiprocessing.active_children()
+
+
+def test_a_stopped_worker_ends_the_job_within_the_timeout(small: JobOptions) -> None:
+    options = replace(small, epochs=100, max_steps=None, timeout_s=2, link="50mbit")
+    started = time.monotonic()
+    with pytest.raises(JobError, match=r"rank 0 \(a worker\) failed \(D-Sync, step \d+\): .*rank 1"):
+        run_local(options, on(StepDone, lambda: send_to_rank(1, signal.SIGSTOP)))
+    assert time.monotonic() - started < 30
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_of_a_worker_is_one_sentence(small: JobOptions) -> None:
+    with pytest.raises(JobError, match=r"rank [01] \(a worker\) failed \(starting\): PipeSGD wants pipeline"):
+        run_local(replace(small, runs=(make_run("pipe"),), pipeline=0), ignore)
+
+
+def test_a_bug_in_a_worker_shows_its_traceback(small: JobOptions) -> None:
+    with pytest.raises(RuntimeError, match="KeyError: 'none'"):
+        run_local(replace(small, model="none"), ignore)
+    assert not multiprocessing.active_children()
+
+
+def test_nothing_is_written_by_a_job_that_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> tuple[RunResult, ...]:
+        raise JobError("rank 1 (a worker) was killed")
+
+    monkeypatch.setattr("gradwire.job.perform.run_local", fail)
+    assert main(["train", "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "gradwire: rank 1 (a worker) was killed\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "whole_terminal", "code", "said"),
+    [(signal.SIGINT, True, 130, "gradwire: interrupted\n"), (signal.SIGKILL, False, -9, "")],
+)
+def test_however_the_parent_ends_no_process_stays(
+    tmp_path: Path, number: int, whole_terminal: bool, code: int, said: str
+) -> None:
+    words = [
+        "train",
+        "--method",
+        "sync",
+        "--workers",
+        "2",
+        "--epochs",
+        "9999",
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gradwire", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert "epoch 1/9999" in process.stdout.readline()
+    assert len(session_of(process.pid)) >= 3
+    if whole_terminal:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert (process.returncode, err) == (code, said)
+    deadline = time.monotonic() + 5
+    while (left := session_of(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_end_is_obeyed(small: JobOptions, number: int) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as caught:
+        run_local(small, on(RunStarted, lambda: os.kill(os.getpid(), number)))
+    assert caught.value.code == 128 + number
+    assert signal.getsignal(number) == before
+    assert not multiprocessing.active_children()
+
+
+def ignore(event: Progress) -> None:
+    assert isinstance(event, Progress)
+
+
+def on(kind: type[Progress], act: Callable[[], None]) -> Callable[[Progress], None]:
+    """Return what acts once, at the first event of a kind."""
+    acted: list[Progress] = []
+
+    def show(event: Progress) -> None:
+        if isinstance(event, kind) and not acted:
+            acted.append(event)
+            act()
+
+    return show
+
+
+def send_to_rank(rank: int, number: int) -> None:
+    (process,) = [
+        child for child in multiprocessing.active_children() if child.name == f"gradwire rank {rank}"
+    ]
+    assert process.pid is not None
+    os.kill(process.pid, number)
+
+
+def session_of(leader: int) -> list[int]:
+    """Return the processes of a session that still run (a zombie does not)."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                state, _, _, session = folder.joinpath("stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue
+            if int(session) == leader and state != "Z":
+                found.append(int(folder.name))
+    return found

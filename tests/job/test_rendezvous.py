@@ -1,0 +1,124 @@
+"""Jobs that torchrun starts, and the ways in which ranks do not find each other."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from gradwire.cli import main
+from gradwire.errors import JobError
+from gradwire.job.options import JobOptions
+from gradwire.job.rendezvous import (
+    check_same_options,
+    is_launched,
+    join_store,
+    launched_rank,
+    launched_workers,
+    open_store,
+)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Return a port at which nobody listens."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield unused.getsockname()[1]
+
+
+def launch(monkeypatch: pytest.MonkeyPatch, rank: object, world: object, port: object = 1) -> None:
+    variables = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_without_the_variables_a_job_is_local() -> None:
+    assert not is_launched()
+    assert launched_workers(True, 4) is None
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "reason"),
+    [("x", 2, "RANK must be a whole number, but is 'x'"), (2, 2, "RANK must be below WORLD_SIZE")],
+)
+def test_odd_variables_are_named(
+    monkeypatch: pytest.MonkeyPatch, rank: object, world: object, reason: str
+) -> None:
+    launch(monkeypatch, rank, world)
+    with pytest.raises(JobError, match=reason):
+        launched_rank()
+
+
+def test_workers_are_counted_from_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch(monkeypatch, 0, 5)
+    assert launched_workers(has_server=False, asked=None) == 5
+    assert launched_workers(has_server=True, asked=4) == 4
+    with pytest.raises(JobError, match="wants 5 workers and a server, but 5 processes were started"):
+        launched_workers(has_server=True, asked=5)
+    launch(monkeypatch, 0, 1)
+    with pytest.raises(JobError, match="at least 1 worker and a server"):
+        launched_workers(has_server=True, asked=None)
+
+
+def test_a_local_store_needs_no_file() -> None:
+    host = open_store(5)
+    join_store(host.port, 5).set("key", "value")
+    assert host.get("key") == b"value"
+
+
+def test_ranks_with_other_options_are_refused(options: JobOptions, tmp_path: Path) -> None:
+    store = HashStore()
+    check_same_options(store, 0, options)
+    check_same_options(store, 1, replace(options, out=tmp_path / "other", data_folder=tmp_path))
+    with pytest.raises(JobError, match=r"the same options, but lr is 0\.5 on rank 1 and 0\.04 on rank 0"):
+        check_same_options(store, 1, replace(options, lr=0.5))
+
+
+@pytest.mark.parametrize(
+    ("rank", "reason"),
+    [(1, "rank 1 cannot reach rank 0 at 127.0.0.1:"), (0, "rank 0 of 2 could not meet the others")],
+)
+def test_nobody_there_is_one_sentence_within_the_timeout(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    port: int,
+    rank: int,
+    reason: str,
+) -> None:
+    launch(monkeypatch, rank, 2, port if rank else free_port())
+    started = time.monotonic()
+    assert main(["train", "--timeout", "1", "--out", str(tmp_path / "out")]) == 2
+    assert time.monotonic() - started < 8
+    lines = [line for line in capfd.readouterr().err.splitlines() if line]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"gradwire: {reason}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.processes
+def test_torchrun_starts_a_job(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    runner = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    words = ["-m", "gradwire", "train", "--runs", "sync,pipe:quantize:8", "--epochs", "1", "--out", str(out)]
+    done = subprocess.run(
+        [*runner, str(free_port()), *words], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("D-Sync: epoch 1/1") == 1, "only rank 0 speaks"
+    record = json.loads((out / "record.json").read_text())
+    assert record["options"]["workers"] == 2
+    assert [run["steps"] for run in record["runs"]] == [14, 14]
+
+
+def free_port() -> int:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
