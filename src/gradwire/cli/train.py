@@ -34,7 +34,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="gradwire train",
         usage="gradwire train [options]",
-        description="Train with N local workers, or as one rank under torchrun. Evaluation is not timed.",
+        description="Train with N local workers, or as a rank of torchrun. Evaluation is not timed.",
         epilog="example:\n  gradwire train --compare --workers 4 --link 100mbit --out runs/demo",
     )
     _add_runs(parser.add_argument_group("what to run"))
@@ -84,7 +84,6 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
 
 def _options(words: argparse.Namespace) -> JobOptions:
     runs = _runs(words)
-    has_server = any(run.method == "server" for run in runs)
     return JobOptions(
         runs=runs,
         out=words.out or Path("runs") / f"{words.data}-{datetime.now():%Y%m%d-%H%M%S}",
@@ -92,7 +91,7 @@ def _options(words: argparse.Namespace) -> JobOptions:
         data_folder=words.data_dir,
         model=words.model,
         algorithm=words.algorithm,
-        workers=launched_workers(has_server, words.workers) or words.workers or 4,
+        workers=_workers(words, runs),
         link=words.link,
         segment_nbytes=words.segment,
         pipeline=words.pipeline,
@@ -104,6 +103,14 @@ def _options(words: argparse.Namespace) -> JobOptions:
         seed=words.seed,
         timeout_s=words.timeout,
     )
+
+
+def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
+    asked: int | None = words.workers
+    launched = launched_workers(has_server=any(run.method == "server" for run in runs), asked=asked)
+    if launched is not None:
+        return launched
+    return JobOptions.workers if asked is None else asked
 
 
 def _runs(words: argparse.Namespace) -> tuple[Run, ...]:

@@ -1,0 +1,132 @@
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.cli import main
+from gradwire.cli.codecs import NOTES, lines
+from gradwire.cli.main import COMMANDS
+from gradwire.codecs import TABLE, parse
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("GRADWIRE_DATA", "RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)])
+def test_help_fits_a_screen_and_shows_an_example(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 40
+    assert max(len(line) for line in printed) <= 80
+    assert "example:" in printed
+    assert printed[printed.index("example:") + 1].startswith("  gradwire ")
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gradwire 0")
+
+
+def test_every_codec_has_a_line_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["codecs"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == lines()
+    assert max(len(line) for line in printed) <= 80
+    assert [row.name for row in TABLE] == list(NOTES)
+    assert [parse(line.split()[0]).name for line in printed[1:]] == list(NOTES)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("", "name a command: train, codecs"),
+        ("fly", "invalid choice: 'fly'"),
+        ("codecs x", "unrecognized arguments: x"),
+        ("train --worker 4", "unrecognized arguments: --worker 4"),
+        ("train --workers four", "invalid int value: 'four'"),
+        ("train --workers 0", "--workers must be 1 to 64"),
+        ("train --workers 3", "the nearest that can is 99"),
+        ("train --method fast", "invalid choice: 'fast'"),
+        ("train --codec zip", "no codec is named 'zip'"),
+        ("train --codec quantize:9", "4 or 8 bits"),
+        ("train --codec errbound:0.001", "power of two"),
+        ("train --link 100mbps", "a rate is written like '100mbit'"),
+        ("train --algorithm gossip", "--algorithm is one of"),
+        ("train --model gpt", "--model is one of mlp, hdc, cnn"),
+        ("train --data imagenet", "--data is one of digits, mnist, fashion"),
+        ("train --batch 5000", "more than the 1438 training images of digits; ask for at most 1436"),
+        ("train --batch -4", "--batch must be 1"),
+        ("train --epochs 0", "--epochs must be 1"),
+        ("train --lr 0", "--lr must be a number above 0"),
+        ("train --lr inf", "--lr must be a number above 0"),
+        ("train --segment 7", "segment_nbytes"),
+        ("train --pipeline 0", "--pipeline must be 1 to 16"),
+        ("train --warmup-epochs 99", "--warmup-epochs must be 0 to 8"),
+        ("train --max-steps 0", "--max-steps must be 1"),
+        ("train --timeout 0", "--timeout must be a number above 0"),
+        ("train --out file/below", "--out file/below cannot be written"),
+        ("train --compare --method sync", "--compare chooses the methods itself"),
+        ("train --runs sync,pipe --codec fp16", "--runs names methods and codecs"),
+        ("train --runs async:fp16", "a run is written METHOD:CODEC"),
+        ("train --runs sync,sync", "comes twice"),
+        ("train --data mnist --data-dir nowhere", "MNIST is not complete in nowhere"),
+        (
+            "train --data mnist --data-dir damaged",
+            "train-images-idx3-ubyte.gz is damaged: its magic number is 0x00000000",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    make_damaged(tmp_path / "damaged")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_bug_has_another_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwire.cli.train.perform_job", lambda _options: [][1])
+    assert main(["train"]) == 1
+    assert "IndexError" in capsys.readouterr().err
+
+
+def test_an_interrupt_has_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradwire.cli.train.perform_job", interrupted)
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err == "gradwire: interrupted\n"
+
+
+@pytest.mark.processes
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gradwire", "codecs"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == lines()
+
+
+def make_damaged(folder: Path) -> None:
+    folder.mkdir()
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (folder / f"{name}-ubyte.gz").write_bytes(gzip.compress(bytes(100))[:-7])
