@@ -19,7 +19,9 @@ def main() -> int:
     }
     too_long = {path: count for path, count in lengths.items() if count > LONGEST}
     for path, count in too_long.items():
-        sys.stderr.write(f"{path.relative_to(ROOT)}: {count} lines; cut it at its ideas ({LONGEST} at most)\n")
+        sys.stderr.write(
+            f"{path.relative_to(ROOT)}: {count} lines; cut it at its ideas ({LONGEST} at most)\n"
+        )
     sys.stdout.write(f"{len(lengths)} files, median {statistics.median(lengths.values()):.0f} lines\n")
     return 1 if too_long else 0
 

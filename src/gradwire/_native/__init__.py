@@ -17,8 +17,8 @@ try:
     from gradwire._native import _core
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise ImportError(
-        "gradwire's compiled kernels are missing or do not load on this machine; build them with `pip install .` "
-        f"or `make setup` in the source tree ({error})"
+        "gradwire's compiled kernels are missing or do not load on this machine; "
+        f"build them with `pip install .` or `make setup` in the source tree ({error})"
     ) from error
 
 __all__ = [
@@ -92,12 +92,19 @@ def crc32c(data: torch.Tensor, seed: int = 0) -> int:
 
 def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool) -> None:
     reason = _core.decode(
-        name, payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), *_three(params), add, threads()
+        name,
+        payload.data_ptr(),
+        payload.numel(),
+        out.data_ptr(),
+        out.numel(),
+        *_three(params),
+        add,
+        threads(),
     )
     if reason is not None:
         raise PayloadError(
-            f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements: {reason}; "
-            "do all ranks use the same codec?"
+            f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements: "
+            f"{reason}; do all ranks use the same codec?"
         )
 
 
