@@ -26,7 +26,8 @@ class Plan:
         A name of ``gradwire.collectives.TABLE``.
     segment_nbytes
         The part of a chunk, in bytes of float32, that travels as one frame while others are encoded and
-        decoded; a multiple of 16384.
+        decoded; a multiple of 16384. Smaller segments overlap more of a short chunk, but every frame costs
+        Gloo some 0.3 ms on either side.
     pipeline
         How many steps may be under way at once: 1 waits for its own gradient, 2 applies the one before.
 
@@ -38,7 +39,7 @@ class Plan:
 
     codec: Codec = field(default_factory=Identity)
     algorithm: str = "ring"
-    segment_nbytes: int = 1 << 20
+    segment_nbytes: int = 1 << 22
     pipeline: int = 1
 
     def __post_init__(self) -> None:

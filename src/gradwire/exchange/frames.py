@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
@@ -50,8 +50,8 @@ class Outgoing:
 class Sequences:
     """Counts the frames per peer, for one direction."""
 
-    def __init__(self) -> None:
-        self._next = Counter[int]()
+    def __init__(self, first: int = 0) -> None:
+        self._next = defaultdict[int, int](lambda: first)
 
     def take(self, peer: int) -> int:
         """Return the number of the next frame and count it."""

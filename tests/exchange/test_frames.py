@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.codecs import parse
+from gradwire.errors import FrameError
+from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers, renumber
+from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, Header
+
+
+def header(frame: torch.Tensor) -> Header:
+    return Header.unpack(bytes(frame[:HEADER_NBYTES].tolist()))
+
+
+def test_buffers_go_round() -> None:
+    buffers = Buffers(100)
+    first, second = buffers.take(), buffers.take()
+    assert first.data_ptr() != second.data_ptr()
+    buffers.give(first)
+    assert buffers.take().data_ptr() == first.data_ptr()
+    assert first.numel() == 100
+
+
+def test_incoming_buffers_hold_any_frame() -> None:
+    assert incoming_buffers().take().numel() == MAX_FRAME_NBYTES
+
+
+def test_sequences_count_per_peer_and_wrap_around() -> None:
+    sequences = Sequences(first=2**32 - 2)
+    assert [sequences.take(1) for _ in range(3)] == [2**32 - 2, 2**32 - 1, 0]
+    assert sequences.take(2) == 2**32 - 2
+
+
+@pytest.mark.parametrize("spec", ["identity", "errbound:2^-10"])
+def test_a_segment_goes_out_and_comes_in(spec: str) -> None:
+    codec = parse(spec)
+    framer, x = Framer(codec, 1000), torch.linspace(-1, 1, 700)
+    outgoing = framer.encode(x, sequence=6)
+    payload = framer.open(outgoing.frame, 700, sequence=6)
+    assert torch.equal(payload, codec.encode(x))
+    assert header(outgoing.frame).count == 700
+    assert header(outgoing.frame).fingerprint == codec.fingerprint
+
+
+def test_a_frame_that_is_sent_once_more_differs_in_its_number_only() -> None:
+    framer = Framer(parse("fp16"), 10)
+    outgoing = framer.encode(torch.ones(10), sequence=6)
+    payload = framer.open(outgoing.frame, 10, sequence=6).clone()
+    renumber(outgoing, 9)
+    assert outgoing.sequence == 9
+    assert torch.equal(framer.open(outgoing.frame, 10, sequence=9), payload)
+    with pytest.raises(FrameError, match="frame 9 came where frame 6 is due"):
+        framer.open(outgoing.frame, 10, sequence=6)
