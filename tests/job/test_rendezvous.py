@@ -77,7 +77,7 @@ def test_ranks_with_other_options_are_refused(options: JobOptions, tmp_path: Pat
     store = HashStore()
     check_same_options(store, 0, options)
     check_same_options(store, 1, replace(options, out=tmp_path / "other", data_folder=tmp_path))
-    with pytest.raises(JobError, match=r"the same options, but lr is 0\.5 on rank 1 and 0\.04 on rank 0"):
+    with pytest.raises(JobError, match=r"the same options, but lr is 0\.5 on rank 1 and 0\.03 on rank 0"):
         check_same_options(store, 1, replace(options, lr=0.5))
 
 

@@ -63,7 +63,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-steps", type=int, metavar="N", help="stop a run after N steps")
     group.add_argument("--batch", type=int, default=100, metavar="N", help="of all workers together (100)")
     group.add_argument(
-        "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak: rises, then falls to 0 (0.04)"
+        "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak: rises, then falls to 0 (0.03)"
     )
     group.add_argument("--pipeline", type=int, default=2, metavar="K", help="pipe: steps under way (2)")
     group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")

@@ -45,7 +45,7 @@ class JobOptions:
     epochs: int = 8
     max_steps: int | None = None
     batch: int = 100
-    lr: float = 0.04
+    lr: float = 0.03
     momentum: float = 0.9
     seed: int = 0
     timeout_s: float = 60.0

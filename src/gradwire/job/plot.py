@@ -12,8 +12,9 @@ from gradwire.job.report import link_text
 from gradwire.job.runs import D_SYNC, PS_SYNC, Run
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart; then the line style changes."""
+"""Okabe and Ito's palette, which colour-blind readers can tell apart; after them style and marker change."""
 STYLES = ("-", "--", ":")
+MARKERS = ("o", "s", "^")
 PARTS = (("compute", "#4d4d4d"), ("codec", "#e69f00"), ("exposed communication", "#56b4e9"))
 
 
@@ -35,13 +36,15 @@ def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
 
 
 def _draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
+    from matplotlib.ticker import LogLocator
+
     for number, result in enumerate(results):
         axes.plot(
             [epoch.train_s for epoch in result.epochs],
             [100 * epoch.accuracy for epoch in result.epochs],
             color=COLOURS[number % len(COLOURS)],
             linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
-            marker="o",
+            marker=MARKERS[number // len(COLOURS) % len(MARKERS)],
             markersize=3.5,
             linewidth=1.6,
             label=result.run.label,
@@ -49,7 +52,9 @@ def _draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
     times = [epoch.train_s for result in results for epoch in result.epochs]
     if max(times) > 10 * min(times):
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("wall-clock time of training [s]")
     axes.set_ylabel("top-1 accuracy on the test set [%]")
     axes.grid(alpha=0.25, which="major")
