@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import multiprocessing
-import pickle
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 
 from gradwire.links import Link, loopback
-
-
-class RankError(AssertionError):
-    """Several ranks failed or hung; the text has the traceback of the first."""
+from support.processes import collect, run_rank
 
 
 @pytest.fixture
@@ -84,53 +76,15 @@ def run_processes(tmp_path: Path) -> Callable[..., list[Any]]:
         folder = tmp_path / f"processes-{time.monotonic_ns()}"
         folder.mkdir()
         processes = [
-            context.Process(target=_process, args=(rank, world, folder, fn, args)) for rank in range(world)
+            context.Process(target=run_rank, args=(rank, world, folder, fn, args)) for rank in range(world)
         ]
         for process in processes:
             process.start()
         try:
-            return _collect(processes, folder, timeout_s, absent)
+            return collect(processes, folder, timeout_s, absent)
         finally:
             for process in processes:
                 process.kill()
                 process.join()
 
     return run
-
-
-def _process(rank: int, world: int, folder: Path, fn: Callable[..., Any], args: Sequence[object]) -> None:
-    try:
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{folder}/store",
-            rank=rank,
-            world_size=world,
-            timeout=datetime.timedelta(seconds=60),
-        )
-        outcome: tuple[Any, str | None] = (fn(*args), None)
-        dist.destroy_process_group()
-    except BaseException:
-        outcome = (None, traceback.format_exc())
-    part = folder / f"{rank}.part"
-    part.write_bytes(pickle.dumps(outcome))
-    part.rename(folder / str(rank))
-
-
-def _collect(
-    processes: Sequence[BaseProcess], folder: Path, timeout_s: float, absent: Sequence[int]
-) -> list[Any]:
-    deadline = time.monotonic() + timeout_s
-    results: list[Any] = []
-    for rank, process in enumerate(processes):
-        answer = folder / str(rank)
-        if rank in absent:
-            results.append(None)
-            continue
-        while process.is_alive() and not answer.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert answer.exists(), f"rank {rank} gave no answer within {timeout_s:g} s (exit {process.exitcode})"
-        result, error = pickle.loads(answer.read_bytes())
-        if error is not None:
-            raise RankError(f"rank {rank}:\n{error}")
-        results.append(result)
-    return results

@@ -204,7 +204,7 @@ def test_an_exchange_that_never_returns_is_given_up() -> None:
 
 @pytest.mark.parametrize(("world", "count", "frames"), [(2, 100, 2), (4, 100, 6), (2, 4 << 18, 2 * 5)])
 def test_patience_covers_every_frame_of_a_slow_network(world: int, count: int, frames: int) -> None:
-    exchange = Exchange(loopback(world, timeout_s=7.0)[0], Plan())
+    exchange = Exchange(loopback(world, timeout_s=7.0)[0], Plan(segment_nbytes=1 << 20))
     assert longest_s(exchange, count) - longest_s(Exchange(loopback(1)[0], Plan()), count) == 2 * frames * 7.0
 
 
