@@ -23,7 +23,10 @@ constexpr int kLargestExponent = 253;
 
 std::size_t tags_nbytes(std::size_t n) { return n / 4 + (n % 4 != 0 ? 1 : 0); }
 
-std::size_t max_nbytes(std::size_t n, const Params& /*params*/) { return 1 + tags_nbytes(n) + 4 * n; }
+// A relative bound differs from chunk to chunk, so its exponent travels in front; an absolute one is the codec's own.
+std::size_t head_nbytes(const Params& params) { return params.a == 0 ? 1 : 0; }
+
+std::size_t max_nbytes(std::size_t n, const Params& params) { return head_nbytes(params) + tags_nbytes(n) + 4 * n; }
 
 ErrboundScale scale_of(int exponent) {
   // 2^(254 - E) times 2 bound is 2^128, the first power of two that is no float.
@@ -71,8 +74,8 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
                            ? params.a
                            : relative_exponent(kernels, x, n, std::bit_cast<float>(params.b), threads);
   const ErrboundScale scale = scale_of(exponent);
-  out[0] = static_cast<std::uint8_t>(exponent);
-  std::uint8_t* const tags = out + 1;
+  if (params.a == 0) out[0] = static_cast<std::uint8_t>(exponent);
+  std::uint8_t* const tags = out + head_nbytes(params);
   std::uint8_t* const data = tags + tags_nbytes(n);
 
   // Each part encodes where it would start if all values before it took four bytes, and then moves down.
@@ -92,13 +95,15 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return static_cast<std::size_t>(data - out) + used;
 }
 
+// Looks at the exponent of a relative bound and at what no tag may say; what the tags announce is counted later.
 const char* check_head(const std::uint8_t* payload, std::size_t nbytes, std::size_t n, const Params& params) {
-  if (nbytes < 1) return "it is empty, but an exponent byte was expected";
-  const int exponent = payload[0];
-  if (params.a != 0 && exponent != params.a) return "it was encoded with another error bound";
-  if (exponent < kSmallestExponent || exponent > kLargestExponent) return "its exponent byte is not within 1..253";
-  if (nbytes - 1 < tags_nbytes(n)) return "it ends within its tags";
-  if (n % 4 != 0 && payload[tags_nbytes(n)] >> (2 * (n % 4)) != 0) return "unused bits of its last tag are set";
+  const std::size_t head = head_nbytes(params);
+  if (nbytes < head) return "it is empty, but an exponent byte was expected";
+  if (head != 0 && (payload[0] < kSmallestExponent || payload[0] > kLargestExponent)) {
+    return "its exponent byte is not within 1..253";
+  }
+  if (nbytes - head < tags_nbytes(n)) return "it ends within its tags";
+  if (n % 4 != 0 && payload[head + n / 4] >> (2 * (n % 4)) != 0) return "unused bits of its last tag are set";
   return nullptr;
 }
 
@@ -106,7 +111,7 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
                    const Params& params, bool add, int threads) {
   if (const char* reason = check_head(payload, nbytes, n, params)) return reason;
   const ErrboundKernels& kernels = *target.errbound;
-  const std::uint8_t* const tags = payload + 1;
+  const std::uint8_t* const tags = payload + head_nbytes(params);
   const std::uint8_t* const data = tags + tags_nbytes(n);
   const std::uint8_t* const data_end = payload + nbytes;
 
@@ -120,7 +125,7 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   }
   if (announced != static_cast<std::size_t>(data_end - data)) return "its tags announce another number of bytes";
 
-  const ErrboundScale scale = scale_of(payload[0]);
+  const ErrboundScale scale = scale_of(params.a != 0 ? params.a : payload[0]);
   const auto kernel = add ? kernels.decode_add : kernels.decode;
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, kGranule);

@@ -34,9 +34,9 @@ class ErrBound(NativeCodec):
     product are exact. q = 0 costs nothing, |q| <= 127 one byte, |q| <= 32767 two; any other value, NaN and
     infinities too, is carried as its four bytes.
 
-    Payload: one byte E with bound = 2^(E - 127); ceil(n / 4) tag bytes, value i of a quartet in bits
-    2i+1..2i, tags 0..3 for 0, 1, 2, 4 bytes, unused tags 0; then the data of all values one after the other,
-    little-endian.
+    Payload: with ``relative`` one byte E, the chunk's bound being 2^(E - 127); ceil(n / 4) tag bytes, value i
+    of a quartet in bits 2i+1..2i, tags 0..3 for 0, 1, 2, 4 bytes, unused tags 0; then the data of all values
+    one after the other, little-endian.
 
     Bound: ``absolute`` itself. With ``relative`` = f the bound of a chunk is f times the root mean square of
     its finite elements, rounded down to a power of two within 2^-126..2^126. Non-finite values: exact. Ratio:
@@ -55,7 +55,7 @@ class ErrBound(NativeCodec):
     >>> import torch
     >>> codec = ErrBound(2**-10)
     >>> codec.encode(torch.tensor([0.0, 0.01, -1.0])).tolist()
-    [117, 36, 5, 0, 254]
+    [36, 5, 0, 254]
     >>> str(ErrBound(relative=0.05))
     'errbound:rel=0.05'
     """
