@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from gradwire.errors import JobError, LinkError
+from gradwire.errors import LinkError
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import Run
 
@@ -99,8 +99,6 @@ def _in_words(doing: str, timeout_s: float) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, JobError):
-            raise
         late = monotonic() - started >= timeout_s * 0.9
         reason = f"nothing within {timeout_s:g} s" if late else str(error).splitlines()[0]
         raise LinkError(f"{doing}, but a peer is gone or too slow: {reason}") from error
