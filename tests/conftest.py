@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from gradwire.links import Link, loopback
 from support.processes import collect, run_rank
+
+settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
+settings.load_profile("gradwire")
 
 
 @pytest.fixture
