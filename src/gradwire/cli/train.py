@@ -76,7 +76,10 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--algorithm", metavar="A", default="ring", help=f"{', '.join(ALGORITHMS)} (default ring)"
     )
-    group.add_argument("--segment", type=int, default=1 << 20, metavar="BYTES", help="of a frame (1048576)")
+    segment = JobOptions.segment_nbytes
+    group.add_argument(
+        "--segment", type=int, default=segment, metavar="BYTES", help=f"of a frame ({segment})"
+    )
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
     group.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (runs/DATA-TIME)")
     group.add_argument("-h", "--help", action="help", help="show this text")

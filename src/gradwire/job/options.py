@@ -18,7 +18,7 @@ from gradwire.job.runs import Run
 from gradwire.links.rate import parse_rate
 from gradwire.plan import Plan
 
-EPOCHS = MappingProxyType({"digits": 8, "mnist": 10, "fashion": 15})
+EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 """Epochs after which the models of this job have learnt the data set."""
 
 
@@ -39,7 +39,7 @@ class JobOptions:
     algorithm: str = "ring"
     workers: int = 4
     link: str | None = None
-    segment_nbytes: int = 1 << 20
+    segment_nbytes: int = Plan.segment_nbytes
     pipeline: int = 2
     warmup_epochs: int = 0
     epochs: int = 8
