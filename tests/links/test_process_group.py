@@ -103,6 +103,25 @@ def test_closing_a_link_wakes_who_waits_for_it(run_processes: RunProcesses) -> N
     assert message.startswith("rank 0 receiving from rank 1: Connection closed by peer")
 
 
+def chain_of_errors() -> float:
+    exchange, tensor = Exchange(make_link(timeout_s=20.0), Plan()), torch.ones(100)
+    exchange.all_reduce(tensor)
+    if dist.get_rank() == 1:
+        exchange.close()
+        return 0.0
+    started = time.monotonic()
+    try:
+        exchange.all_reduce(tensor)
+    except ExchangeError:
+        seconds = time.monotonic() - started
+        time.sleep(2.0)  # the error, and all that its traceback refers to, is alive meanwhile
+    return seconds
+
+
+def test_an_error_that_somebody_keeps_does_not_keep_the_connections(run_processes: RunProcesses) -> None:
+    assert max(run_processes(4, chain_of_errors)) < 1.5
+
+
 def absent_rank() -> str:
     if dist.get_rank() == 1:
         time.sleep(2.0)

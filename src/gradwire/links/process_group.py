@@ -34,14 +34,15 @@ class _Operation:
         self.work, self.buffer, self.what, self.timeout_s = work, buffer, what, timeout_s
 
     def settle(self) -> None:
-        work = self.work
+        work, self.work = self.work, None
         if work is None:
             raise LinkError(f"{self.what}: the own link is closed")
         try:
             work.wait(timedelta(seconds=self.timeout_s))
         except (RuntimeError, ValueError) as error:
             raise _translated(error, self.what, self.timeout_s) from error
-        self.work = None
+        finally:
+            del work  # it keeps its connection open, and whoever keeps the error keeps this frame
 
 
 class _Sending(_Operation):
