@@ -30,6 +30,12 @@ _NO_NAMES: Mapping[int, str] = {}
 _CHECKSUM = struct.Struct("<I")
 
 
+def frame_memory(nbytes: int) -> torch.Tensor:
+    """Return memory for frames: on the CPU, and good after the caller's ``inference_mode`` has ended."""
+    with torch.inference_mode(mode=False):
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What a frame says about its payload: unsigned 32-bit numbers, and ``codec_id``, a byte."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 import torch
 
-from gradwire.codecs import Identity, TopK, parse
+from gradwire.codecs import TABLE, Identity, TopK, parse
+from gradwire.errors import SpecError, TensorError
 
 
 def crc32c(data: bytes) -> int:
@@ -38,3 +42,60 @@ def test_identity_carries_every_bit() -> None:
     out = torch.zeros(4)
     Identity().decode(Identity().encode(patterns.view(torch.float32)), out)
     assert torch.equal(out.view(torch.int32), patterns)
+
+
+ONE_OF_EACH = [row.codec.EXAMPLES[0] for row in TABLE]
+VALUES = [1.0, -0.5, 0.25, 0.0]
+
+
+@pytest.mark.parametrize("spec", ONE_OF_EACH)
+def test_tensors_of_autograd_and_of_inference_are_tensors_like_others(spec: str) -> None:
+    codec, x = parse(spec), torch.tensor(VALUES)
+    payload, wanted = codec.encode(x), torch.zeros(4)
+    codec.decode(payload, wanted)
+    with torch.inference_mode():
+        frozen, memory = x.clone(), torch.empty(codec.max_nbytes(4) + 9, dtype=torch.uint8)
+        targets = [torch.zeros(5)[1:], torch.zeros(5)[1:]]
+    targets += [torch.zeros(4, requires_grad=True), torch.zeros(4, requires_grad=True)]
+    for source in (frozen, x.clone().requires_grad_()):
+        assert torch.equal(codec.encode(source, out=memory), payload)
+        assert codec.bound(source) == codec.bound(x)
+    for decoded, added in (targets[:2], targets[2:]):
+        codec.decode(payload, decoded)
+        codec.decode_add(payload, added)
+        assert torch.equal(decoded, wanted)
+        assert torch.equal(added, wanted)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[None]:
+    """Make another device than the CPU the default, as programs for GPUs do."""
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("spec", ONE_OF_EACH)
+def test_the_default_device_is_none_of_a_codecs_business(spec: str) -> None:
+    codec = parse(spec)
+    x, out = torch.tensor(VALUES, device="cpu"), torch.zeros(4, device="cpu")
+    payload = codec.encode(x)
+    codec.decode(payload, out)
+    codec.decode_add(payload, out)
+    assert payload.device.type == "cpu"
+    assert codec.bound(x) >= 0.0
+    assert codec.fingerprint > 0
+
+
+def test_a_view_that_only_claims_to_be_negated_is_refused() -> None:
+    x = torch.tensor([1 + 2j]).conj().imag
+    assert x.is_neg()
+    with pytest.raises(TensorError, match=r"x must have its values in memory, .* use \.clone\(\)"):
+        Identity().encode(x)
+
+
+@pytest.mark.parametrize("spec", [None, 5, b"fp16", ["fp16"]])
+def test_what_is_no_text_is_no_spec(spec: object) -> None:
+    with pytest.raises(SpecError, match="a spec is a text like"):
+        parse(spec)  # type: ignore[arg-type]

@@ -22,6 +22,13 @@ def test_buffers_go_round() -> None:
     assert first.numel() == 100
 
 
+def test_buffers_outlive_the_inference_mode_and_ignore_the_default_device() -> None:
+    with torch.inference_mode(), torch.device("meta"):
+        buffer = Buffers(100).take()
+    buffer[:2] = 7
+    assert buffer[:2].tolist() == [7, 7]
+
+
 def test_incoming_buffers_hold_any_frame() -> None:
     assert incoming_buffers().take().numel() == MAX_FRAME_NBYTES
 

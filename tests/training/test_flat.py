@@ -32,6 +32,12 @@ def test_backward_writes_straight_into_the_buffer() -> None:
     assert gradients.buffer.shape == (4 * 3 + 3 + 3 * 2 + 2,)
 
 
+def test_the_buffer_is_on_the_cpu_whatever_the_default_device_is() -> None:
+    model = nn.Linear(2, 3)
+    with torch.device("meta"):
+        assert FlatGradients(model.parameters()).buffer.device.type == "cpu"
+
+
 def test_steps_do_not_accumulate() -> None:
     model, x = _model(), torch.randn(5, 4)
     gradients = FlatGradients(model.parameters())

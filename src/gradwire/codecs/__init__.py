@@ -74,6 +74,8 @@ TABLE = (
 
 def parse(spec: str) -> Codec:
     """Return the codec that a spec like ``errbound:2^-10`` names. Raises ``SpecError``."""
+    if not isinstance(spec, str):
+        raise SpecError(f"a spec is a text like 'errbound:2^-10', but this one is {spec!r}")
     name, argument, options = split(spec)
     classes = {row.name: row.codec for row in TABLE}
     if name not in classes:

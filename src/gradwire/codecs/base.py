@@ -84,7 +84,7 @@ class Codec(ABC):
         check_chunk(x, "x")
         capacity = self.max_nbytes(x.numel())
         if out is None:
-            out = torch.empty(capacity, dtype=torch.uint8)
+            out = torch.empty(capacity, dtype=torch.uint8, device="cpu")
         else:
             check_bytes(out, "out")
             if out.numel() < capacity:
@@ -92,23 +92,23 @@ class Codec(ABC):
                     f"{self}: out must hold at least {capacity} bytes for {x.numel()} elements, "
                     f"but holds {out.numel()}; allocate max_nbytes(n)"
                 )
-        return out[: self._encode(x, out)]
+        return out[: self._encode(x.detach(), out.detach())]
 
     def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Write the decoded chunk to ``out``. Raises ``PayloadError`` or ``TensorError``."""
         check_bytes(payload, "payload")
         check_chunk(out, "out")
-        self._decode(payload, out)
+        self._decode(payload.detach(), out.detach())
 
     def decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         """Add the decoded chunk to ``acc``. Raises ``PayloadError`` or ``TensorError``."""
         check_bytes(payload, "payload")
         check_chunk(acc, "acc")
-        self._decode_add(payload, acc)
+        self._decode_add(payload.detach(), acc.detach())
 
     @abstractmethod
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        """Fill ``out`` and return the number of bytes used; the arguments are checked."""
+        """Fill ``out`` and return the number of bytes used; the arguments are checked and detached."""
 
     @abstractmethod
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
@@ -121,7 +121,8 @@ class Codec(ABC):
         """
         decoded = torch.empty_like(acc)
         self._decode(payload, decoded)
-        acc += decoded
+        with torch.inference_mode():  # where tensors of inference may be changed, too
+            acc += decoded
 
 
 def check_chunk(x: torch.Tensor, what: str) -> None:
@@ -151,3 +152,5 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
             f"{what} must be a 1-D contiguous {dtype} tensor on the CPU, but is a {layout}{x.dtype} tensor "
             f"of shape {tuple(x.shape)} on {x.device}; use .flatten(), .contiguous() or .to()"
         )
+    if x.is_neg() or x._is_zerotensor():
+        raise TensorError(f"{what} must have its values in memory, but negates or lacks them; use .clone()")

@@ -74,7 +74,7 @@ class Lossless(Codec):
             return 0
         planes = np.ascontiguousarray(x.numpy().view(np.uint8).reshape(-1, 4).T)
         frame = zstandard.ZstdCompressor(level=self.level).compress(planes.data)
-        out[: len(frame)] = torch.frombuffer(bytearray(frame), dtype=torch.uint8)
+        out.numpy()[: len(frame)] = np.frombuffer(frame, dtype=np.uint8)
         return len(frame)
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ def largest_finite(x: torch.Tensor) -> float:
     """Return the largest finite magnitude of ``x``; 0.0 where there is none."""
     if x.numel() == 0:
         return 0.0
-    return float(torch.where(x.isfinite(), x, 0.0).abs().max())
+    return float(torch.where(x.isfinite(), x, 0.0).abs().max().detach())
 
 
 def floor_log2(value: float) -> int:

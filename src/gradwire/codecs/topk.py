@@ -81,7 +81,8 @@ class TopK(Codec):
 
     def bound(self, x: torch.Tensor) -> float:
         """Return the largest finite magnitude that is dropped."""
-        dropped = torch.ones(x.numel(), dtype=torch.bool)
+        x = x.detach()
+        dropped = torch.ones(x.numel(), dtype=torch.bool, device="cpu")
         dropped[torch.from_numpy(_largest(_magnitudes(x), self.kept(x.numel())))] = False
         return largest_finite(x[dropped])
 
@@ -95,7 +96,7 @@ class TopK(Codec):
             chosen = _largest(magnitudes, k)
             indices = chosen.astype(np.uint32)
             values = x.numpy().view(np.uint32)[chosen]
-        out[: 8 * k] = torch.from_numpy(np.concatenate([indices, values]).view(np.uint8))
+        out.numpy()[: 8 * k] = np.concatenate([indices, values]).view(np.uint8)
         return 8 * k
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
@@ -109,12 +110,13 @@ class TopK(Codec):
         if k and (indices == _NAN_INDEX).all():
             if not (values == _QUIET_NAN_BITS).all():
                 raise malformed(self, payload, n, "a chunk marked as NaN must hold quiet NaN only")
-            out.fill_(torch.nan)
+            out.numpy().fill(np.nan)
             return
         if k and (indices[-1] >= n or not (indices[1:] > indices[:-1]).all()):
             raise malformed(self, payload, n, "its indices must ascend strictly and be less than the count")
-        out.zero_()
-        out.numpy().view(np.uint32)[indices] = values
+        decoded = out.numpy().view(np.uint32)
+        decoded.fill(0)
+        decoded[indices] = values
 
 
 def _magnitudes(x: torch.Tensor) -> Words:

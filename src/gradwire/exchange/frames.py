@@ -12,6 +12,7 @@ from gradwire.wire import (
     HEADER_NBYTES,
     MAX_FRAME_NBYTES,
     Expected,
+    frame_memory,
     open_frame,
     renumber_frame,
     seal_frame,
@@ -30,7 +31,7 @@ class Buffers:
 
     def take(self) -> torch.Tensor:
         """Return a buffer that nobody uses."""
-        return self._free.pop() if self._free else torch.empty(self._nbytes, dtype=torch.uint8)
+        return self._free.pop() if self._free else frame_memory(self._nbytes)
 
     def give(self, buffer: torch.Tensor) -> None:
         """Give a buffer back."""

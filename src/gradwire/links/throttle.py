@@ -19,6 +19,7 @@ import torch
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.links.timeline import Timeline
+from gradwire.wire import frame_memory
 
 _LABEL = struct.Struct("<qqq")  # when the frame begins and ends to leave, in ns, and its length in bytes
 _SPIN_NS = 100_000  # sleeping is less exact than this
@@ -102,7 +103,7 @@ class ThrottledLink(Link):
     def _take(self, nbytes: int) -> torch.Tensor:
         if self._free and self._free[-1].numel() >= nbytes:
             return self._free.pop()
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return frame_memory(nbytes)
 
 
 class _Sending:

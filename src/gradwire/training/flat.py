@@ -148,6 +148,6 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
 def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return a zeroed buffer and its consecutive views in the parameters' shapes."""
     counts = [parameter.numel() for parameter in parameters]
-    buffer = torch.zeros(sum(counts), dtype=torch.float32)
+    buffer = torch.zeros(sum(counts), dtype=torch.float32, device="cpu")
     parts = torch.split(buffer, counts)
     return buffer, [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
