@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,8 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
         pytest.param(torch.ones(3, dtype=torch.float16), r"wants torch\.float32.*float16; use", id="dtype"),
         pytest.param(torch.ones(3, device="meta"), r"on the CPU, but this one is on meta", id="device"),
         pytest.param(torch.ones(4, 4).t()[:2], r"contiguous tensor, but this one has gaps", id="layout"),
+        pytest.param(torch.ones(3).to_sparse(), r"dense tensor, but this one is sparse", id="sparse"),
+        pytest.param(torch.ones(2, 3).to_mkldnn(), r"dense tensor, but this one is sparse", id="mkldnn"),
         pytest.param([1.0], r"wants a torch tensor, but got a list", id="type"),
     ],
 )
@@ -52,6 +55,9 @@ def test_a_tensor_that_cannot_be_exchanged_is_refused(tensor: torch.Tensor, reas
         ({"codec": 17}, "codec must be a Codec, but is 17"),
         ({"algorithm": "tree"}, "no algorithm is called 'tree'"),
         ({"segment_nbytes": 5}, "segment_nbytes must be"),
+        ({"timeout_s": 0}, "timeout_s must be above 0 and at most 1e\\+06, but is 0"),
+        ({"timeout_s": float("inf")}, "but is inf"),
+        ({"timeout_s": float("nan")}, "but is nan"),
     ],
 )
 def test_settings_that_do_not_exist_are_refused(arguments: dict[str, Any], reason: str) -> None:
@@ -167,3 +173,66 @@ def forget_a_group() -> int:
 @pytest.mark.processes
 def test_what_was_made_for_a_group_goes_with_it(run_processes: RunProcesses) -> None:
     assert run_processes(2, forget_a_group) == [0, 0]
+
+
+def averaged() -> float:
+    tensor = torch.full((5000,), float(dist.get_rank()), device="cpu")
+    return gradwire.all_reduce(tensor, "identity")[0].item()
+
+
+def in_every_mode() -> list[float]:
+    results = []
+    with torch.inference_mode():
+        results.append(averaged())
+    results.append(averaged())
+    with torch.device("meta"):
+        results += [averaged(), gradwire.all_reduce(torch.zeros(10, device="cpu"), "bf16")[0].item()]
+    return results
+
+
+@pytest.mark.processes
+def test_a_call_leaves_nothing_behind_that_disturbs_the_next(run_processes: RunProcesses) -> None:
+    assert run_processes(2, in_every_mode) == [[0.5, 0.5, 0.5, 0.0]] * 2
+
+
+def from_two_threads() -> tuple[list[str], float]:
+    averaged()
+    dist.barrier()
+    refused: list[str] = []
+
+    def call() -> None:
+        try:
+            averaged()
+        except ExchangeError as error:
+            refused.append(str(error))
+
+    if dist.get_rank() == 1:
+        time.sleep(1.0)
+        return [], averaged()
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return refused, 0.5
+
+
+@pytest.mark.processes
+def test_a_second_thread_is_refused_and_the_first_goes_on(run_processes: RunProcesses) -> None:
+    (refused, _), (_, result) = run_processes(2, from_two_threads)
+    assert len(refused) == 1
+    assert "rank 0: another thread is in all_reduce with this group" in refused[0]
+    assert result == 0.5
+
+
+def with_many_codecs() -> tuple[float, int]:
+    for _ in range(2):
+        for bits in range(1, 21):
+            last = gradwire.all_reduce(torch.ones(100), f"truncate:{bits}")
+    (member,) = api._members.values()
+    return last[0].item(), member.exchange.cache_info().currsize
+
+
+@pytest.mark.processes
+def test_exchanges_of_codecs_used_long_ago_are_forgotten(run_processes: RunProcesses) -> None:
+    assert run_processes(2, with_many_codecs) == [(1.0, 8)] * 2

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
 import torch.distributed as dist
 
 from gradwire.codecs import Codec, parse
-from gradwire.errors import ExchangeError, LinkError, TensorError
+from gradwire.codecs.spec import is_real
+from gradwire.errors import ExchangeError, LinkError, SpecError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.plan import Plan
 
 _DEFAULT = Plan()
+_KEPT_EXCHANGES = 8  # for a group; each has buffers of its own, which a changing codec must not pile up
+_LONGEST_TIMEOUT_S = 1e6
 
 
 class _Member:
-    """What this process keeps for one of the user's groups: a link, and an exchange per plan."""
+    """What this process keeps for one of the user's groups: a link, and exchanges for the latest plans.
+
+    All ranks call with the same plans in the same order, so all of them forget the same exchange.
+    """
 
     def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
         try:
-            self.link = ProcessGroupLink(group, timeout_s=timeout_s)
+            link = ProcessGroupLink(group, timeout_s=timeout_s)
         except LinkError as error:
             raise ExchangeError(f"{error}; do all ranks of the group call all_reduce?") from error
-        self._exchanges: dict[Plan, Exchange] = {}
-
-    def exchange(self, plan: Plan) -> Exchange:
-        """Return the exchange that follows ``plan``."""
-        if plan not in self._exchanges:
-            self._exchanges[plan] = Exchange(self.link, plan)
-        return self._exchanges[plan]
+        self.link = link
+        self.exchange = lru_cache(_KEPT_EXCHANGES)(lambda plan: Exchange(link, plan))
 
 
 _members = weakref.WeakKeyDictionary[dist.ProcessGroup, _Member]()
+_in_use = weakref.WeakSet[dist.ProcessGroup]()
+_in_use_lock = threading.Lock()
 
 
 def all_reduce(
@@ -67,7 +74,7 @@ def all_reduce(
     segment_nbytes
         See ``Plan``.
     timeout_s
-        How long any single wait for a peer lasts before it is an error.
+        How long any single wait for a peer lasts before it is an error; above 0, at most 1e6.
 
     Returns
     -------
@@ -77,27 +84,47 @@ def all_reduce(
     Raises
     ------
     SpecError
-        For a codec, an algorithm or a segment size that does not exist.
+        For a codec, an algorithm, a segment size or a timeout that cannot be.
     TensorError
         For a tensor that cannot be exchanged; nothing has been sent and nothing changed.
     ExchangeError
-        When ``torch.distributed`` is not initialised or this rank is not in the group, and when a peer fails
-        or disagrees; the tensor is then partly summed.
+        When ``torch.distributed`` is not initialised, this rank is not in the group or another thread is
+        using it, and when a peer fails or disagrees; the tensor is then partly summed.
     """
     _check(tensor)
     chosen = parse(codec) if isinstance(codec, str) else codec
     plan = Plan(chosen, algorithm, segment_nbytes)
+    if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
+        raise SpecError(f"timeout_s must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {timeout_s!r}")
     group = _check_group(group)
-    member = _members.get(group)
-    if member is None:
-        member = _members[group] = _Member(group, timeout_s)
-    member.link.timeout_s = timeout_s
-    try:
-        member.exchange(plan).all_reduce(tensor.detach().view(-1), average)
-    except BaseException:
-        del _members[group]  # the link is closed; another call starts afresh
-        raise
+    with _alone_in(group):
+        member = _members.get(group)
+        if member is None:
+            member = _members[group] = _Member(group, timeout_s)
+        member.link.timeout_s = timeout_s
+        try:
+            member.exchange(plan).all_reduce(tensor.detach().view(-1), average)
+        except BaseException:
+            del _members[group]  # the link is closed; another call starts afresh
+            raise
     return tensor
+
+
+@contextmanager
+def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
+    """Refuse a second thread: which of its calls would meet which call of a peer's threads is not defined."""
+    with _in_use_lock:
+        if group in _in_use:
+            raise ExchangeError(
+                f"rank {dist.get_rank()}: another thread is in all_reduce with this group; call it from one "
+                "thread at a time, or give each thread a group of its own"
+            )
+        _in_use.add(group)
+    try:
+        yield
+    finally:
+        with _in_use_lock:
+            _in_use.discard(group)
 
 
 def _check(tensor: torch.Tensor) -> None:
@@ -109,6 +136,10 @@ def _check(tensor: torch.Tensor) -> None:
         )
     if tensor.dtype != torch.float32:
         raise TensorError(f"all_reduce wants torch.float32, but the tensor is {tensor.dtype}; use .float()")
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise TensorError(
+            "all_reduce wants a dense tensor, but this one is sparse or nested; use .to_dense()"
+        )
     if not tensor.is_contiguous():
         raise TensorError("all_reduce wants a contiguous tensor, but this one has gaps; use .contiguous()")
 

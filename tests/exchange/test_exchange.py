@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -304,3 +305,17 @@ def test_after_a_failure_an_exchange_says_so() -> None:
         exchange.all_reduce(torch.ones(4))
     with pytest.raises(ExchangeError, match=r"this exchange failed before; make a new one .*within 0\.05 s"):
         exchange.all_reduce(torch.ones(4))
+
+
+def test_a_second_thread_is_refused_and_does_not_disturb_the_first() -> None:
+    ends = [Exchange(link, Plan()) for link in loopback(2, timeout_s=10.0)]
+    tensors = [torch.full((1000,), float(rank)) for rank in range(2)]
+    waiting = threading.Thread(target=ends[0].all_reduce, args=(tensors[0],))
+    waiting.start()
+    while not ends[0]._at_work.locked():
+        pass
+    with pytest.raises(ExchangeError, match="rank 0: another thread is using this exchange"):
+        ends[0].all_reduce(torch.ones(1000))
+    ends[1].all_reduce(tensors[1])
+    waiting.join()
+    assert all((tensor == 0.5).all() for tensor in tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import lru_cache
 
@@ -25,7 +26,7 @@ class Exchange:
     """Exchanges buckets with the other ranks of a link; all ranks call the same methods in the same order.
 
     A bucket is a 1-D contiguous float32 CPU tensor, of the same length on every rank. It is changed in place.
-    An exchange serves one thread at a time.
+    An exchange serves one thread at a time and refuses a second one.
 
     A failure closes the link, so that the peers learn of it at once, and leaves the bucket partly summed,
     segment by segment: every frame was added as a whole or not at all. The exchange is of no further use
@@ -42,13 +43,12 @@ class Exchange:
     def __init__(self, link: Link, plan: Plan) -> None:
         self.link = link
         self.plan = plan
-        self._algorithm = collectives.get(plan.algorithm)
         self._segment_count = plan.segment_nbytes // 4
         self._framers = {plan.codec: Framer(plan.codec, self._segment_count)}
         self._incoming = incoming_buffers()
         self._sent, self._received = Sequences(), Sequences()
-        self._itinerary = lru_cache(maxsize=64)(self._make_itinerary)
         self._failure: str | None = None
+        self._at_work = threading.Lock()
 
     def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Accounting:
         """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
@@ -81,10 +81,22 @@ class Exchange:
 
     def _walk(self, half: str, tensor: torch.Tensor, codec: Codec) -> Accounting:
         check_chunk(tensor, "tensor")
+        if not self._at_work.acquire(blocking=False):
+            raise ExchangeError(
+                f"rank {self.link.rank}: another thread is using this exchange; it serves one at a time"
+            )
+        try:
+            return self._walk_alone(half, tensor, codec)
+        finally:
+            self._at_work.release()
+
+    def _walk_alone(self, half: str, tensor: torch.Tensor, codec: Codec) -> Accounting:
         if self._failure is not None:
             raise ExchangeError(f"this exchange failed before; make a new one ({self._failure})")
         start = time.perf_counter()
-        walk = Walk(self._resources(codec), tensor.detach(), self._itinerary(half, tensor.numel()))
+        way = (self.plan.algorithm, half, self.link.rank, self.link.world)
+        actions = _itinerary(*way, tensor.numel(), self._segment_count)
+        walk = Walk(self._resources(codec), tensor.detach(), actions)
         try:
             accounting = walk.run()
         except BaseException as error:
@@ -101,12 +113,6 @@ class Exchange:
             self._framers[codec] = Framer(codec, self._segment_count)
         return Resources(self.link, self._framers[codec], self._incoming, self._sent, self._received)
 
-    def _make_itinerary(self, half: str, n: int) -> list[Action]:
-        rank, world = self.link.rank, self.link.world
-        generators = (self._algorithm.reduce, self._algorithm.broadcast, self._algorithm.schedule)
-        steps = dict(zip(_HALVES, generators, strict=True))[half](rank, world)
-        return itinerary(steps, n, self._algorithm.chunks(world), self._segment_count, AHEAD)
-
     def _describe(self, half: str, action: Action | None, error: BaseException) -> str:
         reason = str(error) or type(error).__name__
         if action is None:
@@ -117,3 +123,11 @@ class Exchange:
             return f"{where}: {reason}"
         way = "receiving from" if action.receives else "sending to"
         return f"{where}: rank {self.link.rank} {way} rank {action.peer}: {reason}"
+
+
+@lru_cache(maxsize=256)
+def _itinerary(algorithm: str, half: str, rank: int, world: int, n: int, segment_count: int) -> list[Action]:
+    chosen = collectives.get(algorithm)
+    generators = (chosen.reduce, chosen.broadcast, chosen.schedule)
+    steps = dict(zip(_HALVES, generators, strict=True))[half](rank, world)
+    return itinerary(steps, n, chosen.chunks(world), segment_count, AHEAD)
