@@ -6,6 +6,7 @@ This is the only module that turns tensors into addresses; callers have checked 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -60,8 +61,8 @@ def threads() -> int:
     asked = os.environ.get("GRADWIRE_THREADS")
     if asked is None:
         return torch.get_num_threads()
-    if not asked.isdigit() or int(asked) < 1:
-        raise SpecError(f"GRADWIRE_THREADS must be a whole number from 1 up, but is {asked!r}")
+    if not re.fullmatch(r"0*[1-9]\d{0,3}", asked, re.ASCII):
+        raise SpecError(f"GRADWIRE_THREADS must be a whole number from 1 to 9999, but is {asked!r}")
     return int(asked)
 
 

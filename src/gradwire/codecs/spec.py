@@ -10,7 +10,8 @@ import re
 
 from gradwire.errors import SpecError
 
-_POWER = re.compile(r"2\^([+-]?\d{1,4})")
+_POWER = re.compile(r"2\^([+-]?\d{1,4})", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf", re.ASCII | re.IGNORECASE)
 
 
 def split(spec: str) -> tuple[str, str, dict[str, str]]:
@@ -86,9 +87,11 @@ class Reader:
     def real(self, wanted: str, text: str) -> float:
         """Read a number, plain or written as a power, ``2^-10``. Raises ``SpecError``."""
         power = _POWER.fullmatch(text)
+        if power is None and _DECIMAL.fullmatch(text) is None:
+            raise error(self._name, wanted, text, self._example)
         try:
             return math.ldexp(1.0, int(power[1])) if power else float(text)
-        except (ValueError, OverflowError):
+        except OverflowError:
             raise error(self._name, wanted, text, self._example) from None
 
     def finish(self) -> None:

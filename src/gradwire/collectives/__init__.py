@@ -39,6 +39,6 @@ TABLE: dict[str, Collective] = {"ring": ring, "star": star}
 
 def get(name: str) -> Collective:
     """Return the algorithm called ``name``. Raises ``SpecError``."""
-    if name not in TABLE:
+    if not isinstance(name, str) or name not in TABLE:
         raise SpecError(f"no algorithm is called {name!r}; choose one of {', '.join(sorted(TABLE))}")
     return TABLE[name]
