@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +17,16 @@ from gradwire.training.communication import CommunicationThread, Handover, longe
 from gradwire.training.flat import FlatGradients
 from gradwire.training.method import WorkerMethod, backward
 from gradwire.training.record import StepRecord
+from gradwire.training.schedule import in_force, scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A gradient on the network, and the learning rate of the step that computed it."""
+
+    gradients: FlatGradients
+    handover: Handover
+    scheduled: list[dict[str, Any]]
 
 
 class PipeSGD(WorkerMethod):
@@ -23,8 +35,9 @@ class PipeSGD(WorkerMethod):
     Step t waits for the averaged gradient of step t-K, updates ``w[t] = w[t-1] - lr * mean(g[t-K])``,
     computes ``g[t]`` at ``w[t]`` and hands it to the communication thread. Gradients of steps <= 0 are zero:
     the first K steps make no update at all, so momentum and weight decay do not act there either. A step
-    takes ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4); a larger K only adds staleness. K = 1 is
-    D-Sync, bit for bit once drained.
+    takes ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4); a larger K only adds staleness. A
+    gradient is applied with the learning rate (and momentum or betas) of the step that computed it, so that
+    K = 1 is D-Sync under every schedule, bit for bit once drained.
 
     K buffers go round and are never copied: backward writes into one, the exchange averages it in place, and
     the optimizer reads it K steps later, just before backward takes it again. Between steps every ``.grad``
@@ -64,7 +77,7 @@ class PipeSGD(WorkerMethod):
         self.warmup_steps = warmup_steps
         self._optimizer = optimizer
         self._free = deque(FlatGradients(model.parameters()) for _ in range(pipeline))
-        self._under_way: deque[tuple[FlatGradients, Handover]] = deque()
+        self._under_way: deque[_UnderWay] = deque()
         self._communication = CommunicationThread(exchange, longest_s(exchange, self._free[0].buffer.numel()))
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -75,7 +88,7 @@ class PipeSGD(WorkerMethod):
         loss = backward(compute_loss, gradients)
         gradients.detach()  # a zero_grad of the caller must not reach what is on the network
         handover = self._communication.hand_over(self.steps_done + 1, gradients.buffer)
-        self._under_way.append((self._free.popleft(), handover))
+        self._under_way.append(_UnderWay(self._free.popleft(), handover, scheduled(self._optimizer)))
         if self.steps_done < self.warmup_steps:
             waits += self._apply_oldest()
         return waits.within(perf_counter() - started, loss=loss)
@@ -104,18 +117,19 @@ class PipeSGD(WorkerMethod):
 
     def abort(self) -> None:
         """Close without sending what is still queued; peers that wait for it run into their timeout."""
-        for _, handover in self._under_way:
-            handover.result.cancel()
+        for each in self._under_way:
+            each.handover.result.cancel()
         self.close()
 
     def _apply_oldest(self) -> StepRecord:
         """Wait for the oldest gradient under way and update the weights with it."""
-        gradients, handover = self._under_way[0]
+        oldest = self._under_way[0]
         started = perf_counter()
-        accounting = self._communication.wait(handover)
+        accounting = self._communication.wait(oldest.handover)
         wait_s = perf_counter() - started
         self._under_way.popleft()
-        self._free.append(gradients)
-        gradients.attach()
-        self._optimizer.step()
+        self._free.append(oldest.gradients)
+        oldest.gradients.attach()
+        with in_force(oldest.scheduled, self._optimizer):
+            self._optimizer.step()
         return StepRecord.of_wait(wait_s, accounting)
