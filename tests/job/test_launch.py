@@ -72,6 +72,12 @@ def test_the_same_seed_gives_the_same_weights_and_another_other_ones(small: JobO
     assert weights(1) != weights(2)
 
 
+def test_a_pipeline_of_one_is_synchronous_bit_for_bit(small: JobOptions) -> None:
+    runs = parse_runs("sync:quantize:8,pipe:quantize:8")
+    sync, pipe = run_local(replace(small, runs=runs, pipeline=1), ignore)
+    assert pipe.weights_sha256 == sync.weights_sha256
+
+
 def test_a_pipeline_that_only_warms_up_is_synchronous(small: JobOptions) -> None:
     sync, pipe = run_local(replace(small, runs=parse_runs("sync,pipe"), warmup_epochs=1), ignore)
     assert sync.weights_sha256 == pipe.weights_sha256
