@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gradwire.errors import FrameError
 from gradwire.wire import (
+    AVERAGE,
     HEADER_NBYTES,
     MAX_FRAME_NBYTES,
     Expected,
@@ -57,7 +58,7 @@ def with_header(frame: torch.Tensor, offset: int, value: bytes) -> torch.Tensor:
     return torch.cat((torch.tensor(list(header), dtype=torch.uint8), frame[HEADER_NBYTES:]))
 
 
-@given(st.builds(Header, st.integers(0, 255), U32, U32, U32, U32, U32))
+@given(st.builds(Header, st.integers(0, 255), U32, U32, U32, U32, U32, st.sampled_from([0, AVERAGE])))
 def test_every_header_is_read_as_it_was_written(header: Header) -> None:
     packed = header.pack()
     assert len(packed) == HEADER_NBYTES
@@ -117,7 +118,11 @@ def test_any_shorter_frame_is_truncated(nbytes: int) -> None:
     [
         (with_header(sealed(), 0, b"HTTP"), r"not a gradwire frame: it begins with b'HTTP'"),
         (with_header(sealed(), 4, b"\x02"), r"version 2, but this gradwire reads version 1"),
-        (with_header(sealed(), 6, b"\x01\x00"), r"flags 0x0001"),
+        (with_header(sealed(), 6, b"\x02\x00"), r"flags 0x0002, but version 1 knows 0x0001 only"),
+        (
+            sealed(flags=AVERAGE),
+            r"part of an average, but a sum is expected; give all ranks the same average=",
+        ),
         (sealed(codec_id=2), r"codec differs: bf16 came, but errbound is expected"),
         (sealed(codec_id=200), r"codec differs: number 200 came, but errbound is expected"),
         (sealed(fingerprint=1), r"parameters of the codec errbound differ: .* 0x00000001 came"),

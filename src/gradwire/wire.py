@@ -23,9 +23,10 @@ HEADER_NBYTES = 32
 MAX_FRAME_NBYTES = 1 << 25
 """No frame is larger. Receivers offer this much, since some transports abort the process on a message too
 large."""
+AVERAGE = 0x0001
+"""The flag of frames whose sum will be divided by the number of ranks, which they do not show."""
 
 _FIELDS = struct.Struct("<4sBBHIIIII")
-_NO_FLAGS = 0
 _NO_NAMES: Mapping[int, str] = {}
 _CHECKSUM = struct.Struct("<I")
 
@@ -38,7 +39,7 @@ def frame_memory(nbytes: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a frame says about its payload: unsigned 32-bit numbers, and ``codec_id``, a byte."""
+    """What a frame says about its payload: unsigned 32-bit numbers, ``codec_id``, a byte, and ``flags``."""
 
     codec_id: int
     count: int
@@ -46,11 +47,12 @@ class Header:
     sequence: int
     fingerprint: int
     payload_crc32c: int
+    flags: int = 0
 
     def pack(self) -> bytes:
         """Return the 32 bytes of the header, its own checksum included."""
         numbers = (self.count, self.payload_nbytes, self.sequence, self.fingerprint, self.payload_crc32c)
-        fields = _FIELDS.pack(MAGIC, VERSION, self.codec_id, _NO_FLAGS, *numbers)
+        fields = _FIELDS.pack(MAGIC, VERSION, self.codec_id, self.flags, *numbers)
         return fields + _CHECKSUM.pack(_crc32c(fields))
 
     @classmethod
@@ -66,9 +68,11 @@ class Header:
         (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
         if checksum != _crc32c(data[: _FIELDS.size]):
             raise FrameError("the header's checksum is wrong: the header was altered on the way")
-        if flags != _NO_FLAGS:
-            raise FrameError(f"the frame has flags {flags:#06x}, but version {VERSION} knows none")
-        return cls(codec_id, *numbers)
+        if flags & ~AVERAGE:
+            raise FrameError(
+                f"the frame has flags {flags:#06x}, but version {VERSION} knows {AVERAGE:#06x} only"
+            )
+        return replace(cls(codec_id, *numbers), flags=flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +84,22 @@ class Expected:
     count: int
     max_payload_nbytes: int
     sequence: int
+    flags: int = 0
 
 
 def seal_frame(
-    frame: torch.Tensor, payload_nbytes: int, *, codec_id: int, fingerprint: int, count: int, sequence: int
+    frame: torch.Tensor,
+    payload_nbytes: int,
+    *,
+    codec_id: int,
+    fingerprint: int,
+    count: int,
+    sequence: int,
+    flags: int = 0,
 ) -> torch.Tensor:
     """Write the header before the payload that already lies in ``frame[32:]``; return the frame, a view."""
     payload = frame[HEADER_NBYTES : HEADER_NBYTES + payload_nbytes]
-    header = Header(codec_id, count, payload_nbytes, sequence, fingerprint, _native.crc32c(payload))
+    header = Header(codec_id, count, payload_nbytes, sequence, fingerprint, _native.crc32c(payload), flags)
     return _write(frame, header)
 
 
@@ -109,6 +121,11 @@ def open_frame(
     """
     header = Header.unpack(_head(frame))
     _check_codec(header, expected, codec_names)
+    if header.flags != expected.flags:
+        came, wanted = ("an average" if it.flags & AVERAGE else "a sum" for it in (header, expected))
+        raise FrameError(
+            f"the frame is part of {came}, but {wanted} is expected; give all ranks the same average="
+        )
     if header.sequence != expected.sequence:
         raise FrameError(
             f"out of order: frame {header.sequence} came where frame {expected.sequence} is due, "

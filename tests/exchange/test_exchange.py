@@ -298,6 +298,16 @@ def test_ranks_with_different_codecs_learn_both_names(run_ranks: RunRanks) -> No
     )
 
 
+@pytest.mark.parametrize("algorithm", sorted(collectives.TABLE))
+def test_ranks_that_disagree_on_the_average_all_learn_it(run_ranks: RunRanks, algorithm: str) -> None:
+    def rank(link: Link) -> None:
+        Exchange(link, Plan(algorithm=algorithm)).all_reduce(torch.ones(100), average=link.rank != 1)
+
+    errors = run_ranks(3, rank, timeout_s=2.0, errors="return")
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    assert any("give all ranks the same average=" in str(error) for error in errors)
+
+
 def test_after_a_failure_an_exchange_says_so() -> None:
     links = loopback(2, timeout_s=0.05)
     exchange = Exchange(links[0], Plan())

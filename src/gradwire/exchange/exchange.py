@@ -18,6 +18,7 @@ from gradwire.exchange.itinerary import Action, itinerary
 from gradwire.exchange.walk import AHEAD, Resources, Walk
 from gradwire.links.base import Link
 from gradwire.plan import Plan
+from gradwire.wire import AVERAGE
 
 _HALVES = ("reduce", "broadcast", "schedule")
 
@@ -56,7 +57,7 @@ class Exchange:
         Where the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
         exact one. Raises ``TensorError`` before anything is sent, and ``ExchangeError``.
         """
-        accounting = self._walk("schedule", tensor, self.plan.codec)
+        accounting = self._walk("schedule", tensor, self.plan.codec, AVERAGE if average else 0)
         if average:
             tensor.detach().div_(self.link.world)
         return accounting
@@ -79,24 +80,24 @@ class Exchange:
         """Close the link."""
         self.link.close()
 
-    def _walk(self, half: str, tensor: torch.Tensor, codec: Codec) -> Accounting:
+    def _walk(self, half: str, tensor: torch.Tensor, codec: Codec, flags: int = 0) -> Accounting:
         check_chunk(tensor, "tensor")
         if not self._at_work.acquire(blocking=False):
             raise ExchangeError(
                 f"rank {self.link.rank}: another thread is using this exchange; it serves one at a time"
             )
         try:
-            return self._walk_alone(half, tensor, codec)
+            return self._walk_alone(half, tensor, codec, flags)
         finally:
             self._at_work.release()
 
-    def _walk_alone(self, half: str, tensor: torch.Tensor, codec: Codec) -> Accounting:
+    def _walk_alone(self, half: str, tensor: torch.Tensor, codec: Codec, flags: int) -> Accounting:
         if self._failure is not None:
             raise ExchangeError(f"this exchange failed before; make a new one ({self._failure})")
         start = time.perf_counter()
         way = (self.plan.algorithm, half, self.link.rank, self.link.world)
         actions = _itinerary(*way, tensor.numel(), self._segment_count)
-        walk = Walk(self._resources(codec), tensor.detach(), actions)
+        walk = Walk(self._resources(codec, flags), tensor.detach(), actions)
         try:
             accounting = walk.run()
         except BaseException as error:
@@ -108,10 +109,10 @@ class Exchange:
         accounting.total_s = time.perf_counter() - start
         return accounting
 
-    def _resources(self, codec: Codec) -> Resources:
+    def _resources(self, codec: Codec, flags: int) -> Resources:
         if codec not in self._framers:
             self._framers[codec] = Framer(codec, self._segment_count)
-        return Resources(self.link, self._framers[codec], self._incoming, self._sent, self._received)
+        return Resources(self.link, self._framers[codec], self._incoming, self._sent, self._received, flags)
 
     def _describe(self, half: str, action: Action | None, error: BaseException) -> str:
         reason = str(error) or type(error).__name__

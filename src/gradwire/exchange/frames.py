@@ -69,7 +69,7 @@ class Framer:
         self._fingerprint = codec.fingerprint
         self._outgoing = Buffers(HEADER_NBYTES + codec.max_nbytes(segment_count))
 
-    def encode(self, x: torch.Tensor, sequence: int) -> Outgoing:
+    def encode(self, x: torch.Tensor, sequence: int, flags: int = 0) -> Outgoing:
         """Encode ``x`` straight into a frame."""
         buffer = self._outgoing.take()
         payload = self.codec.encode(x, out=buffer[HEADER_NBYTES:])
@@ -80,13 +80,14 @@ class Framer:
             fingerprint=self._fingerprint,
             count=x.numel(),
             sequence=sequence,
+            flags=flags,
         )
         return Outgoing(frame, buffer, self._outgoing, sequence)
 
-    def open(self, frame: torch.Tensor, count: int, sequence: int) -> torch.Tensor:
+    def open(self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0) -> torch.Tensor:
         """Return the payload of a frame that came in. Raises ``FrameError``."""
         expected = Expected(
-            self.codec.wire_id, self._fingerprint, count, self.codec.max_nbytes(count), sequence
+            self.codec.wire_id, self._fingerprint, count, self.codec.max_nbytes(count), sequence, flags
         )
         return open_frame(frame, expected, _CODEC_NAMES)
 

@@ -23,13 +23,14 @@ AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What an exchange lends to its walks: everything that outlives one of them."""
+    """What an exchange lends to its walks: what outlives one of them, and the flags of its frames."""
 
     link: Link
     framer: Framer
     incoming: Buffers
     sent: Sequences
     received: Sequences
+    flags: int
 
 
 class Walk:
@@ -95,7 +96,7 @@ class Walk:
         elements = self._elements(action)
         sequence = self._own.received.take(action.peer)
         with self._clock("decode_s"):
-            payload = self._own.framer.open(frame, elements.numel(), sequence)
+            payload = self._own.framer.open(frame, elements.numel(), sequence, self._own.flags)
             if action.do is Do.ADD:
                 self._own.framer.codec.decode_add(payload, elements)
             else:
@@ -110,7 +111,8 @@ class Walk:
 
     def _encode(self, action: Action) -> Outgoing:
         with self._clock("encode_s"):
-            return self._own.framer.encode(self._elements(action), self._own.sent.take(action.peer))
+            sequence = self._own.sent.take(action.peer)
+            return self._own.framer.encode(self._elements(action), sequence, self._own.flags)
 
     def _isend(self, action: Action, outgoing: Outgoing) -> None:
         while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
