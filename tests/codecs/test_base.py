@@ -99,3 +99,17 @@ def test_a_view_that_only_claims_to_be_negated_is_refused() -> None:
 def test_what_is_no_text_is_no_spec(spec: object) -> None:
     with pytest.raises(SpecError, match="a spec is a text like"):
         parse(spec)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spec", ONE_OF_EACH)
+def test_adding_keeps_subnormals_where_the_caller_flushes_them(spec: str) -> None:
+    codec, x = parse(spec), torch.tensor([1e-39, -3e-40, 2e-38, 0.0])
+    payload = codec.encode(x)
+    kept, flushed = torch.full((4,), 1e-40), torch.full((4,), 1e-40)
+    codec.decode_add(payload, kept)
+    assert torch.set_flush_denormal(True)
+    try:
+        codec.decode_add(payload, flushed)
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(flushed.view(torch.int32), kept.view(torch.int32))

@@ -119,10 +119,10 @@ class Codec(ABC):
 
         This is the definition; codecs with compiled kernels do the same without the intermediate chunk.
         """
-        decoded = torch.empty_like(acc)
-        self._decode(payload, decoded)
-        with torch.inference_mode():  # where tensors of inference may be changed, too
-            acc += decoded
+        decoded = torch.empty(4 * acc.numel(), dtype=torch.uint8, device="cpu")
+        self._decode(payload, decoded.view(torch.float32))
+        # acc += decoded, even where the caller's thread flushes subnormals: the format that keeps 32 bits.
+        _native.decode_add("pack", decoded, acc, (32,))
 
 
 def check_chunk(x: torch.Tensor, what: str) -> None:
