@@ -15,9 +15,9 @@ from gradwire.links import Link, Port, ThrottledLink, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 
 RunRanks = Callable[..., list[Any]]
-RATE = 20e6  # bytes per second: 1 MB takes 50 ms
+RATE = 5e6  # bytes per second: 1 MB takes 200 ms, long beside what a busy machine adds
 MEGABYTE = 1_000_000
-SLACK_S = 0.05  # what a busy machine may add, in the best of some attempts
+SLACK_S = 0.08  # what a busy machine may add, in the best of some attempts
 
 
 def throttled(world: int, rate: float | None = RATE, latency_s: float = 0.0) -> list[Link]:
@@ -38,7 +38,7 @@ def check_took(
         run_ranks(len(links), fn, links=links)
         seconds = time.monotonic() - started
         assert seconds >= closed_form
-        if seconds < 1.1 * closed_form + SLACK_S:
+        if seconds < 1.15 * closed_form + SLACK_S:
             return
         time.sleep(0.2 * attempt)
     pytest.fail(f"took {seconds:.3f} s, but the closed form is {closed_form:.3f} s")
@@ -67,7 +67,7 @@ def test_latency_comes_on_top_once_for_frames_in_a_row(run_ranks: RunRanks) -> N
             for receiving in receivings:
                 receiving.wait()
 
-    check_took(run_ranks, lambda: throttled(2, latency_s=0.04), rank, 3 * MEGABYTE / RATE + 0.04)
+    check_took(run_ranks, lambda: throttled(2, latency_s=0.3), rank, 3 * MEGABYTE / RATE + 0.3)
 
 
 def test_both_directions_run_at_once(run_ranks: RunRanks) -> None:
@@ -113,12 +113,12 @@ def test_links_that_share_a_port_share_its_rate(run_ranks: RunRanks) -> None:
     check_took(run_ranks, make_links, rank, 2 * MEGABYTE / RATE)
 
 
-@pytest.mark.parametrize("world", [2, 4, 6])
+@pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("algorithm", sorted(TABLE))
 def test_an_exchange_takes_what_its_card_says(run_ranks: RunRanks, algorithm: str, world: int) -> None:
     """The star grows with the ranks, the ring hardly: the bytes of the busiest rank over the rate."""
     n = 24 * SEGMENT_UNIT_NBYTES
-    rate = 5e6  # a segment takes 3 ms, long beside the time that threads take to change
+    rate = 2e6  # a segment takes 8 ms, long beside the time that threads take to change
     plan = Plan(Identity(), algorithm, SEGMENT_UNIT_NBYTES)
     closed_form = TABLE[algorithm].nbytes(world, n) / rate
     if (
