@@ -89,7 +89,8 @@ def all_reduce(
         For a tensor that cannot be exchanged; nothing has been sent and nothing changed.
     ExchangeError
         When ``torch.distributed`` is not initialised, this rank is not in the group or another thread is
-        using it, and when a peer fails or disagrees; the tensor is then partly summed.
+        using it, and when a peer fails or disagrees; the tensor is then partly summed. Ranks that go on
+        meet at a barrier of their own first, so that all of them begin the next call together.
     """
     _check(tensor)
     chosen = parse(codec) if isinstance(codec, str) else codec
