@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
@@ -41,14 +42,18 @@ def available_targets() -> list[str]:
 
 
 def target() -> str:
-    """Return the target in force: the fastest of this machine, or what ``GRADWIRE_TARGET`` asks for."""
+    """Return the target in force: the fastest of this machine, or what ``GRADWIRE_TARGET`` asks for.
+
+    Raises ``SpecError``, like every function here that runs a kernel, where the machine does not have it.
+    """
+    _obey_environment()
     return _core.target()
 
 
 @contextmanager
 def use_target(name: str) -> Iterator[None]:
     """Force a target within a ``with`` block, for the whole process. Raises ``SpecError``."""
-    before = _core.target()
+    before = target()
     _select(name, "use_target")
     try:
         yield
@@ -73,6 +78,7 @@ def max_nbytes(name: str, n: int, params: tuple[int, ...]) -> int:
 
 def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
     """Encode ``x`` into ``out``, which holds ``max_nbytes``; return the bytes used."""
+    _obey_environment()
     return _core.encode(name, x.data_ptr(), x.numel(), out.data_ptr(), *_three(params), threads())
 
 
@@ -88,10 +94,12 @@ def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tupl
 
 def crc32c(data: torch.Tensor, seed: int = 0) -> int:
     """Return the CRC32C (Castagnoli) of a 1-D uint8 tensor, continuing from ``seed``."""
+    _obey_environment()
     return _core.crc32c(data.data_ptr(), data.numel(), seed)
 
 
 def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool) -> None:
+    _obey_environment()
     reason = _core.decode(
         name,
         payload.data_ptr(),
@@ -121,6 +129,9 @@ def _select(name: str, source: str) -> None:
         )
 
 
-_forced = os.environ.get("GRADWIRE_TARGET")
-if _forced:
-    _select(_forced, "GRADWIRE_TARGET")
+@cache
+def _obey_environment() -> None:
+    """Select what ``GRADWIRE_TARGET`` names, once; not at import, which would end in a traceback."""
+    forced = os.environ.get("GRADWIRE_TARGET")
+    if forced:
+        _select(forced, "GRADWIRE_TARGET")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from gradwire import _native
 from gradwire.codecs import parse
 from gradwire.collectives import TABLE
 from gradwire.errors import JobError
@@ -93,6 +94,8 @@ def check(options: JobOptions) -> None:
     parse_rate(options.link)
     for run in options.runs:
         options.plan(run)
+    _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
+    _native.threads()
     _check_batch(options)
     _check_extras(options)
     check_writable(options.out)
