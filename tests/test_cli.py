@@ -71,10 +71,21 @@ def test_every_codec_has_a_line_that_fits(capsys: pytest.CaptureFixture[str]) ->
         ("train --pipeline 0", "--pipeline must be 1 to 16"),
         ("train --warmup-epochs 99", "--warmup-epochs must be 0 to 8"),
         ("train --max-steps 0", "--max-steps must be 1"),
-        ("train --timeout 0", "--timeout must be a number above 0"),
+        ("train --timeout 0", "--timeout must be 1 to 86400"),
+        ("train --timeout 1e300", "--timeout must be 1 to 86400"),
+        ("train --timeout nan", "--timeout must be 1 to 86400, but is nan"),
+        ("train --link 0.0000001bit", "--link must be 1kbit to 1000gbit"),
         ("train --out file/below", "--out file/below cannot be written"),
         ("train --compare --method sync", "--compare chooses the methods itself"),
         ("train --runs sync,pipe --codec fp16", "--runs names methods and codecs"),
+        ("train --codec=", "but this spec is ''"),
+        ("train --compare --codec=", "but this spec is ''"),
+        ("train --out=", "name a folder"),
+        ("train --data-dir=", "name a folder"),
+        ("train --data-dir file", "--data is digits, which needs no files"),
+        ("train --out full", "record.json in it is a folder"),
+        ("train --out dangling", "--out dangling cannot be written"),
+        (f"train --out {'a' * 300}", "File name too long; name another folder"),
         ("train --runs async:fp16", "a run is written METHOD:CODEC"),
         ("train --runs sync,sync", "comes twice"),
         ("train --data mnist --data-dir nowhere", "MNIST is not complete in nowhere"),
@@ -88,6 +99,8 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, reason: str
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "full" / "record.json").mkdir(parents=True)
+    (tmp_path / "dangling").symlink_to("nowhere")
     make_damaged(tmp_path / "damaged")
     before = sorted(tmp_path.rglob("*"))
     assert main(words.split()) == 2
@@ -116,6 +129,51 @@ def test_an_interrupt_has_its_own(
     monkeypatch.setattr("gradwire.cli.train.perform_job", interrupted)
     assert main(["train"]) == 130
     assert capsys.readouterr().err == "gradwire: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "printed"),
+    [
+        (SystemExit(143), 143, "gradwire: ended by SIGTERM; nothing was written\n"),
+        (SystemExit(129), 129, "gradwire: ended by SIGHUP; nothing was written\n"),
+        (OSError(28, "No space left on device"), 2, "No space left on device\n"),
+    ],
+)
+def test_what_ends_a_job_is_told(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    code: int,
+    printed: str,
+) -> None:
+    def ended(_options: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("gradwire.cli.train.perform_job", ended)
+    assert main(["train"]) == code
+    told = capsys.readouterr().err
+    assert told.endswith(printed)
+    assert told.count("\n") == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("words", [["codecs"], ["train", "--epochs", "2", "--workers", "1", "--out", "out"]])
+def test_a_reader_who_leaves_ends_it_in_silence(tmp_path: Path, words: list[str]) -> None:
+    command = [sys.executable, "-m", "gradwire", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, b"")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.processes
+def test_standard_output_may_be_closed() -> None:
+    words = ["sh", "-c", '"$0" -m gradwire codecs >&-', sys.executable]
+    done = subprocess.run(words, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.processes

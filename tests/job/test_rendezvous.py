@@ -18,6 +18,7 @@ from gradwire.job.options import JobOptions
 from gradwire.job.rendezvous import (
     check_same_options,
     is_launched,
+    join_launched,
     join_store,
     launched_rank,
     launched_workers,
@@ -101,6 +102,31 @@ def test_nobody_there_is_one_sentence_within_the_timeout(
     assert len(lines) == 1, lines
     assert lines[0].startswith(f"gradwire: {reason}")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", [{"RANK": "1"}, {"RANK": "0", "WORLD_SIZE": "2"}])
+def test_a_rank_that_is_told_only_half_does_not_train_alone(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str]
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(JobError, match=r"MASTER_ADDR is not set; start with torchrun, or unset RANK"):
+        launched_workers(has_server=False, asked=None)
+
+
+def test_an_address_alone_is_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert launched_workers(has_server=False, asked=None) is None
+
+
+def test_a_stranger_at_the_port_who_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.job.rendezvous.SLACK_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        launch(monkeypatch, 1, 2, stranger.getsockname()[1])
+        started = time.monotonic()
+        with pytest.raises(JobError, match=r"rank 1 of 2 could not meet .* did not answer within 1 s; check"):
+            join_launched(1)
+        assert time.monotonic() - started < 8
 
 
 @pytest.mark.processes

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from gradwire.job.events import RunResult
@@ -24,3 +26,19 @@ def test_the_table_fits_a_terminal_of_80_columns(
     assert any(line.split()[:3] == ["PS-Sync", "87.50", "800.0"] for line in lines)
     assert any("Pipe-SGD + quantize:8" in line for line in lines)
     assert max(len(line.rstrip()) for line in lines) <= 80
+
+
+def test_a_narrow_terminal_folds_the_names_and_drops_nothing(
+    options: JobOptions,
+    results: tuple[RunResult, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_report(options, results)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 60
+    names = "".join(re.sub(r"\s+[\d.-].*", "", line.strip()).replace(" ", "") for line in lines)
+    assert "".join(result.run.label.replace(" ", "") for result in results) in names

@@ -44,3 +44,7 @@ def test_mistakes_are_named(text: str, reason: str) -> None:
 def test_an_unknown_method_is_named() -> None:
     with pytest.raises(SpecError, match="'async' came"):
         make_run("async")
+
+
+def test_without_compression_nothing_is_compared_twice() -> None:
+    assert comparison("identity") == (PS_SYNC, D_SYNC, Run("pipe"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
+from typing import TextIO
 
 from gradwire.cli import codecs, train
 from gradwire.cli.parser import EXIT_MISTAKE, Parser
@@ -14,6 +17,10 @@ from gradwire.job.machine import version
 
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
+EXIT_CLOSED = 128 + signal.SIGPIPE
+EXIT_BY_RICH = 1
+"""With which rich leaves when standard output's reader is gone."""
+EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)})
 
 COMMANDS: MappingProxyType[str, tuple[str, Callable[[Sequence[str]], None]]] = MappingProxyType(
     {
@@ -28,24 +35,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``gradwire`` and return its exit code.
 
     0: done. 2: the user can mend it, one sentence on standard error says how. 130: interrupted. 1: a bug of
-    gradwire, with its traceback.
+    gradwire, with its traceback. 128 + n: ended by signal n, 141 when standard output's reader is gone.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None where it is closed
     try:
         _dispatch(words)
+        sys.stdout.flush()
     except GradwireError as error:
         sys.stderr.write(f"gradwire: {error}\n")
         return EXIT_MISTAKE
     except KeyboardInterrupt:
         sys.stderr.write("gradwire: interrupted\n")
         return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return _closed()
+    except OSError as error:
+        sys.stderr.write(f"gradwire: the system refused: {error}\n")
+        return EXIT_MISTAKE
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else EXIT_BUG
+        return _left(leaving.code)
     except Exception:
         traceback.print_exc()
         sys.stderr.write("gradwire: this is a bug; please report it with the lines above\n")
         return EXIT_BUG
     return 0
+
+
+def _left(code: object) -> int:
+    if not isinstance(code, int):
+        return EXIT_BUG
+    if code == EXIT_BY_RICH:
+        return _closed()
+    if code in EXITS_BY_SIGNAL:
+        sys.stderr.write(f"gradwire: ended by {EXITS_BY_SIGNAL[code].name}; nothing was written\n")
+    return code
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def _closed() -> int:
+    """Be silent, as a program is that SIGPIPE ends; Python would still try to flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_CLOSED
 
 
 def _dispatch(words: Sequence[str]) -> None:

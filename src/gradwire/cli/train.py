@@ -16,7 +16,7 @@ from gradwire.job.models import MODELS
 from gradwire.job.options import EPOCHS, JobOptions
 from gradwire.job.perform import perform_job
 from gradwire.job.rendezvous import launched_workers
-from gradwire.job.runs import METHODS, Run, comparison, make_run, parse_runs
+from gradwire.job.runs import METHODS, UNCOMPRESSED, Run, comparison, make_run, parse_runs
 
 SUMMARY = "train a model with several workers; compare methods and codecs"
 COMPARED_CODEC = "quantize:8"
@@ -53,7 +53,9 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (default digits)"
     )
-    group.add_argument("--data-dir", type=Path, metavar="DIR", help="of IDX files ($GRADWIRE_DATA, download)")
+    group.add_argument(
+        "--data-dir", type=_folder, metavar="DIR", help="of IDX files ($GRADWIRE_DATA, download)"
+    )
     group.add_argument("--model", metavar="NAME", default="mlp", help=f"{', '.join(MODELS)} (default mlp)")
 
 
@@ -81,8 +83,15 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         "--segment", type=int, default=segment, metavar="BYTES", help=f"of a frame ({segment})"
     )
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
-    group.add_argument("--out", type=Path, metavar="DIR", help="folder of the results (runs/DATA-TIME)")
+    group.add_argument("--out", type=_folder, metavar="DIR", help="folder of the results (runs/DATA-TIME)")
     group.add_argument("-h", "--help", action="help", help="show this text")
+
+
+def _folder(text: str) -> Path:
+    """Refuse the empty name, which is an unset variable of a script and not the folder we are in."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a folder ('.' is this one)")
+    return Path(text)
 
 
 def _options(words: argparse.Namespace) -> JobOptions:
@@ -118,11 +127,12 @@ def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
 
 def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
     if words.runs is not None:
-        if words.compare or words.method or words.codec:
+        if words.compare or words.method or words.codec is not None:
             raise SpecError("--runs names methods and codecs: leave out --compare, --method and --codec")
         return parse_runs(words.runs)
     if words.compare:
         if words.method:
             raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
-        return comparison(words.codec or COMPARED_CODEC)
-    return (make_run(words.method or "pipe", words.codec or "identity"),)
+        return comparison(COMPARED_CODEC if words.codec is None else words.codec)
+    codec = UNCOMPRESSED if words.codec is None else words.codec
+    return (make_run(words.method or "pipe", codec),)

@@ -13,7 +13,7 @@ from gradwire import _native
 from gradwire.codecs import parse
 from gradwire.collectives import TABLE
 from gradwire.errors import JobError
-from gradwire.job.data import DATASETS, Dataset
+from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
 from gradwire.links.rate import parse_rate
@@ -21,6 +21,13 @@ from gradwire.plan import Plan
 
 EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 """Epochs after which the models of this job have learnt the data set."""
+
+
+FILES = ("record.json", "training.png")
+"""What a job leaves in its folder."""
+
+SLOWEST, FASTEST = 10**3, 10**12
+"""Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,9 @@ def check(options: JobOptions) -> None:
     if options.max_steps is not None:
         _within("--max-steps", options.max_steps, 1, 10_000_000)
     _above_zero("--lr", options.lr)
-    _above_zero("--timeout", options.timeout_s)
-    parse_rate(options.link)
+    _within("--timeout", options.timeout_s, 1, 86_400)
+    _check_link(options)
+    _check_data_folder(options)
     for run in options.runs:
         options.plan(run)
     _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
@@ -112,17 +120,34 @@ def check_data(options: JobOptions, dataset: Dataset) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """Raise ``JobError`` unless the folder ``out`` can be made or written to; leave no trace."""
+    """Raise ``JobError`` unless the folder ``out`` and ``FILES`` in it can be written; leave no trace."""
     place = out
-    while not place.exists() and place != place.parent:
-        place = place.parent
     try:
+        while not (place.is_symlink() or place.exists()) and place != place.parent:
+            place = place.parent
         with tempfile.TemporaryDirectory(prefix=".gradwire-", dir=place):
             pass
     except OSError as error:
         raise JobError(
             f"--out {out} cannot be written: {place}: {error.strerror or error}; name another folder"
         ) from error
+    for name in FILES:
+        if (out / name).is_dir():
+            raise JobError(f"--out {out} cannot be written: {name} in it is a folder; name another folder")
+
+
+def _check_link(options: JobOptions) -> None:
+    rate = parse_rate(options.link)
+    if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
+        raise JobError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {options.link}")
+
+
+def _check_data_folder(options: JobOptions) -> None:
+    if options.data not in SOURCES and options.data_folder is not None:
+        raise JobError(
+            f"--data-dir is for {' and '.join(SOURCES)}, but --data is {options.data}, which needs no files; "
+            "leave one of them out"
+        )
 
 
 def _check_batch(options: JobOptions) -> None:
@@ -152,7 +177,7 @@ def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
         raise JobError(f"{option} is one of {', '.join(choices)}, but {value!r} came")
 
 
-def _within(option: str, value: int, low: int, high: int) -> None:
+def _within(option: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
         raise JobError(f"{option} must be {low} to {high}, but is {value}")
 

@@ -10,7 +10,7 @@ from gradwire.job.display import make_display
 from gradwire.job.events import RunResult
 from gradwire.job.joined import run_joined
 from gradwire.job.launch import run_local
-from gradwire.job.options import JobOptions, check, check_data
+from gradwire.job.options import FILES, JobOptions, check, check_data
 from gradwire.job.plot import draw
 from gradwire.job.record import make_record, to_json, write_files
 from gradwire.job.rendezvous import is_launched, launched_rank
@@ -31,8 +31,8 @@ def perform_job(options: JobOptions) -> Path | None:
         run_joined(options, dataset, lambda _event: None)
         return None
     results = _perform(options, dataset)
-    files = {"record.json": to_json(make_record(options, results)), "training.png": draw(options, results)}
-    write_files(options.out, files)
+    contents = (to_json(make_record(options, results)), draw(options, results))
+    write_files(options.out, dict(zip(FILES, contents, strict=True)))
     print_report(options, results)
     return options.out
 

@@ -11,6 +11,8 @@ import os
 import socket
 from dataclasses import asdict
 from datetime import timedelta
+from queue import Empty, SimpleQueue
+from threading import Thread
 from time import monotonic, sleep
 from typing import cast
 
@@ -21,6 +23,8 @@ from gradwire.errors import JobError
 from gradwire.job.options import JobOptions
 
 LOCAL = "127.0.0.1"
+SLACK_S = 5.0
+"""What torch may take beyond its timeout before we stop to listen to it."""
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
@@ -40,13 +44,17 @@ def launched_rank() -> tuple[int, int]:
 def launched_workers(has_server: bool, asked: int | None) -> int | None:
     """Return the workers of the job that torchrun has started, None where it has not. Raises ``JobError``."""
     if not is_launched():
+        _refuse_half_launched()
         return None
     world = launched_rank()[1]
     workers = world - has_server
     if workers < 1 or asked not in (None, workers):
         wanted = "at least 1 worker" if asked is None else f"{asked} workers"
         server = " and a server" if has_server else ""
-        raise JobError(f"the job wants {wanted}{server}, but {world} processes were started")
+        raise JobError(
+            f"the job wants {wanted}{server}, but {world} processes were started; leave out "
+            "--workers, or start as many"
+        )
     return workers
 
 
@@ -67,14 +75,14 @@ def join_launched(timeout_s: float) -> Store:
     host, port = os.environ["MASTER_ADDR"], _whole("MASTER_PORT")
     if rank > 0:
         _reach(host, port, timeout_s, rank)
-    try:
-        store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    answer = _meet(rank, world, timeout_s)
+    if isinstance(answer, Exception):
+        reason = str(answer).splitlines()[0].rstrip(".")
         raise JobError(
-            f"rank {rank} of {world} could not meet the others at {host}:{port}: {reason}"
-        ) from error
-    return cast(Store, store)
+            f"rank {rank} of {world} could not meet the others at {host}:{port}: {reason}; check MASTER_ADDR "
+            "and MASTER_PORT, and that all ranks were started"
+        ) from answer
+    return answer
 
 
 def check_same_options(store: Store, rank: int, options: JobOptions) -> None:
@@ -107,6 +115,35 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
                     "check MASTER_ADDR, MASTER_PORT and the firewall"
                 ) from error
             sleep(0.2)
+
+
+def _meet(rank: int, world: int, timeout_s: float) -> Store | Exception:
+    """Return torch's store, or why there is none, in time: torch waits for ever for a silent stranger."""
+    answers: SimpleQueue[Store | Exception] = SimpleQueue()
+
+    def meet() -> None:
+        try:
+            store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
+            answers.put(cast(Store, store))
+        except (RuntimeError, ValueError) as error:
+            answers.put(error)
+
+    Thread(target=meet, name="gradwire rendezvous", daemon=True).start()
+    try:
+        return answers.get(timeout=timeout_s + SLACK_S)
+    except Empty:
+        return TimeoutError(f"what listens there did not answer within {timeout_s:g} s")
+
+
+def _refuse_half_launched() -> None:
+    """Raise ``JobError`` where only some variables are set: every rank would train a whole job by itself."""
+    given = [variable for variable in VARIABLES if os.environ.get(variable)]
+    if set(given) & {"RANK", "WORLD_SIZE"}:
+        missing = [variable for variable in VARIABLES if variable not in given]
+        raise JobError(
+            f"a rank of many needs {', '.join(VARIABLES)}, but {' and '.join(missing)} is not set; start "
+            f"with torchrun, or unset {' and '.join(given)} for a job on this machine"
+        )
 
 
 def _whole(variable: str) -> int:

@@ -37,7 +37,9 @@ def print_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
         padding=0,
     )
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "run" else "right", no_wrap=column != "run")
+        table.add_column(
+            column, justify="left" if column == "run" else "right", no_wrap=column != "run", overflow="fold"
+        )
     for row in rows(results):
         table.add_row(*row)
     terminal = Console()

@@ -44,8 +44,11 @@ def make_run(method: str, codec: str = UNCOMPRESSED) -> Run:
 
 
 def comparison(codec: str) -> tuple[Run, ...]:
-    """Return the runs of ``--compare``: both baselines, then the codec alone, then with the pipeline."""
-    return (PS_SYNC, D_SYNC, make_run("sync", codec), make_run("pipe", codec))
+    """Return the runs of ``--compare``: both baselines, then the codec alone, then with the pipeline.
+
+    No run comes twice: without compression the codec alone is D-Sync. Raises ``SpecError``.
+    """
+    return tuple(dict.fromkeys((PS_SYNC, D_SYNC, make_run("sync", codec), make_run("pipe", codec))))
 
 
 def parse_runs(text: str) -> tuple[Run, ...]:
