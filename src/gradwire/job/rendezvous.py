@@ -141,7 +141,7 @@ def _refuse_half_launched() -> None:
     if set(given) & {"RANK", "WORLD_SIZE"}:
         missing = [variable for variable in VARIABLES if variable not in given]
         raise JobError(
-            f"a rank of many needs {', '.join(VARIABLES)}, but {' and '.join(missing)} is not set; start "
+            f"a rank of many needs {', '.join(VARIABLES)}, but this one lacks {' and '.join(missing)}; start "
             f"with torchrun, or unset {' and '.join(given)} for a job on this machine"
         )
 
