@@ -1,7 +1,7 @@
 """How the ranks find each other: through the parent's store, or through what ``torchrun`` sets.
 
 Both give a ``torch.distributed`` store. The parent's lives in its memory and is reached over the loopback
-interface, so a job leaves no file behind however it ends.
+interface: no rendezvous file is left behind.
 """
 
 from __future__ import annotations
