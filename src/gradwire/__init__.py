@@ -1,19 +1,33 @@
-"""Lossy gradient codecs with guaranteed bounds in every hop of the all-reduce, for PyTorch."""
+"""Lossy gradient codecs with guaranteed bounds in every hop of the all-reduce, for PyTorch.
 
-from gradwire.api import all_reduce
-from gradwire.codecs import Codec, parse
-from gradwire.exchange import Accounting, Exchange
-from gradwire.links import Link, ProcessGroupLink, loopback
-from gradwire.plan import Plan
+Names are loaded when they are first used: importing torch takes seconds, which neither ``gradwire --help``
+nor a mistyped option should cost.
+"""
 
-__all__ = [
-    "Accounting",
-    "Codec",
-    "Exchange",
-    "Link",
-    "Plan",
-    "ProcessGroupLink",
-    "all_reduce",
-    "loopback",
-    "parse",
-]
+import importlib
+
+_HOMES = {
+    "Accounting": "gradwire.exchange",
+    "Codec": "gradwire.codecs",
+    "Exchange": "gradwire.exchange",
+    "Link": "gradwire.links",
+    "Plan": "gradwire.plan",
+    "ProcessGroupLink": "gradwire.links",
+    "all_reduce": "gradwire.api",
+    "loopback": "gradwire.links",
+    "parse": "gradwire.codecs",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'gradwire' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

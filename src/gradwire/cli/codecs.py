@@ -9,7 +9,6 @@ from types import MappingProxyType
 from gradwire.cli.parser import Parser
 from gradwire.codecs import TABLE, parse
 
-SUMMARY = "list the codecs: spec, size, bound, source"
 SAMPLE = 1 << 16
 
 NOTES = MappingProxyType(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TextIO
 
-from gradwire.cli import codecs, train
 from gradwire.cli.parser import EXIT_MISTAKE, Parser
 from gradwire.errors import GradwireError
-from gradwire.job.machine import version
+from gradwire.version import version
 
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
@@ -22,13 +22,14 @@ EXIT_BY_RICH = 1
 """With which rich leaves when standard output's reader is gone."""
 EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)})
 
-COMMANDS: MappingProxyType[str, tuple[str, Callable[[Sequence[str]], None]]] = MappingProxyType(
+COMMANDS = MappingProxyType(
     {
-        "train": (train.SUMMARY, train.run),
-        "codecs": (codecs.SUMMARY, codecs.run),
+        "train": "train a model with several workers; compare methods and codecs",
+        "codecs": "list the codecs: spec, size, bound, source",
     }
 )
-"""Name -> one line of help, and what takes the rest of the command line."""
+"""Name -> one line of help. The module of the same name beside this one has ``run(arguments)``; it is
+imported when it is asked for, since most of them need torch, whose import takes seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +84,7 @@ def _closed() -> int:
 
 
 def _dispatch(words: Sequence[str]) -> None:
-    lines = "\n".join(f"  {name:<10}{summary}" for name, (summary, _) in COMMANDS.items())
+    lines = "\n".join(f"  {name:<10}{summary}" for name, summary in COMMANDS.items())
     parser = Parser(
         prog="gradwire",
         usage="gradwire COMMAND [options]",
@@ -96,4 +97,4 @@ def _dispatch(words: Sequence[str]) -> None:
     if not words:
         parser.error(f"name a command: {', '.join(COMMANDS)}")
     command = parser.parse_args(words[:1]).command
-    COMMANDS[command][1](words[1:])
+    importlib.import_module(f"gradwire.cli.{command}").run(words[1:])

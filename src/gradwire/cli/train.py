@@ -15,10 +15,9 @@ from gradwire.job.data import DATASETS
 from gradwire.job.models import MODELS
 from gradwire.job.options import EPOCHS, JobOptions
 from gradwire.job.perform import perform_job
-from gradwire.job.rendezvous import launched_workers
 from gradwire.job.runs import METHODS, UNCOMPRESSED, Run, comparison, make_run, parse_runs
+from gradwire.launch.rendezvous import launched_workers
 
-SUMMARY = "train a model with several workers; compare methods and codecs"
 COMPARED_CODEC = "quantize:8"
 
 

@@ -16,7 +16,7 @@ from gradwire.errors import JobError
 from gradwire.job import worker
 from gradwire.job.events import Event, Failed, Finished, Progress, RunDone, RunResult
 from gradwire.job.options import JobOptions
-from gradwire.job.rendezvous import open_store
+from gradwire.launch.rendezvous import open_store
 
 GRACE_S = 1.0
 """How long to listen on after a first failure: the others' reports tell the cause from its echoes."""

@@ -16,8 +16,8 @@ from gradwire.errors import JobError
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
-from gradwire.links.rate import parse_rate
 from gradwire.plan import Plan
+from gradwire.units import parse_rate
 
 EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 """Epochs after which the models of this job have learnt the data set."""

@@ -13,8 +13,8 @@ from gradwire.job.launch import run_local
 from gradwire.job.options import FILES, JobOptions, check, check_data
 from gradwire.job.plot import draw
 from gradwire.job.record import make_record, to_json, write_files
-from gradwire.job.rendezvous import is_launched, launched_rank
 from gradwire.job.report import print_report
+from gradwire.launch.rendezvous import is_launched, launched_rank
 
 
 def perform_job(options: JobOptions) -> Path | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from gradwire.errors import JobError
 from gradwire.job.events import Epoch, RunResult
-from gradwire.job.machine import describe_machine, describe_versions
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import D_SYNC, PS_SYNC, Run
+from gradwire.machine import describe_machine, describe_versions
 
 SCHEMA = "gradwire.train/1"
 """Changes whenever a field changes its name, unit or meaning."""

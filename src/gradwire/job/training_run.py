@@ -21,9 +21,9 @@ from gradwire.job.runs import Run
 from gradwire.job.team import Team
 from gradwire.links.base import Link
 from gradwire.links.process_group import ProcessGroupLink
-from gradwire.links.rate import parse_rate
 from gradwire.links.throttle import Port, ThrottledLink
 from gradwire.training import DSync, PipeSGD, Server, StepRecord, Worker, WorkerMethod
+from gradwire.units import parse_rate
 
 REPORT_EVERY_S = 0.1
 REHEARSALS = 2

@@ -15,11 +15,11 @@ from torch._C._distributed_c10d import Store
 from gradwire.errors import ExchangeError, GradwireError, LinkError
 from gradwire.job.data import Dataset, load
 from gradwire.job.events import Event, Failed, Finished, Progress
-from gradwire.job.machine import cores
 from gradwire.job.options import JobOptions
-from gradwire.job.rendezvous import join_store
 from gradwire.job.team import Team
 from gradwire.job.training_run import Job, Place, perform
+from gradwire.launch.rendezvous import join_store
+from gradwire.machine import cores
 
 
 def perform_all(

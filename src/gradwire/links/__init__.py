@@ -4,7 +4,6 @@ from gradwire.links.base import Link, Receiving, Sending
 from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import LoopbackLink, loopback
 from gradwire.links.process_group import ProcessGroupLink
-from gradwire.links.rate import parse_rate
 from gradwire.links.throttle import Port, ThrottledLink
 
 __all__ = [
@@ -18,5 +17,4 @@ __all__ = [
     "Sending",
     "ThrottledLink",
     "loopback",
-    "parse_rate",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import asdict
+from collections.abc import Mapping
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -20,7 +20,6 @@ from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed expo
 from torch.distributed.rendezvous import rendezvous
 
 from gradwire.errors import JobError
-from gradwire.job.options import JobOptions
 
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
@@ -85,9 +84,9 @@ def join_launched(timeout_s: float) -> Store:
     return answer
 
 
-def check_same_options(store: Store, rank: int, options: JobOptions) -> None:
+def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -> None:
     """Raise ``JobError`` where this rank was started with other options than rank 0."""
-    own = {key: str(value) for key, value in asdict(options).items() if key not in ("out", "data_folder")}
+    own = {key: str(value) for key, value in options.items()}
     if rank == 0:
         store.set("options", json.dumps(own))
         return

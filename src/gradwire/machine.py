@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 
 from gradwire._native import target
+from gradwire.version import version
 
 
 def cores() -> int:
@@ -36,14 +36,6 @@ def describe_versions() -> dict[str, str]:
         "torch": torch.__version__,
         "numpy": np.__version__,
     }
-
-
-def version() -> str:
-    """Return gradwire's version, as installed."""
-    try:
-        return importlib.metadata.version("gradwire")
-    except importlib.metadata.PackageNotFoundError:
-        return "0+source"
 
 
 def _processor() -> str:

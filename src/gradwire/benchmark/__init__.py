@@ -1,0 +1,1 @@
+"""Measure what the network and the exchange really do: line rate, all-reduce."""

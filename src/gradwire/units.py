@@ -1,0 +1,115 @@
+"""Rates, durations and sizes as people write them: ``100mbit``, ``50us``, ``16MB``."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+from gradwire.errors import SpecError
+
+_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_BITS = re.compile(r"([0-9.]+) ?([kmg]?)bit", re.IGNORECASE)
+_BYTES = re.compile(r"([0-9.]+) ?([kMG]?)B(?:ps|/s)")
+_DURATION = re.compile(r"([0-9.]+) ?(ns|us|µs|ms|s)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_SIZE = re.compile(r"([0-9.]+) ?(B|kB|MB|GB|KiB|MiB|GiB)?")
+_NBYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def parse_rate(text: str | None) -> float | None:
+    """Return a rate in bytes per second; None, which is also ``unlimited``, stays None.
+
+    Prefixes are decimal, as with network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit``, bytes
+    ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``); ``mbps`` is refused, because some mean bits by it and
+    some bytes.
+
+    Raises
+    ------
+    SpecError
+        For anything else, and for a rate that is not positive.
+
+    Examples
+    --------
+    >>> parse_rate("100mbit"), parse_rate("12.5MBps"), parse_rate("unlimited")
+    (12500000.0, 12500000.0, None)
+    """
+    if text is None or text == "unlimited":
+        return None
+    for pattern, nbytes in ((_BITS, 1 / 8), (_BYTES, 1.0)):
+        match = pattern.fullmatch(text.strip())
+        if match is not None and (number := _number(match[1])):
+            return number * _PREFIXES[match[2].lower()] * nbytes
+    raise SpecError(f"a rate is written like '100mbit', '12.5MBps' or 'unlimited', but this one is {text!r}")
+
+
+def parse_duration(text: str) -> float:
+    """Return a time in seconds, written with ``ns``, ``us``, ``ms`` or ``s``; 0 may stand alone.
+
+    Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> parse_duration("250ms"), parse_duration("0")
+    (0.25, 0.0)
+    """
+    match = _DURATION.fullmatch(text.strip())
+    number = None if match is None else _number(match[1])
+    if match is not None and number is not None:
+        return number * _SECONDS[match[2]]
+    if text.strip() == "0":
+        return 0.0
+    raise SpecError(f"a time is written like '50us', '0.2ms' or '3s', but this one is {text!r}")
+
+
+def parse_size(text: str) -> int:
+    """Return a whole number of bytes: ``16MB`` is decimal, ``4MiB`` binary, ``65536`` plain bytes.
+
+    Raises ``SpecError``, also for a fraction of a byte.
+
+    Examples
+    --------
+    >>> parse_size("1.5kB"), parse_size("4MiB"), parse_size("12")
+    (1500, 4194304, 12)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is not None and _number(match[1]) is not None:
+        nbytes = Fraction(match[1]) * _NBYTES[match[2] or "B"]
+        if nbytes.denominator == 1:
+            return int(nbytes)
+    raise SpecError(f"a size is written like '16MB', '4MiB' or '65536' (bytes), but this one is {text!r}")
+
+
+def format_rate(nbytes_per_s: float | None) -> str:
+    """Return a rate in bits, as ``parse_rate`` reads it."""
+    if nbytes_per_s is None or math.isinf(nbytes_per_s):
+        return "unlimited"
+    return _scaled(8 * nbytes_per_s, ("bit", "kbit", "mbit", "gbit"))
+
+
+def format_size(nbytes: float) -> str:
+    """Return a size with a decimal prefix."""
+    return _scaled(nbytes, ("B", "kB", "MB", "GB"))
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time with three digits and a unit that suits it."""
+    if seconds == 0:
+        return "0"
+    exponent = min(max(math.floor(math.log10(abs(seconds)) / 3), -3), 0)
+    return f"{seconds * 1000.0**-exponent:.3g}{('s', 'ms', 'us', 'ns')[-exponent]}"
+
+
+def _scaled(number: float, units: tuple[str, ...]) -> str:
+    power = 0
+    while power + 1 < len(units) and number >= 999.95:
+        number, power = number / 1000, power + 1
+    return f"{number:.4g}{units[power]}"
+
+
+def _number(digits: str) -> float | None:
+    try:
+        number = float(digits)
+    except ValueError:
+        return None
+    return number if 0 <= number < math.inf else None

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.errors import SpecError
+from gradwire.units import (
+    format_duration,
+    format_rate,
+    format_size,
+    parse_duration,
+    parse_rate,
+    parse_size,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes_per_s"),
+    [
+        ("8bit", 1.0),
+        ("1kbit", 125.0),
+        ("100mbit", 12.5e6),
+        ("100Mbit", 12.5e6),
+        ("1gbit", 125e6),
+        ("2.5 gbit", 312.5e6),
+        ("100Bps", 100.0),
+        ("3kBps", 3000.0),
+        ("12.5MBps", 12.5e6),
+        ("12.5MB/s", 12.5e6),
+        ("1GBps", 1e9),
+    ],
+)
+def test_rates_are_bytes_per_second(text: str, nbytes_per_s: float) -> None:
+    assert parse_rate(text) == pytest.approx(nbytes_per_s, rel=1e-12)
+
+
+@given(st.integers(1, 10**6))
+def test_a_byte_is_eight_bits(number: int) -> None:
+    bits, nbytes = parse_rate(f"{8 * number}mbit"), parse_rate(f"{number}MBps")
+    assert bits is not None
+    assert bits == pytest.approx(nbytes, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", [None, "unlimited"])
+def test_unlimited_is_none(text: str | None) -> None:
+    assert parse_rate(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "100", "mbit", "100mbps", "100MBit/h", "1e3mbit", "-1mbit", "0mbit", "1..2mbit", "1tbit"]
+)
+def test_anything_else_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(
+        SpecError, match=r"a rate is written like '100mbit', '12\.5MBps' or 'unlimited', but this"
+    ):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("50us", 5e-5),
+        ("50 us", 5e-5),
+        ("1.5ms", 1.5e-3),
+        ("2s", 2.0),
+        ("7ns", 7e-9),
+        ("0", 0.0),
+        ("0ms", 0.0),
+    ],
+)
+def test_durations_are_seconds(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["", "50", "us", "-1us", "1 min", "1e3us", "1..2s"])
+def test_a_time_without_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="a time is written like '50us'"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [("16MB", 16_000_000), ("4MiB", 1 << 22), ("64KiB", 1 << 16), ("1.5kB", 1500), ("12", 12), ("1B", 1)],
+)
+def test_sizes_are_bytes(text: str, nbytes: int) -> None:
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1.5B", "4mb", "1TB", "1e6"])
+def test_half_a_byte_and_unknown_units_are_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="a size is written like '16MB'"):
+        parse_size(text)
+
+
+@given(st.integers(1, 10**12))
+def test_a_rate_survives_being_written(bits: int) -> None:
+    assert parse_rate(format_rate(bits / 8)) == pytest.approx(bits / 8, rel=1e-3)
+
+
+@given(st.integers(1, 10**12))
+def test_a_size_survives_being_written(nbytes: int) -> None:
+    rounded = float(f"{nbytes:.4g}")
+    assert parse_size(format_size(rounded)) == pytest.approx(nbytes, rel=1e-3)
+
+
+@given(st.floats(1e-9, 1e3))
+def test_a_time_survives_being_written(seconds: float) -> None:
+    digits = format_duration(seconds)
+    if "e" not in digits:
+        assert parse_duration(digits) == pytest.approx(seconds, rel=1e-2)
+
+
+def test_no_limit_has_a_name() -> None:
+    assert format_rate(None) == "unlimited"
