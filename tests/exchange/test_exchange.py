@@ -10,9 +10,9 @@ import torch
 
 from gradwire import codecs, collectives
 from gradwire.codecs import Codec, Identity, parse
+from gradwire.collectives.itinerary import segments
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Accounting, Exchange
-from gradwire.exchange.itinerary import segments
 from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES

@@ -11,11 +11,11 @@ import torch
 from gradwire import collectives
 from gradwire.codecs import Codec
 from gradwire.codecs.base import check_chunk
+from gradwire.collectives.itinerary import AHEAD, Action, itinerary
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
 from gradwire.exchange.accounting import Accounting
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
-from gradwire.exchange.itinerary import Action, itinerary
-from gradwire.exchange.walk import AHEAD, Resources, Walk
+from gradwire.exchange.walk import Resources, Walk
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.wire import AVERAGE

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
+from gradwire.collectives.itinerary import AHEAD, Action, Do, Segment
 from gradwire.exchange.accounting import Accounting
 from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences, renumber
-from gradwire.exchange.itinerary import Action, Do, Segment
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.wire import HEADER_NBYTES
-
-AHEAD = 4
-"""How many frames a rank sends before their turn, receives before their turn and leaves in flight."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from gradwire.collectives import TABLE, Step
-from gradwire.exchange.itinerary import Action, Do, Segment, itinerary, segments
+from gradwire.collectives.itinerary import Action, Do, Segment, itinerary, segments
 
 WORLDS = range(1, 18)
 Message = tuple[Segment, int, bool]

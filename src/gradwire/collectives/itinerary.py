@@ -9,7 +9,7 @@ Frames are matched by their order, the pair of step and place within the step. T
 without a deadlock free of it here, even where a send returns only once it is received:
 
 - before a rank waits for a frame, it has sent all its frames up to that order;
-- a rank waits for a send only if it has posted its own receives up to that order (``walk`` keeps this one).
+- a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
 
 For if everything is stuck, take the first message of the schedule, in an order in which it runs step by step,
 that has not passed: by the first rule its sender has sent it, and by the second its receiver has posted the
@@ -23,7 +23,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
-from gradwire.collectives import Step
+from gradwire.collectives.step import Step
+
+AHEAD = 4
+"""How many frames a rank sends before their turn, receives before their turn and leaves in flight."""
 
 
 class Do(Enum):
