@@ -1,0 +1,129 @@
+"""The papers' closed forms for one all-reduce under the alpha-beta-gamma model, in seconds.
+
+``world`` is the number of ranks p, ``nbytes`` the bucket's bytes n per rank. A codec with ratio r makes beta
+smaller by r; gamma stays per byte of float32, because what is added are floats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gradwire.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaBetaGamma:
+    """What one hop costs on a uniform network.
+
+    Parameters
+    ----------
+    alpha_s
+        Seconds per message, whatever its size.
+    beta_s_per_nbyte
+        Seconds per byte on the link: one over the rate.
+    gamma_s_per_nbyte
+        Seconds to add one byte of float32 to the own chunk.
+
+    Raises
+    ------
+    SpecError
+        For a value that is negative, infinite or no number.
+    """
+
+    alpha_s: float
+    beta_s_per_nbyte: float
+    gamma_s_per_nbyte: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha_s", "beta_s_per_nbyte", "gamma_s_per_nbyte"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise SpecError(f"{name} must be a number from 0 up, but is {value!r}")
+
+
+def parameter_server_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 p (n beta + alpha)``: p workers, and a server of its own that serves one at a time.
+
+    Source: Iandola and others, a measurement study, equation 1.
+    """
+    return 2 * world * (nbytes * link.beta_s_per_nbyte + link.alpha_s)
+
+
+def star_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 (p - 1) (alpha + n beta) + (p - 1) n gamma``: one of the p ranks is the server.
+
+    Source: the schedule of ``gradwire.collectives.star``; equation 1 of the study for p - 1 workers, and the
+    additions.
+    """
+    others = world - 1
+    moved_s = 2 * others * (link.alpha_s + nbytes * link.beta_s_per_nbyte)
+    return moved_s + others * nbytes * link.gamma_s_per_nbyte
+
+
+def worker_aggregator_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``(1 + lg p) alpha + (p + lg p) n beta + (p - 1) n gamma``.
+
+    All workers send their gradients to one aggregator, the weights come back through a tree.
+
+    Source: INCEPTIONN, MICRO 2018, the model of the worker-aggregator organisation.
+    """
+    levels = math.log2(world)
+    latency_s = (1 + levels) * link.alpha_s
+    transfer_s = (world + levels) * nbytes * link.beta_s_per_nbyte
+    return latency_s + transfer_s + (world - 1) * nbytes * link.gamma_s_per_nbyte
+
+
+def tree_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``lg p (2 alpha + 2 n beta + n gamma)``: a binomial tree up to the root and down again.
+
+    Source: the study, equation 2, without gamma; each level of the way up adds the whole bucket once. Exact
+    for powers of two.
+    """
+    hop_s = link.alpha_s + nbytes * link.beta_s_per_nbyte
+    return math.log2(world) * (2 * hop_s + nbytes * link.gamma_s_per_nbyte)
+
+
+def ring_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 (p - 1) alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma``.
+
+    Source: Patarasuk and Yuan, JPDC 69 (2009); the study, equation 3, without gamma; INCEPTIONN and Pipe-SGD,
+    equation 5, with it.
+    """
+    return 2 * (world - 1) * link.alpha_s + _scattered_s(world, nbytes, link)
+
+
+def butterfly_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 lg p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma``.
+
+    Recursive halving, then doubling. Exact for powers of two.
+
+    Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005); the study, equation 4, without gamma.
+    """
+    return 2 * math.log2(world) * link.alpha_s + _scattered_s(world, nbytes, link)
+
+
+def segmented_ring_s(
+    world: int, nbytes: float, link: AlphaBetaGamma, *, segments: int, synchronisation_s: float = 0.0
+) -> float:
+    """Return ``2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S``.
+
+    L ring all-reduces of one Lth each: ``segments`` is L, ``synchronisation_s`` S, the seconds in which all
+    ranks agree before each of them. One segment is the sequential exchange.
+
+    Source: Pipe-SGD, NeurIPS 2018, equations 5 and 6.
+    """
+    return segments * (ring_s(world, nbytes / segments, link) + synchronisation_s)
+
+
+def least_transfer_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 (p - 1)/p n beta``: however it is organised, no all-reduce moves its bytes in less.
+
+    Source: Patarasuk and Yuan, JPDC 69 (2009), theorem 1.
+    """
+    return 2 * (world - 1) / world * nbytes * link.beta_s_per_nbyte
+
+
+def _scattered_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    added_s = (world - 1) / world * nbytes * link.gamma_s_per_nbyte
+    return least_transfer_s(world, nbytes, link) + added_s
