@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +56,13 @@ def test_a_tensor_that_cannot_be_exchanged_is_refused(tensor: torch.Tensor, reas
         ({"codec": 17}, "codec must be a Codec, but is 17"),
         ({"algorithm": "tree"}, "no algorithm is called 'tree'"),
         ({"segment_nbytes": 5}, "segment_nbytes must be"),
+        ({"plan": 17}, "plan must be a Plan or the path of its file, but is 17"),
+        ({"plan": "no/plan.json"}, r"the plan no/plan\.json cannot be read: No such file or directory"),
+        (
+            {"plan": gradwire.Plan(), "codec": "fp16", "segment_nbytes": 1 << 22},
+            "a plan says everything itself; leave out codec and segment_nbytes, or the plan",
+        ),
+        ({"plan": "no/plan.json", "algorithm": "ring"}, "leave out algorithm, or the plan"),
         ({"timeout_s": 0}, "timeout_s must be above 0 and at most 1e\\+06, but is 0"),
         ({"timeout_s": float("inf")}, "but is inf"),
         ({"timeout_s": float("nan")}, "but is nan"),
@@ -99,6 +107,27 @@ def test_any_shape_is_reduced_in_place_within_the_bound(run_processes: RunProces
         assert results["scalar"].item() == world * (world - 1) / 2
         assert results["scalar"].shape == ()
         assert results["empty"].shape == (0, 5)
+
+
+def with_a_plan(path: str) -> list[torch.Tensor]:
+    x = share(dist.get_rank(), 50_000)
+    plan = gradwire.Plan.load(path)
+    return [
+        gradwire.all_reduce(x.clone(), plan=path),
+        gradwire.all_reduce(x.clone(), plan=plan),
+        gradwire.all_reduce(x.clone(), plan.codec, algorithm="star", segment_nbytes=plan.segment_nbytes),
+        gradwire.all_reduce(x.clone(), "quantize:4", algorithm="ring", segment_nbytes=plan.segment_nbytes),
+    ]
+
+
+@pytest.mark.processes
+def test_a_plan_stands_for_its_parts(run_processes: RunProcesses, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    gradwire.Plan(gradwire.parse("quantize:4"), "star", 16384, pipeline=2, bucket_nbytes=4096).save(path)
+    for from_file, from_plan, from_parts, ring in run_processes(2, with_a_plan, str(path)):
+        assert torch.equal(from_file, from_plan)
+        assert torch.equal(from_file, from_parts)
+        assert not torch.equal(from_file, ring), "the algorithms round differently"
 
 
 def in_subgroups() -> list[float]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ PLANS = st.builds(
     algorithm=st.sampled_from(sorted(collectives.TABLE)),
     segment_nbytes=st.integers(1, 64).map(lambda units: units * SEGMENT_UNIT_NBYTES),
     pipeline=st.integers(1, 8),
+    bucket_nbytes=st.none() | st.integers(1, 1 << 40).map(lambda floats: 4 * floats),
 )
 
 
@@ -37,7 +39,14 @@ def test_json_is_readable() -> None:
         "algorithm": "star",
         "segment_nbytes": 262144,
         "pipeline": 2,
+        "bucket_nbytes": None,
     }
+    assert json.loads(replace(plan, bucket_nbytes=25_000_000).to_json())["bucket_nbytes"] == 25_000_000
+
+
+def test_json_of_before_there_were_buckets_is_read() -> None:
+    old = '{"codec": "errbound:2^-10", "algorithm": "star", "segment_nbytes": 262144, "pipeline": 2}'
+    assert Plan.from_json(old) == Plan(parse("errbound:2^-10"), "star", 1 << 18, pipeline=2)
 
 
 def test_what_json_leaves_out_keeps_its_default() -> None:
@@ -62,6 +71,10 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ({"pipeline": 1.5}, r"pipeline must be a whole number"),
         ({"segment_nbytes": 0}, r"segment_nbytes must be a whole number from 16384 up, but is 0"),
         ({"segment_nbytes": 16385}, r"segment_nbytes must be a multiple of 16384, but is 16385"),
+        ({"bucket_nbytes": 0}, r"bucket_nbytes must be a whole number from 4 up, but is 0"),
+        ({"bucket_nbytes": 6}, r"bucket_nbytes must be a multiple of 4, but is 6"),
+        ({"bucket_nbytes": "25MB"}, r"bucket_nbytes must be a whole number from 4 up, but is '25MB'"),
+        ({"bucket_nbytes": 4.0}, r"bucket_nbytes must be a whole number from 4 up, but is 4\.0"),
         (
             {"segment_nbytes": 1 << 30},
             rf"but {MAX_FRAME_NBYTES} is the most; choose a smaller segment_nbytes",
@@ -78,11 +91,53 @@ def test_a_value_that_no_exchange_can_use_is_refused(changes: dict[str, object],
     [
         ("{", r"a plan must be a JSON object, but this is no JSON"),
         ("[]", r"a plan must be a JSON object, but this is a list"),
-        ('{"codex": "fp16"}', r"a plan has no codex; it has codec, algorithm, segment_nbytes, pipeline"),
+        ("[" * 100_000, r"a plan must be a JSON object, but this is no JSON"),
+        (
+            '{"codex": "fp16"}',
+            r"a plan has no codex; it has codec, algorithm, segment_nbytes, pipeline, bucket_nbytes$",
+        ),
         ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
+        ('{"codec": 17}', r"codec must be a spec such as 'errbound:2\^-10', but is 17"),
+        ('{"algorithm": null}', r"no algorithm is called None"),
+        ('{"bucket_nbytes": false}', r"bucket_nbytes must be a whole number from 4 up, but is False"),
         ('{"segment_nbytes": "1MiB"}', r"segment_nbytes must be a whole number"),
     ],
 )
 def test_json_that_is_no_plan_is_refused(text: str, reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
         Plan.from_json(text)
+
+
+@given(plan=PLANS)
+def test_a_plan_survives_a_file(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("plans", numbered=True) / "plan.json"
+    plan.save(path)
+    assert Plan.load(path) == Plan.load(str(path)) == plan
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, r"the plan \S*plan\.json cannot be read: No such file or directory$"),
+        (b"\xff\xfe", r"^\S*plan\.json holds no plan: it is no text in UTF-8$"),
+        (b"codec: fp16", r"^\S*plan\.json holds no plan that can be used: .* but this is no JSON: "),
+        (b'{"codex": "fp16"}', r"^\S*plan\.json holds no plan that can be used: a plan has no codex; it has"),
+        (b'{"pipeline": "2"}', r"^\S*plan\.json .*: pipeline must be a whole number from 1 up, but is '2'$"),
+    ],
+)
+def test_a_file_that_holds_no_plan_is_named(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    path = tmp_path / "plan.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SpecError, match=reason) as caught:
+        Plan.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_place_that_takes_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"the plan cannot be written to \S+: Is a directory$"):
+        Plan().save(tmp_path)
+    with pytest.raises(SpecError, match=r"the plan \S+ cannot be read: Is a directory$"):
+        Plan.load(tmp_path)
+    with pytest.raises(SpecError, match=r"the plan .* cannot be read: .*null"):
+        Plan.load("a\0b")

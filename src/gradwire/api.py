@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from gradwire.exchange import Exchange
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.plan import Plan
 
-_DEFAULT = Plan()
+DEFAULT_CODEC = "errbound:2^-10"
 _KEPT_EXCHANGES = 8  # for a group; each has buffers of its own, which a changing codec must not pile up
 _LONGEST_TIMEOUT_S = 1e6
 
@@ -45,12 +46,13 @@ _in_use_lock = threading.Lock()
 
 def all_reduce(
     tensor: torch.Tensor,
-    codec: str | Codec = "errbound:2^-10",
+    codec: str | Codec | None = None,
     *,
-    algorithm: str = "ring",
+    algorithm: str | None = None,
     group: dist.ProcessGroup | None = None,
     average: bool = True,
-    segment_nbytes: int = _DEFAULT.segment_nbytes,
+    segment_nbytes: int | None = None,
+    plan: Plan | str | os.PathLike[str] | None = None,
     timeout_s: float = 30.0,
 ) -> torch.Tensor:
     """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed on every hop.
@@ -64,15 +66,19 @@ def all_reduce(
     tensor
         Contiguous, float32, on the CPU, of any shape, the same on all ranks; changed in place.
     codec
-        A codec or its spec.
+        A codec or its spec; ``errbound:2^-10`` by default.
     algorithm
-        ``ring`` or ``star``.
+        ``ring``, which is the default, or ``star``.
     group
         A group of ``torch.distributed`` that this process belongs to; None is the world.
     average
         Whether to divide the sum by the number of ranks.
     segment_nbytes
         See ``Plan``.
+    plan
+        A plan, or the file that ``Plan.save`` or the planner wrote (read in every call), instead of
+        ``codec``, ``algorithm`` and ``segment_nbytes``. Its pipeline and its buckets are training's; here
+        ``tensor`` is one bucket.
     timeout_s
         How long any single wait for a peer lasts before it is an error; above 0, at most 1e6.
 
@@ -84,7 +90,8 @@ def all_reduce(
     Raises
     ------
     SpecError
-        For a codec, an algorithm, a segment size or a timeout that cannot be.
+        For a codec, an algorithm, a segment size, a plan or a timeout that cannot be, and for a plan beside
+        a part of one.
     TensorError
         For a tensor that cannot be exchanged; nothing has been sent and nothing changed.
     ExchangeError
@@ -93,8 +100,7 @@ def all_reduce(
         meet at a barrier of their own first, so that all of them begin the next call together.
     """
     _check(tensor)
-    chosen = parse(codec) if isinstance(codec, str) else codec
-    plan = Plan(chosen, algorithm, segment_nbytes)
+    chosen = _choose(plan, codec, algorithm, segment_nbytes)
     if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
         raise SpecError(f"timeout_s must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {timeout_s!r}")
     group = _check_group(group)
@@ -104,11 +110,36 @@ def all_reduce(
             member = _members[group] = _Member(group, timeout_s)
         member.link.timeout_s = timeout_s
         try:
-            member.exchange(plan).all_reduce(tensor.detach().view(-1), average)
+            member.exchange(chosen).all_reduce(tensor.detach().view(-1), average)
         except BaseException:
             del _members[group]  # the link is closed; another call starts afresh
             raise
     return tensor
+
+
+def _choose(
+    plan: Plan | str | os.PathLike[str] | None,
+    codec: str | Codec | None,
+    algorithm: str | None,
+    segment_nbytes: int | None,
+) -> Plan:
+    """Return ``plan``, read from its file where it is one, or else the plan of these parts."""
+    if plan is None:
+        codec = DEFAULT_CODEC if codec is None else codec
+        return Plan(
+            parse(codec) if isinstance(codec, str) else codec,
+            Plan.algorithm if algorithm is None else algorithm,
+            Plan.segment_nbytes if segment_nbytes is None else segment_nbytes,
+        )
+    parts = {"codec": codec, "algorithm": algorithm, "segment_nbytes": segment_nbytes}
+    given = [name for name, part in parts.items() if part is not None]
+    if given:
+        raise SpecError(f"a plan says everything itself; leave out {' and '.join(given)}, or the plan")
+    if isinstance(plan, Plan):
+        return plan
+    if not isinstance(plan, str | os.PathLike):
+        raise SpecError(f"plan must be a Plan or the path of its file, but is {plan!r}")
+    return Plan.load(plan)
 
 
 @contextmanager

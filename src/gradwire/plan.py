@@ -1,16 +1,19 @@
-"""The choice as frozen data: which codec, which algorithm, which segment size; JSON both ways."""
+"""The choice as frozen data: codec, algorithm, segments, pipeline, buckets; JSON both ways, files too."""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from gradwire import collectives
 from gradwire.codecs import Codec, Identity, parse
 from gradwire.errors import SpecError
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES
 
-SEGMENT_UNIT_NBYTES = 4 * 4096
+FLOAT_NBYTES = 4
+SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
 """A segment is a multiple of 4096 floats, so that the blocks of block codecs end where segments end."""
 
 
@@ -30,6 +33,10 @@ class Plan:
         Gloo some 0.3 ms on either side.
     pipeline
         How many steps may be under way at once: 1 waits for its own gradient, 2 applies the one before.
+    bucket_nbytes
+        The most bytes of float32 that training exchanges as one bucket, a multiple of 4; a parameter that is
+        larger has a bucket of its own. With None the whole gradient is one bucket. Smaller buckets let the
+        exchange begin during backward, but each costs the latency of a whole exchange.
 
     Raises
     ------
@@ -41,6 +48,7 @@ class Plan:
     algorithm: str = "ring"
     segment_nbytes: int = 1 << 22
     pipeline: int = 1
+    bucket_nbytes: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
@@ -50,14 +58,12 @@ class Plan:
         collectives.get(self.algorithm)
         self._check_count("pipeline", self.pipeline, 1)
         self._check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES)
-        if self.segment_nbytes % SEGMENT_UNIT_NBYTES != 0:
+        if self.bucket_nbytes is not None:
+            self._check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES)
+        longest_nbytes = frame_nbytes(self.codec, self.segment_nbytes)
+        if longest_nbytes > MAX_FRAME_NBYTES:
             raise SpecError(
-                f"segment_nbytes must be a multiple of {SEGMENT_UNIT_NBYTES}, but is {self.segment_nbytes}"
-            )
-        frame_nbytes = HEADER_NBYTES + self.codec.max_nbytes(self.segment_nbytes // 4)
-        if frame_nbytes > MAX_FRAME_NBYTES:
-            raise SpecError(
-                f"a segment of {self.segment_nbytes} bytes may need a frame of {frame_nbytes} bytes with "
+                f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes with "
                 f"{self.codec}, but {MAX_FRAME_NBYTES} is the most; choose a smaller segment_nbytes"
             )
 
@@ -69,15 +75,19 @@ class Plan:
                 "algorithm": self.algorithm,
                 "segment_nbytes": self.segment_nbytes,
                 "pipeline": self.pipeline,
+                "bucket_nbytes": self.bucket_nbytes,
             }
         )
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read what ``to_json`` wrote; what is left out keeps its default. Raises ``SpecError``."""
+        """Read what ``to_json`` wrote, in this version or an older one; what is left out keeps its default.
+
+        Raises ``SpecError``.
+        """
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SpecError(f"a plan must be a JSON object, but this is no JSON: {error}") from error
         if not isinstance(values, dict):
             raise SpecError(f"a plan must be a JSON object, but this is a {type(values).__name__}")
@@ -86,10 +96,44 @@ class Plan:
         if unknown:
             raise SpecError(f"a plan has no {', '.join(unknown)}; it has {', '.join(known)}")
         if "codec" in values:
-            values["codec"] = parse(str(values["codec"]))
+            if not isinstance(values["codec"], str):
+                raise SpecError(f"codec must be a spec such as 'errbound:2^-10', but is {values['codec']!r}")
+            values["codec"] = parse(values["codec"])
         return cls(**values)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan into a file, as ``to_json`` puts it. Raises ``SpecError``."""
+        try:
+            Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise SpecError(f"the plan cannot be written to {path}: {_reason(error)}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read the plan that ``save`` wrote. Raises ``SpecError``, which names the file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise SpecError(f"{path} holds no plan: it is no text in UTF-8") from error
+        except (OSError, ValueError) as error:
+            raise SpecError(f"the plan {path} cannot be read: {_reason(error)}") from error
+        try:
+            return cls.from_json(text)
+        except SpecError as error:
+            raise SpecError(f"{path} holds no plan that can be used: {error}") from error
+
     @staticmethod
-    def _check_count(name: str, value: int, least: int) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise SpecError(f"{name} must be a whole number from {least} up, but is {value!r}")
+    def _check_count(name: str, value: int, unit: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < unit:
+            raise SpecError(f"{name} must be a whole number from {unit} up, but is {value!r}")
+        if value % unit != 0:
+            raise SpecError(f"{name} must be a multiple of {unit}, but is {value}")
+
+
+def frame_nbytes(codec: Codec, segment_nbytes: int) -> int:
+    """Return the bytes of the longest frame that a segment can become."""
+    return HEADER_NBYTES + codec.max_nbytes(segment_nbytes // FLOAT_NBYTES)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
