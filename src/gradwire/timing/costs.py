@@ -1,0 +1,119 @@
+"""What the ends of a link cost: encoding and decoding, and handling frames; measured by ``calibrate``."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from gradwire.errors import SpecError
+from gradwire.timing.line import Line
+from gradwire.wire import HEADER_NBYTES
+
+
+@dataclass(frozen=True)
+class CodecPoint:
+    """A codec's cost on a sum of ``terms`` gradients: payload bytes and seconds, per float32 value.
+
+    Partial sums grow along a collective, and with them the payloads of codecs with an absolute bound.
+    ``largest_error`` is the largest absolute error that was seen in one encoding.
+    """
+
+    terms: int
+    nbytes: float
+    encode_s: float
+    decode_s: float
+    decode_add_s: float
+    largest_error: float = 0.0
+
+
+@dataclass(frozen=True)
+class CodecCost:
+    """A codec's costs over the number of terms in a sum, and the seconds that any call takes besides.
+
+    Checksums are included.
+    """
+
+    codec: str
+    points: tuple[CodecPoint, ...]
+    call_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        terms = [point.terms for point in self.points]
+        if not terms or terms != sorted(set(terms)) or terms[0] < 1:
+            raise SpecError(
+                f"the costs of {self.codec} need points with rising numbers of terms from 1 up, but these are "
+                f"{terms}"
+            )
+
+    def at(self, terms: int) -> CodecPoint:
+        """Return the costs for a sum of ``terms``, between measured ones by the logarithm of ``terms``."""
+        place = bisect.bisect_left(self.points, terms, key=lambda point: point.terms)
+        if place == len(self.points):
+            return self.points[-1]
+        above = self.points[place]
+        if above.terms == terms or place == 0:
+            return above
+        below = self.points[place - 1]
+        share = math.log(terms / below.terms) / math.log(above.terms / below.terms)
+        mixed = {
+            name: (1 - share) * value + share * getattr(above, name)
+            for name, value in asdict(below).items()
+            if name != "terms"
+        }
+        return CodecPoint(terms, **mixed)
+
+    def ratio(self, terms: int = 1) -> float:
+        """Return how many times smaller a payload is than its floats."""
+        return 4.0 / self.at(terms).nbytes if self.at(terms).nbytes else math.inf
+
+
+FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),))
+"""An identity that takes no time: what the closed forms assume."""
+
+
+@dataclass(frozen=True)
+class HostCost:
+    """What a host spends on a frame beside the codec, and how many of its cores do it.
+
+    ``send_s`` and ``receive_s`` are seconds of a core for every frame, ``send_s_per_nbyte`` and
+    ``receive_s_per_nbyte`` for every byte of it. ``cores`` is how many cores one machine has,
+    ``ranks_per_machine`` how many ranks share them (all hosts of a testbed share one machine).
+    """
+
+    send_s: float = 0.0
+    receive_s: float = 0.0
+    send_s_per_nbyte: float = 0.0
+    receive_s_per_nbyte: float = 0.0
+    cores: int = 1 << 16
+    ranks_per_machine: int = 1
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Everything that a prediction needs to know about where a plan will run.
+
+    ``line`` is every host's line unless ``lines`` has one for each rank. ``groups`` are the sizes of groups
+    of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in each
+    direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec.
+    """
+
+    line: Line
+    codecs: Mapping[str, CodecCost]
+    host: HostCost = HostCost()
+    lines: tuple[Line, ...] = ()
+    groups: tuple[int, ...] = ()
+    core_nbytes_per_s: float = math.inf
+    header_nbytes: int = field(default=HEADER_NBYTES)
+
+    def cost(self, codec: str) -> CodecCost:
+        """Return the costs of the codec with this spec. Raises ``SpecError`` where it was not measured."""
+        if codec not in self.codecs:
+            known = ", ".join(self.codecs) or "none"
+            raise SpecError(f"the costs of {codec} were not measured (measured: {known}); calibrate with it")
+        return self.codecs[codec]
+
+    def line_of(self, rank: int) -> Line:
+        """Return the line of one rank."""
+        return self.lines[rank] if self.lines else self.line

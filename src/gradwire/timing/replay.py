@@ -1,0 +1,351 @@
+"""Replay an exchange frame by frame, without moving a byte.
+
+Every rank follows the itinerary that the exchange follows, with the same window of frames in flight and of
+receives posted. What a frame costs is taken from an ``Environment``:
+
+- the rank's thread encodes, decodes and hands frames over; each takes a core of the machine, and ranks that
+  share one wait for a free core (first come, first served);
+- a frame sets off when it has been handed over and its receive is posted (a receive that is posted late is
+  announced first, which takes the latency once more), arrives the latency later at the earliest, and occupies
+  the sender's outgoing line, the core links between groups, if any, and the receiver's incoming line one
+  after the other, cutting through: each passes bytes on as they come;
+- a line passes a burst at once after a pause, as the token bucket of a rate limiter does.
+
+Where codecs and frames are free, one frame makes a chunk and the line has no burst, this equals the closed
+forms as far as they do not forbid what an exchange does: neighbouring chunks overlap here.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from gradwire import collectives
+from gradwire.collectives.itinerary import AHEAD, Action, Do, Segment, itinerary
+from gradwire.timing.costs import CodecCost, Environment
+from gradwire.timing.resources import Cores, Port
+
+
+@dataclass
+class RankTimes:
+    """Where one rank's thread spent an exchange, in seconds, and what it sent, in bytes.
+
+    ``wait_s`` is the rest of ``total_s``: waiting for frames, for the window or for a core.
+    """
+
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    handle_s: float = 0.0
+    total_s: float = 0.0
+    raw_nbytes: float = 0.0
+    wire_nbytes: float = 0.0
+    frames: int = 0
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds of the total in which the thread did not work."""
+        return self.total_s - self.encode_s - self.decode_s - self.handle_s
+
+
+@dataclass
+class Replay:
+    """What a replay came to: every rank's times, and for how long the busiest line was busy."""
+
+    ranks: list[RankTimes]
+    line_busy_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Seconds until the last rank is done."""
+        return max(rank.total_s for rank in self.ranks)
+
+    @property
+    def last(self) -> RankTimes:
+        """The times of the rank that is done last."""
+        return max(self.ranks, key=lambda rank: rank.total_s)
+
+
+def replay(
+    algorithm: str,
+    world: int,
+    count: int,
+    segment_nbytes: int,
+    codec: str,
+    environment: Environment,
+    half: str = "schedule",
+) -> Replay:
+    """Replay the exchange of ``count`` float32 values between ``world`` ranks.
+
+    Parameters
+    ----------
+    algorithm
+        As in a plan.
+    world
+        How many ranks.
+    count
+        The elements of the bucket.
+    segment_nbytes
+        As in a plan.
+    codec
+        The spec of a codec whose costs ``environment`` has.
+    environment
+        Lines, hosts and codecs.
+    half
+        ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
+
+    Raises
+    ------
+    SpecError
+        For an unknown algorithm, or a codec whose costs are not known.
+    """
+    chosen = collectives.get(algorithm)
+    steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
+    chunks = chosen.chunks(world)
+    itineraries = [
+        itinerary(steps(rank, world), count, chunks, segment_nbytes // 4, AHEAD) for rank in range(world)
+    ]
+    first_terms = world if half == "broadcast" else 1
+    return _Machinery(itineraries, environment.cost(codec), environment, first_terms).run()
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A frame between two ranks; times are None until they are known."""
+
+    sender: _Rank
+    receiver: _Rank | None = None
+    nbytes: float = 0.0
+    terms: int = 1
+    handed_over_s: float | None = None
+    posted_s: float | None = None
+    left_s: float | None = None
+    arrived_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Rank:
+    """The state of one rank's thread. ``waits_for`` is the frame that must leave or arrive first."""
+
+    number: int
+    actions: list[Action]
+    cores: Cores
+    frames: list[_Frame] = field(default_factory=list)
+    at: int = 0
+    encoded: bool = False
+    waits_for: _Frame | None = None
+    in_flight: deque[tuple[Action, _Frame]] = field(default_factory=deque)
+    to_post: deque[tuple[Action, _Frame]] = field(default_factory=deque)
+    posted_up_to: tuple[float, float] = (-1.0, 0.0)
+    terms: dict[Segment, int] = field(default_factory=dict)
+    times: RankTimes = field(default_factory=RankTimes)
+
+
+class _Machinery:
+    """Everything that takes time; events are served in the order of their times."""
+
+    def __init__(
+        self, itineraries: list[list[Action]], cost: CodecCost, environment: Environment, first_terms: int
+    ) -> None:
+        world = len(itineraries)
+        host = environment.host
+        self._cost, self._host, self._header_nbytes = cost, host, environment.header_nbytes
+        self._first_terms = first_terms
+        per_machine = max(1, host.ranks_per_machine)
+        machines = [Cores(min(host.cores, 2 * per_machine)) for _ in range(-(-world // per_machine))]
+        self._ranks = [
+            _Rank(number, actions, machines[number // per_machine])
+            for number, actions in enumerate(itineraries)
+        ]
+        _join(self._ranks)
+        self._network = _Network(world, environment)
+        self._events: list[tuple[float, int, _Rank | _Frame]] = []
+        self._count = 0
+
+    def run(self) -> Replay:
+        """Serve all events."""
+        for rank in self._ranks:
+            for _ in range(AHEAD):
+                self._post(rank, 0.0)
+            self._schedule(0.0, rank)
+        while self._events:
+            now, _, subject = heapq.heappop(self._events)
+            if isinstance(subject, _Rank):
+                self._go_on(subject, now)
+            elif subject.arrived_s is None:
+                self._set_off(subject, now)
+            else:
+                self._arrive(subject, now)
+        stuck = [rank.number for rank in self._ranks if rank.at < len(rank.actions) or rank.in_flight]
+        assert not stuck, f"ranks {stuck} wait for ever: the itineraries do not fit together"
+        return Replay([rank.times for rank in self._ranks], self._network.busiest_s)
+
+    def _schedule(self, when: float, subject: _Rank | _Frame) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (when, self._count, subject))
+
+    def _go_on(self, rank: _Rank, now: float) -> None:
+        """Let a rank's thread do what it can at ``now``; it schedules itself for the rest."""
+        if rank.at == len(rank.actions):
+            rank.times.total_s = now
+            self._retire(rank, now, down_to=0)
+            return
+        action, frame = rank.actions[rank.at], rank.frames[rank.at]
+        if action.receives:
+            if self._reached(rank, frame, frame.arrived_s, now):
+                self._receive(rank, action, frame, now)
+        elif not rank.encoded and action.do is not Do.FORWARD:
+            rank.encoded = True
+            self._schedule(self._encode(rank, action, now), rank)
+        elif action.order > rank.posted_up_to or self._retire(rank, now, down_to=AHEAD - 1):
+            self._send(rank, action, frame, now)
+
+    def _reached(self, rank: _Rank, frame: _Frame, when: float | None, now: float) -> bool:
+        """Return whether ``when`` has come; else the rank goes on when it does."""
+        if when is None:
+            rank.waits_for = frame
+            return False
+        if when > now:
+            self._schedule(when, rank)
+            return False
+        return True
+
+    def _retire(self, rank: _Rank, now: float, down_to: int) -> bool:
+        """Return whether at most ``down_to`` frames are in flight; else the rank goes on when one is gone."""
+        while len(rank.in_flight) > down_to:
+            action, frame = rank.in_flight[0]
+            if down_to and action.order > rank.posted_up_to:
+                return True
+            if not self._reached(rank, frame, frame.left_s, now):
+                return False
+            rank.in_flight.popleft()
+        return True
+
+    def _encode(self, rank: _Rank, action: Action, now: float) -> float:
+        count = _count(action)
+        cost = self._cost.at(self._terms(rank, action))
+        encode_s = self._cost.call_s + count * cost.encode_s
+        decode_s = self._cost.call_s + count * cost.decode_s if action.do is Do.PUBLISH else 0.0
+        rank.times.encode_s += encode_s
+        rank.times.decode_s += decode_s
+        return rank.cores.take(now, encode_s + decode_s)
+
+    def _send(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
+        frame.terms = self._terms(rank, action)
+        frame.nbytes = self._header_nbytes + _count(action) * self._cost.at(frame.terms).nbytes
+        rank.times.frames += 1
+        rank.times.raw_nbytes += 4 * _count(action)
+        rank.times.wire_nbytes += frame.nbytes
+        rank.times.handle_s += self._host.send_s
+        frame.handed_over_s = rank.cores.take(now, self._host.send_s)
+        rank.cores.take(now, frame.nbytes * self._host.send_s_per_nbyte)
+        rank.in_flight.append((action, frame))
+        self._try_to_leave(frame)
+        rank.at, rank.encoded = rank.at + 1, False
+        self._schedule(frame.handed_over_s, rank)
+
+    def _receive(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
+        self._post(rank, now)
+        adds = action.do is Do.ADD
+        cost = self._cost.at(frame.terms)
+        rank.terms[action.segment] = frame.terms + (self._terms(rank, action) if adds else 0)
+        decode_s = self._cost.call_s + _count(action) * (cost.decode_add_s if adds else cost.decode_s)
+        rank.times.decode_s += decode_s
+        rank.times.handle_s += self._host.receive_s
+        rank.at += 1
+        self._schedule(rank.cores.take(now, self._host.receive_s + decode_s), rank)
+
+    def _post(self, rank: _Rank, now: float) -> None:
+        if not rank.to_post:
+            rank.posted_up_to = (math.inf, 0.0)
+            return
+        action, frame = rank.to_post.popleft()
+        frame.posted_s, rank.posted_up_to = now, action.order
+        self._try_to_leave(frame)
+
+    def _try_to_leave(self, frame: _Frame) -> None:
+        if frame.handed_over_s is None or frame.posted_s is None:
+            return
+        announced = frame.posted_s + self._network.latency_s(frame)
+        self._schedule(max(frame.handed_over_s, announced if frame.posted_s > 0 else 0.0), frame)
+
+    def _set_off(self, frame: _Frame, now: float) -> None:
+        frame.left_s, frame.arrived_s = self._network.carry(frame, now)
+        if frame.sender.waits_for is frame:
+            frame.sender.waits_for = None
+            self._schedule(max(now, frame.left_s), frame.sender)
+        self._schedule(frame.arrived_s, frame)
+
+    def _arrive(self, frame: _Frame, now: float) -> None:
+        """Let a frame be there; the core that copied it meanwhile is not free for a codec as long as that."""
+        receiver = frame.receiver
+        assert receiver is not None
+        receiver.cores.take(now, frame.nbytes * self._host.receive_s_per_nbyte)
+        if receiver.waits_for is frame:
+            receiver.waits_for = None
+            self._schedule(now, receiver)
+
+    def _terms(self, rank: _Rank, action: Action) -> int:
+        return rank.terms.get(action.segment, self._first_terms)
+
+
+class _Network:
+    """The lines of all ranks, and the core links between groups."""
+
+    def __init__(self, world: int, environment: Environment) -> None:
+        lines = [environment.line_of(rank) for rank in range(world)]
+        self._latency_s = [line.latency_s for line in lines]
+        self._out = [Port(line.nbytes_per_s, line.burst_nbytes) for line in lines]
+        self._in = [Port(line.nbytes_per_s, line.burst_nbytes) for line in lines]
+        sizes = environment.groups or (world,)
+        self._group = [number for number, size in enumerate(sizes) for _ in range(size)]
+        self._up = [Port(environment.core_nbytes_per_s) for _ in sizes]
+        self._down = [Port(environment.core_nbytes_per_s) for _ in sizes]
+
+    def latency_s(self, frame: _Frame) -> float:
+        """Return the latency between two ranks: that of the slower one."""
+        assert frame.receiver is not None
+        return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
+
+    def carry(self, frame: _Frame, now: float) -> tuple[float, float]:
+        """Return when a frame that sets off at ``now`` has left the sender and has reached the receiver."""
+        assert frame.receiver is not None
+        sender, receiver = frame.sender.number, frame.receiver.number
+        ways = [self._out[sender]]
+        if self._group[sender] != self._group[receiver]:
+            ways += [self._up[self._group[sender]], self._down[self._group[receiver]]]
+        ways.append(self._in[receiver])
+        begin = end = now
+        for way in ways:
+            begin, passed = way.take(begin, frame.nbytes)
+            end = max(end, passed)  # what comes slowly passes no faster further on
+        return end, end + self.latency_s(frame)
+
+    @property
+    def busiest_s(self) -> float:
+        """Seconds for which the busiest line or core link had bytes to pass."""
+        return max(port.busy_s for port in (*self._out, *self._in, *self._up, *self._down))
+
+
+def _join(ranks: list[_Rank]) -> None:
+    """Give every send and the receive that meets it their frame: between two ranks, in their order."""
+    ways = defaultdict[tuple[int, int], deque[_Frame]](deque)
+    sends = [
+        (rank, i, action) for rank in ranks for i, action in enumerate(rank.actions) if not action.receives
+    ]
+    for rank in ranks:
+        rank.frames = [_Frame(rank) for _ in rank.actions]
+    for rank, i, action in sends:
+        ways[rank.number, action.peer].append(rank.frames[i])
+    for rank in ranks:
+        for i, action in enumerate(rank.actions):
+            if action.receives:
+                frame = rank.frames[i] = ways[action.peer, rank.number].popleft()
+                frame.receiver = rank
+                rank.to_post.append((action, frame))
+
+
+def _count(action: Action) -> int:
+    return action.segment.stop - action.segment.start
