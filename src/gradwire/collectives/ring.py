@@ -22,10 +22,17 @@ from collections.abc import Iterator
 
 from gradwire.collectives.step import Step
 
+ROTATES = True
+
 
 def chunks(world: int) -> int:
     """Return into how many chunks a bucket is cut: one per rank."""
     return world
+
+
+def owner(chunk: int, world: int) -> int:
+    """Return the rank that finishes a chunk: the left neighbour of the one that began its sum."""
+    return (chunk - 1) % world
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 
 from gradwire.collectives.step import Step
 
+ROTATES = False
+
 _ROOT = 0
 _WHOLE, _NOTHING = (0, 1), (0, 0)
 
@@ -27,6 +29,11 @@ _WHOLE, _NOTHING = (0, 1), (0, 0)
 def chunks(world: int) -> int:  # noqa: ARG001 - every algorithm is asked with the world
     """Return into how many chunks a bucket is cut: it stays whole."""
     return 1
+
+
+def owner(chunk: int, world: int) -> int:  # noqa: ARG001
+    """Return the rank that finishes the bucket: the root."""
+    return _ROOT
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:

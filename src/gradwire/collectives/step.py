@@ -9,18 +9,17 @@ order. Two halves make an all-reduce:
   everybody else stores what came and forwards the payload unchanged, so that all ranks end with identical
   bits.
 
-An algorithm is a module with these names:
-
-- ``chunks(world)``: into how many chunks the bucket is cut;
-- ``reduce(rank, world)`` and ``broadcast(rank, world)``: the two halves, generators of ``Step``;
-- ``schedule(rank, world)``: both, one after the other;
-- ``steps(world)``: the length of the critical path in hops; ``nbytes(world, n)``: the bytes that the busiest
-  rank sends for a bucket of ``n`` bytes. These two are the card; tests count them from the steps.
+An algorithm is a module, or an object, with the names of ``Collective``. Its schedules run in rounds: the
+messages of all ranks can be numbered so that both ways of a step have the same number, and so that the
+numbers rise along every rank's schedule. This is what keeps an exchange free of deadlock. ``steps`` and
+``nbytes`` are the card; tests count them from the steps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +37,35 @@ class Step:
     recv_from: int | None
     recv: tuple[int, int]
     combine: bool
+
+
+class Collective(Protocol):
+    """The names that an algorithm has, for any world from 1 rank up."""
+
+    ROTATES: bool
+    """Whether every rank does what rank 0 does, with all ranks and chunks shifted by its own number.
+
+    Shifted modulo ``world`` and ``chunks``; all ranges are single chunks then. What holds for one rank holds
+    for all of them, so that a simulation of thousands of ranks needs one schedule.
+    """
+
+    def chunks(self, world: int) -> int:
+        """Return into how many chunks a bucket is cut."""
+
+    def owner(self, chunk: int, world: int) -> int:
+        """Return the rank that has the finished chunk after the reduce half and begins its broadcast."""
+
+    def reduce(self, rank: int, world: int) -> Iterator[Step]:
+        """Yield the reduce half."""
+
+    def broadcast(self, rank: int, world: int) -> Iterator[Step]:
+        """Yield the broadcast half."""
+
+    def schedule(self, rank: int, world: int) -> Iterator[Step]:
+        """Yield both halves."""
+
+    def steps(self, world: int) -> int:
+        """Return the length of the critical path in hops."""
+
+    def nbytes(self, world: int, n: int) -> float:
+        """Return the bytes that the busiest rank sends for a bucket of ``n`` bytes, cut into equal chunks."""
