@@ -16,7 +16,7 @@ import pytest
 from gradwire.cli import main
 from gradwire.errors import JobError
 from gradwire.job.events import EpochDone, Progress, RunResult, RunStarted, StepDone
-from gradwire.job.launch import run_local
+from gradwire.job.launch import perform_local
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import make_run, parse_runs
 
@@ -55,7 +55,7 @@ def test_a_comparison_from_the_command_line(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_bytes_are_those_of_the_closed_forms(small: JobOptions) -> None:
-    results = run_local(replace(small, runs=parse_runs("server,sync,pipe")), ignore)
+    results = perform_local(replace(small, runs=parse_runs("server,sync,pipe")), ignore)
     n = 4 * PARAMETERS
     for result, floats in zip(results, (2 * 2 * n, 2 * 1 * n, 2 * 1 * n), strict=True):
         assert result.raw_nbytes == 6 * floats
@@ -66,7 +66,7 @@ def test_bytes_are_those_of_the_closed_forms(small: JobOptions) -> None:
 
 def test_the_same_seed_gives_the_same_weights_and_another_other_ones(small: JobOptions) -> None:
     def weights(seed: int) -> str:
-        return run_local(replace(small, max_steps=2, seed=seed), ignore)[0].weights_sha256
+        return perform_local(replace(small, max_steps=2, seed=seed), ignore)[0].weights_sha256
 
     assert weights(1) == weights(1)
     assert weights(1) != weights(2)
@@ -74,19 +74,19 @@ def test_the_same_seed_gives_the_same_weights_and_another_other_ones(small: JobO
 
 def test_a_pipeline_of_one_is_synchronous_bit_for_bit(small: JobOptions) -> None:
     runs = parse_runs("sync:quantize:8,pipe:quantize:8")
-    sync, pipe = run_local(replace(small, runs=runs, pipeline=1), ignore)
+    sync, pipe = perform_local(replace(small, runs=runs, pipeline=1), ignore)
     assert pipe.weights_sha256 == sync.weights_sha256
 
 
 def test_a_pipeline_that_only_warms_up_is_synchronous(small: JobOptions) -> None:
-    sync, pipe = run_local(replace(small, runs=parse_runs("sync,pipe"), warmup_epochs=1), ignore)
+    sync, pipe = perform_local(replace(small, runs=parse_runs("sync,pipe"), warmup_epochs=1), ignore)
     assert sync.weights_sha256 == pipe.weights_sha256
-    (stale,) = run_local(replace(small, runs=parse_runs("pipe")), ignore)
+    (stale,) = perform_local(replace(small, runs=parse_runs("pipe")), ignore)
     assert stale.weights_sha256 != sync.weights_sha256
 
 
 def test_one_worker_alone_trains(small: JobOptions) -> None:
-    (result,) = run_local(replace(small, workers=1), ignore)
+    (result,) = perform_local(replace(small, workers=1), ignore)
     assert (result.raw_nbytes, result.steps) == (0, 6)
 
 
@@ -94,7 +94,7 @@ def test_one_worker_alone_trains(small: JobOptions) -> None:
 def test_a_killed_worker_is_named_and_the_others_end(small: JobOptions, method: str) -> None:
     options = replace(small, runs=(make_run(method),), epochs=100, max_steps=None)
     with pytest.raises(JobError, match=r"rank 1 \(a worker\) was killed by SIGKILL during (D|PS)-Sync"):
-        run_local(options, on(EpochDone, lambda: send_to_rank(1, signal.SIGKILL)))
+        perform_local(options, on(EpochDone, lambda: send_to_rank(1, signal.SIGKILL)))
     assert not multiprocessing.active_children()
 
 
@@ -102,19 +102,19 @@ def test_a_stopped_worker_ends_the_job_within_the_timeout(small: JobOptions) -> 
     options = replace(small, epochs=100, max_steps=None, timeout_s=2, link="50mbit")
     started = time.monotonic()
     with pytest.raises(JobError, match=r"rank 0 \(a worker\) failed \(D-Sync, step \d+\): .*rank 1"):
-        run_local(options, on(StepDone, lambda: send_to_rank(1, signal.SIGSTOP)))
+        perform_local(options, on(StepDone, lambda: send_to_rank(1, signal.SIGSTOP)))
     assert time.monotonic() - started < 30
     assert not multiprocessing.active_children()
 
 
 def test_an_error_of_a_worker_is_one_sentence(small: JobOptions) -> None:
     with pytest.raises(JobError, match=r"rank [01] \(a worker\) failed \(starting\): PipeSGD wants pipeline"):
-        run_local(replace(small, runs=(make_run("pipe"),), pipeline=0), ignore)
+        perform_local(replace(small, runs=(make_run("pipe"),), pipeline=0), ignore)
 
 
 def test_a_bug_in_a_worker_shows_its_traceback(small: JobOptions) -> None:
     with pytest.raises(RuntimeError, match="KeyError: 'none'"):
-        run_local(replace(small, model="none"), ignore)
+        perform_local(replace(small, model="none"), ignore)
     assert not multiprocessing.active_children()
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_written_by_a_job_that_fails(
     def fail(*_: object) -> tuple[RunResult, ...]:
         raise JobError("rank 1 (a worker) was killed")
 
-    monkeypatch.setattr("gradwire.job.perform.run_local", fail)
+    monkeypatch.setattr("gradwire.job.perform.perform_local", fail)
     assert main(["train", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == "gradwire: rank 1 (a worker) was killed\n"
     assert not list(tmp_path.iterdir())
@@ -175,7 +175,7 @@ def test_however_the_parent_ends_no_process_stays(
 def test_a_request_to_end_is_obeyed(small: JobOptions, number: int) -> None:
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as caught:
-        run_local(small, on(RunStarted, lambda: os.kill(os.getpid(), number)))
+        perform_local(small, on(RunStarted, lambda: os.kill(os.getpid(), number)))
     assert caught.value.code == 128 + number
     assert signal.getsignal(number) == before
     assert not multiprocessing.active_children()

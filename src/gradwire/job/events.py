@@ -91,28 +91,4 @@ class RunDone:
     result: RunResult
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A rank has done all runs."""
-
-    rank: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """A rank gives up.
-
-    ``consequence`` marks a failure that may only be the echo of another rank's: a peer that is gone or
-    silent. ``details`` is the traceback of an internal error, "" for an error that gradwire raises on
-    purpose.
-    """
-
-    rank: int
-    doing: str
-    reason: str
-    consequence: bool
-    details: str = ""
-
-
 Progress = RunStarted | StepDone | EpochDone | RunDone
-Event = Progress | Finished | Failed

@@ -8,8 +8,7 @@ from pathlib import Path
 from gradwire.job.data import Dataset, find, load
 from gradwire.job.display import make_display
 from gradwire.job.events import RunResult
-from gradwire.job.joined import run_joined
-from gradwire.job.launch import run_local
+from gradwire.job.launch import perform_joined, perform_local
 from gradwire.job.options import FILES, JobOptions, check, check_data
 from gradwire.job.plot import draw
 from gradwire.job.record import make_record, to_json, write_files
@@ -28,7 +27,7 @@ def perform_job(options: JobOptions) -> Path | None:
     dataset = load(options.data, options.data_folder)
     check_data(options, dataset)
     if is_launched() and launched_rank()[0] > 0:
-        run_joined(options, dataset, lambda _event: None)
+        perform_joined(options, dataset, lambda _event: None)
         return None
     results = _perform(options, dataset)
     contents = (to_json(make_record(options, results)), draw(options, results))
@@ -40,5 +39,5 @@ def perform_job(options: JobOptions) -> Path | None:
 def _perform(options: JobOptions, dataset: Dataset) -> tuple[RunResult, ...]:
     with make_display() as display:
         if is_launched():
-            return run_joined(options, dataset, display.show)
-        return run_local(options, display.show)
+            return perform_joined(options, dataset, display.show)
+        return perform_local(options, display.show)

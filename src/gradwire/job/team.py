@@ -5,24 +5,19 @@ Training goes over links; what the team says here beside it (barriers, sums, has
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
-from time import monotonic, sleep
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from gradwire.errors import LinkError
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import Run
-
-POLL_S = 0.1
+from gradwire.launch.group import gather, in_words, wait_for
 
 
 class Team:
-    """One rank's membership, after the rendezvous; ``close`` it.
+    """One rank's membership of the default group, which the ranks have joined.
 
     All ranks make the same groups in the same order, the server too: for every run one that its link takes
     over, and one for the words beside it.
@@ -32,9 +27,7 @@ class Team:
         self.rank, self.workers, self.timeout_s = rank, options.workers, options.timeout_s
         self._store = store
         limit = timedelta(seconds=options.timeout_s)
-        world = options.world
-        with _in_words(f"rank {rank} could not meet the other {world - 1} ranks", options.timeout_s):
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
+        with in_words(f"rank {rank} could not meet the other {options.world - 1} ranks", options.timeout_s):
             self._groups = {run: self._make_groups(run, limit) for run in options.runs}
 
     @property
@@ -52,13 +45,13 @@ class Team:
 
     def barrier(self, run: Run) -> None:
         """Wait until all ranks of the run are here. Raises ``LinkError``."""
-        with _in_words(f"rank {self.rank} waited for the others between two epochs", self.timeout_s):
-            self._gather(run, torch.zeros(1))
+        with in_words(f"rank {self.rank} waited for the others between two epochs", self.timeout_s):
+            gather(self._words(run), torch.zeros(1))
 
     def gather(self, run: Run, values: torch.Tensor) -> torch.Tensor:
         """Return every rank's ``values`` (1-D, equal lengths), one row a rank. Raises ``LinkError``."""
-        with _in_words(f"rank {self.rank} collected results", self.timeout_s):
-            return self._gather(run, values)
+        with in_words(f"rank {self.rank} collected results", self.timeout_s):
+            return gather(self._words(run), values)
 
     def _members(self, run: Run) -> list[int]:
         server = [self.workers] if run.method == "server" else []
@@ -68,11 +61,8 @@ class Team:
         members = sorted(self._members(run))
         return dist.new_group(members, timeout=limit), dist.new_group(members, timeout=limit)
 
-    def _gather(self, run: Run, values: torch.Tensor) -> torch.Tensor:
-        group = self._groups[run][1]
-        rows = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(rows, values, group=group)
-        return torch.stack(rows)
+    def _words(self, run: Run) -> dist.ProcessGroup:
+        return self._groups[run][1]
 
     def announce(self, word: str) -> None:
         """Wake the ranks that ``wait_for`` this word."""
@@ -83,22 +73,5 @@ class Team:
 
         If the team falls apart meanwhile the store goes with its host. Raises ``LinkError``.
         """
-        with _in_words(f"rank {self.rank} waited for its turn", self.timeout_s):
-            while not self._store.check([word]):
-                sleep(POLL_S)
-
-    def close(self) -> None:
-        """Leave; the process group is gone afterwards."""
-        dist.destroy_process_group()
-
-
-@contextmanager
-def _in_words(doing: str, timeout_s: float) -> Iterator[None]:
-    """Turn what torch.distributed raises, a RuntimeError of many lines, into one sentence."""
-    started = monotonic()
-    try:
-        yield
-    except RuntimeError as error:
-        late = monotonic() - started >= timeout_s * 0.9
-        reason = f"nothing within {timeout_s:g} s" if late else str(error).splitlines()[0]
-        raise LinkError(f"{doing}, but a peer is gone or too slow: {reason}") from error
+        with in_words(f"rank {self.rank} waited for its turn", self.timeout_s):
+            wait_for(self._store, word)

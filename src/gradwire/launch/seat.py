@@ -1,0 +1,105 @@
+"""What ranks that work together are given, and the words in which they tell how it ended."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from torch._C._distributed_c10d import Store  # torch.distributed exports it at run time only
+
+from gradwire.errors import ExchangeError, GradwireError, LinkError
+
+Event = TypeVar("Event")
+Options = TypeVar("Options")
+
+
+@dataclass
+class Seat(Generic[Event]):
+    """One rank's place: who it is, whom it tells, how it meets the others.
+
+    ``doing`` is where it is in its work, for the message if it fails; ``meet`` returns the store that all
+    ranks share, once.
+    """
+
+    rank: int
+    world: int
+    tell: Callable[[Event], None]
+    meet: Callable[[], Store]
+    doing: str = "starting"
+
+    @property
+    def neighbours(self) -> int:
+        """How many ranks this machine has to share its cores among."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+
+
+@dataclass(frozen=True)
+class Task(Generic[Options, Event]):
+    """What all ranks do together.
+
+    Parameters
+    ----------
+    work
+        Called in every rank with its seat and ``options``; a module's own function where ranks are processes
+        that are started here, since they find it by its name.
+    options
+        Data that every rank gets.
+    world
+        The number of ranks.
+    timeout_s
+        How long a rank waits for the others at most, in seconds.
+    shared
+        The options that launched ranks must have been given alike, by their names.
+    preload
+        Modules whose import takes seconds: done once, for all processes that are started here.
+    title
+        What a message calls a rank.
+    when
+        What a message says of the time, such as "during run 2", after the last event (None: there was none).
+    """
+
+    work: Callable[[Seat[Event], Options], None]
+    options: Options
+    world: int
+    timeout_s: float
+    shared: Mapping[str, object] = field(default_factory=dict)
+    preload: tuple[str, ...] = ()
+    title: Callable[[int], str] = "rank {}".format
+    when: Callable[[Event | None], str] = lambda _event: "at work"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A rank has done its work."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank gives up.
+
+    ``consequence`` marks a failure that may only be the echo of another rank's: a peer that is gone or
+    silent. ``details`` is the traceback of an internal error, "" for an error that gradwire raises on
+    purpose.
+    """
+
+    rank: int
+    doing: str
+    reason: str
+    consequence: bool
+    details: str = ""
+
+
+def describe_failure(seat: Seat[Event], error: BaseException) -> Failed:
+    """Return what a rank says when it gives up."""
+    return Failed(
+        rank=seat.rank,
+        doing=seat.doing,
+        reason=str(error) or type(error).__name__,
+        consequence=isinstance(error, LinkError | ExchangeError),
+        details="" if isinstance(error, GradwireError) else traceback.format_exc(),
+    )
