@@ -191,7 +191,9 @@ def test_an_exchange_that_never_returns_is_given_up() -> None:
     exchange = _Gated()
     communication = CommunicationThread(exchange, patience_s=0.05)
     handover = communication.hand_over(7, torch.zeros(3))
-    with pytest.raises(LinkTimeoutError, match=r"rank 0 waited 0\.05 s for the averaged gradient of step 7"):
+    with pytest.raises(
+        LinkTimeoutError, match=r"rank 0 waited 0\.05 s for the gradient of step 7 to be averaged"
+    ):
         communication.wait(handover)
     with pytest.raises(LinkTimeoutError, match=r"did not end within 0\.05 s"):
         communication.close()

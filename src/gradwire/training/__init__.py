@@ -1,6 +1,7 @@
 """Training methods: gradients in, averaged gradients out, and what each step cost."""
 
 from gradwire.training.broadcast import broadcast_weights
+from gradwire.training.choose import make_method
 from gradwire.training.d_sync import DSync
 from gradwire.training.flat import FlatGradients, FlatWeights
 from gradwire.training.method import WorkerMethod
@@ -18,4 +19,5 @@ __all__ = [
     "Worker",
     "WorkerMethod",
     "broadcast_weights",
+    "make_method",
 ]

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from gradwire.exchange import Exchange
+from gradwire.training.buckets import cut
 from gradwire.training.flat import FlatGradients
 from gradwire.training.method import WorkerMethod, backward
+from gradwire.training.overlap import Overlap
 from gradwire.training.record import StepRecord
 
 
@@ -18,7 +20,9 @@ class DSync(WorkerMethod):
     """Average every step's gradient over all ranks, then update with it.
 
     ``w[t] = w[t-1] - lr * mean(g[t])``, where ``g[t]`` was computed at ``w[t-1]``. A step takes
-    ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2).
+    ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2) with one bucket. Where the plan's ``bucket_nbytes`` cuts
+    the gradient into several, a communication thread exchanges the buckets that backward has finished while
+    it computes the others.
 
     Parameters
     ----------
@@ -27,18 +31,37 @@ class DSync(WorkerMethod):
     optimizer
         Any ``torch.optim`` optimizer whose ``step`` needs no closure.
     exchange
-        Its plan chooses codec and algorithm.
+        Its plan chooses codec, algorithm and buckets. With several buckets it belongs to the communication
+        thread within a step.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, exchange: Exchange) -> None:
         super().__init__(model, exchange)
         self._optimizer = optimizer
         self._gradients = FlatGradients(model.parameters())
+        buckets = cut(self._gradients.counts, exchange.plan.bucket_nbytes)
+        self._overlap = Overlap(exchange, self._gradients, buckets) if len(buckets) > 1 else None
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
-        loss = backward(compute_loss, self._gradients)
-        accounting = self.exchange.all_reduce(self._gradients.buffer, average=True)
+        if self._overlap is None:
+            loss = backward(compute_loss, self._gradients)
+            accounting = self.exchange.all_reduce(self._gradients.buffer, average=True)
+            waits = StepRecord.of_wait(accounting.total_s, accounting)
+        else:
+            loss, waits = self._overlap.average(self.steps_done + 1, compute_loss)
         self._optimizer.step()
-        waits = StepRecord.of_wait(accounting.total_s, accounting)
         return waits.within(perf_counter() - started, loss=loss)
+
+    def close(self) -> None:
+        """Join the thread, if there is one. Raises ``LinkTimeoutError`` if it does not end."""
+        if not self.closed:
+            super().close()
+            if self._overlap is not None:
+                self._overlap.close()
+
+    def abort(self) -> None:
+        """Close without sending what is still queued."""
+        if self._overlap is not None:
+            self._overlap.abort()
+        self.close()

@@ -1,7 +1,7 @@
 """A model's gradients, or weights, as one flat float32 buffer: what an exchange takes and returns.
 
-One buffer means one all-reduce per step, which is the sequential exchange of Pipe-SGD (section 3.1, equation
-5).
+One all-reduce of the whole buffer per step is the sequential exchange of Pipe-SGD (section 3.1, equation 5);
+``buckets`` cuts it.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ class FlatGradients:
     buffer
         1-D contiguous float32 CPU tensor, all gradients one after the other. Each view has the parameter's
         shape.
+    parameters
+        The trainable parameters, each once, in the order of the buffer.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
-        self._parameters = trainable(parameters)
-        self.buffer, self._views = _flat(self._parameters)
+        self.parameters = trainable(parameters)
+        self.buffer, self._views = _flat(self.parameters)
         self.attach()
 
     def attach(self) -> None:
         """Make every ``.grad`` its view of the buffer."""
-        for parameter, view in zip(self._parameters, self._views, strict=True):
+        for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view
 
     def detach(self) -> None:
         """Make every ``.grad`` None; the buffer keeps its values."""
-        for parameter in self._parameters:
+        for parameter in self.parameters:
             parameter.grad = None
 
     def zero(self) -> None:
@@ -54,23 +56,39 @@ class FlatGradients:
         self.buffer.zero_()
         self.attach()
 
-    @torch.no_grad()
     def collect(self) -> torch.Tensor:
         """End a step: return the buffer, with every ``.grad`` in it.
 
         Somebody may have replaced a ``.grad``, as ``zero_grad(set_to_none=True)`` followed by a backward pass
         does. Such a gradient is copied into its view and the view is attached again; None counts as 0.
         """
-        for parameter, view in zip(self._parameters, self._views, strict=True):
-            found = parameter.grad
-            if found is view:
-                continue
-            if found is None:
-                view.zero_()
-            else:
-                view.copy_(found.to_dense() if found.is_sparse else found)
-            parameter.grad = view
+        for index in range(len(self.parameters)):
+            self.collect_one(index)
         return self.buffer
+
+    def collect_one(self, index: int) -> None:
+        """Do for parameter number ``index`` what ``collect`` does for all."""
+        if not self.is_attached(index):
+            self._take_in(self.parameters[index], self._views[index])
+
+    def is_attached(self, index: int) -> bool:
+        """Tell whether the ``.grad`` of parameter number ``index`` is its view."""
+        return self.parameters[index].grad is self._views[index]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many floats each parameter has in the buffer."""
+        return [view.numel() for view in self._views]
+
+    @staticmethod
+    @torch.no_grad()
+    def _take_in(parameter: Parameter, view: torch.Tensor) -> None:
+        found = parameter.grad
+        if found is None:
+            view.zero_()
+        else:
+            view.copy_(found.to_dense() if found.is_sparse else found)
+        parameter.grad = view
 
 
 class FlatWeights:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
-from gradwire.exchange import Exchange
+from gradwire.exchange import Accounting, Exchange
+from gradwire.training.buckets import cut
 from gradwire.training.communication import CommunicationThread, Handover, longest_s
 from gradwire.training.flat import FlatGradients
 from gradwire.training.method import WorkerMethod, backward
@@ -25,7 +26,7 @@ class _UnderWay:
     """A gradient on the network, and the learning rate of the step that computed it."""
 
     gradients: FlatGradients
-    handover: Handover
+    handovers: list[Handover]
     scheduled: list[dict[str, Any]]
 
 
@@ -41,7 +42,8 @@ class PipeSGD(WorkerMethod):
 
     K buffers go round and are never copied: backward writes into one, the exchange averages it in place, and
     the optimizer reads it K steps later, just before backward takes it again. Between steps every ``.grad``
-    is None, since its buffer is on the network.
+    is None, since its buffer is on the network. Where the plan cuts the gradient into buckets, they go out
+    one after the other once backward has ended: the pipeline hides them already.
 
     Parameters
     ----------
@@ -77,8 +79,10 @@ class PipeSGD(WorkerMethod):
         self.warmup_steps = warmup_steps
         self._optimizer = optimizer
         self._free = deque(FlatGradients(model.parameters()) for _ in range(pipeline))
+        self._buckets = cut(self._free[0].counts, exchange.plan.bucket_nbytes)
         self._under_way: deque[_UnderWay] = deque()
-        self._communication = CommunicationThread(exchange, longest_s(exchange, self._free[0].buffer.numel()))
+        patience_s = longest_s(exchange, max(bucket.count for bucket in self._buckets))
+        self._communication = CommunicationThread(exchange, patience_s)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
@@ -87,8 +91,8 @@ class PipeSGD(WorkerMethod):
         gradients = self._free[0]
         loss = backward(compute_loss, gradients)
         gradients.detach()  # a zero_grad of the caller must not reach what is on the network
-        handover = self._communication.hand_over(self.steps_done + 1, gradients.buffer)
-        self._under_way.append(_UnderWay(self._free.popleft(), handover, scheduled(self._optimizer)))
+        handovers = self._hand_over(gradients.buffer)
+        self._under_way.append(_UnderWay(self._free.popleft(), handovers, scheduled(self._optimizer)))
         if self.steps_done < self.warmup_steps:
             waits += self._apply_oldest()
         return waits.within(perf_counter() - started, loss=loss)
@@ -118,14 +122,23 @@ class PipeSGD(WorkerMethod):
     def abort(self) -> None:
         """Close without sending what is still queued; peers that wait for it run into their timeout."""
         for each in self._under_way:
-            each.handover.result.cancel()
+            for handover in each.handovers:
+                handover.result.cancel()
         self.close()
+
+    def _hand_over(self, buffer: torch.Tensor) -> list[Handover]:
+        """Give the buckets to the communication thread, which takes them in this order."""
+        numbered = len(self._buckets) > 1
+        return [
+            self._communication.hand_over(self.steps_done + 1, bucket.view(buffer), number if numbered else 0)
+            for number, bucket in enumerate(self._buckets, start=1)
+        ]
 
     def _apply_oldest(self) -> StepRecord:
         """Wait for the oldest gradient under way and update the weights with it."""
         oldest = self._under_way[0]
         started = perf_counter()
-        accounting = self._communication.wait(oldest.handover)
+        accounting = sum(map(self._communication.wait, oldest.handovers), Accounting())
         wait_s = perf_counter() - started
         self._under_way.popleft()
         self._free.append(oldest.gradients)

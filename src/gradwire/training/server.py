@@ -2,7 +2,7 @@
 
 Rank 0 of the link is the server, ranks 1..p are the workers. Gradients go up through the plan's codec,
 weights come down through a codec of their own: INCEPTIONN's WA (no codec), WA+C (a gradient codec only), and
-with a weight codec what A2DTWP sends to its devices.
+with a weight codec what A2DTWP sends to its devices. Each travels as one bucket, whatever the plan says.
 """
 
 from __future__ import annotations

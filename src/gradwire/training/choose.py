@@ -1,0 +1,33 @@
+"""The method that a plan asks for."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from gradwire.exchange import Exchange
+from gradwire.training.d_sync import DSync
+from gradwire.training.method import WorkerMethod
+from gradwire.training.pipe_sgd import PipeSGD
+
+
+def make_method(
+    model: nn.Module, optimizer: torch.optim.Optimizer, exchange: Exchange, warmup_steps: int = 0
+) -> WorkerMethod:
+    """Return ``DSync`` where the exchange's plan has the pipeline 1, else ``PipeSGD`` with its pipeline.
+
+    Parameters
+    ----------
+    model
+        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+    optimizer
+        Any ``torch.optim`` optimizer whose ``step`` needs no closure.
+    exchange
+        Its plan chooses everything.
+    warmup_steps
+        See ``PipeSGD``; ``DSync`` needs none. Raises ``SpecError`` for a negative number.
+    """
+    pipeline = exchange.plan.pipeline
+    if pipeline == 1 and warmup_steps >= 0:
+        return DSync(model, optimizer, exchange)
+    return PipeSGD(model, optimizer, exchange, pipeline, warmup_steps)
