@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.errors import JobError
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
-from gradwire.job.record import SCHEMA, make_record, to_json, write_files
+from gradwire.job.record import SCHEMA, make_record, to_json
 
 
 def test_the_record_says_what_ran_where_and_how(options: JobOptions, results: tuple[RunResult, ...]) -> None:
@@ -51,14 +50,3 @@ def test_the_data_folder_is_kept_without_its_path(
 ) -> None:
     text = to_json(make_record(replace(options, data_folder=Path("/home/somebody/mnist")), results))
     assert b"somebody" not in text
-
-
-def test_files_are_written_all_or_none(tmp_path: Path) -> None:
-    folder = tmp_path / "a" / "b"
-    write_files(folder, {"one": b"1", "two": b"2"})
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"one": b"1", "two": b"2"}
-    (folder / "blocked").mkdir()
-    with pytest.raises(JobError, match="cannot be written"):
-        write_files(folder, {"blocked": b"x", "one": b"new"})
-    assert sorted(path.name for path in folder.iterdir()) == ["blocked", "one", "two"]
-    assert (folder / "one").read_bytes() == b"1"

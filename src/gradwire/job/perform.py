@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from gradwire.files import write_files
 from gradwire.job.data import Dataset, find, load
 from gradwire.job.display import make_display
 from gradwire.job.events import RunResult
 from gradwire.job.launch import perform_joined, perform_local
 from gradwire.job.options import FILES, JobOptions, check, check_data
 from gradwire.job.plot import draw
-from gradwire.job.record import make_record, to_json, write_files
+from gradwire.job.record import make_record, to_json
 from gradwire.job.report import print_report
 from gradwire.launch.rendezvous import is_launched, launched_rank
 
@@ -31,7 +32,7 @@ def perform_job(options: JobOptions) -> Path | None:
         return None
     results = _perform(options, dataset)
     contents = (to_json(make_record(options, results)), draw(options, results))
-    write_files(options.out, dict(zip(FILES, contents, strict=True)))
+    write_files({options.out / name: content for name, content in zip(FILES, contents, strict=True)})
     print_report(options, results)
     return options.out
 

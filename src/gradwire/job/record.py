@@ -1,14 +1,11 @@
-"""The JSON record of a job, and the one moment at which files are written: when all runs have ended well."""
+"""The JSON record of a job."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict
-from pathlib import Path
 
-from gradwire.errors import JobError
 from gradwire.job.events import Epoch, RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import D_SYNC, PS_SYNC, Run
@@ -38,25 +35,6 @@ def speed_up(result: RunResult, results: tuple[RunResult, ...], baseline: Run) -
     """Return how often ``result`` trains while the run ``baseline`` does once; None where it is not there."""
     times = [other.train_s for other in results if other.run == baseline]
     return times[0] / result.train_s if times else None
-
-
-def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write ``files`` (name -> content) into ``folder``, all or none. Raises ``JobError``.
-
-    They get temporary names first and are renamed when the last one is whole.
-    """
-    temporary = {name: folder / f".{name}.{os.getpid()}" for name in files}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            temporary[name].write_bytes(content)
-        for name, path in temporary.items():
-            os.replace(path, folder / name)
-    except OSError as error:
-        raise JobError(f"the results cannot be written to {folder}: {error.strerror or error}") from error
-    finally:
-        for path in temporary.values():
-            path.unlink(missing_ok=True)
 
 
 def to_json(record: dict[str, object]) -> bytes:

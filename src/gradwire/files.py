@@ -1,0 +1,48 @@
+"""Results become files at one moment, all or none; and whether they will can be known long before."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from gradwire.errors import JobError
+
+
+def write_files(files: Mapping[Path, bytes]) -> None:
+    """Write ``files`` (path -> content), all or none, with the folders that they need. Raises ``JobError``.
+
+    They get temporary names first and are renamed when the last one is whole.
+    """
+    temporary = {path: path.parent / f".{path.name}.{os.getpid()}" for path in files}
+    place = Path()
+    try:
+        for path, content in files.items():
+            place = path.parent
+            place.mkdir(parents=True, exist_ok=True)
+            temporary[path].write_bytes(content)
+        for path, part in temporary.items():
+            place = path.parent
+            os.replace(part, path)
+    except OSError as error:
+        raise JobError(f"the results cannot be written to {place}: {error.strerror or error}") from error
+    finally:
+        for part in temporary.values():
+            part.unlink(missing_ok=True)
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise ``JobError``, which names the option, unless a file ``path`` can be written; leave no trace."""
+    place = path.parent
+    try:
+        if path.is_dir():
+            raise JobError(f"{option} {path} is a folder; name a file")
+        while not (place.is_symlink() or place.exists()) and place != place.parent:
+            place = place.parent
+        with tempfile.TemporaryDirectory(prefix=".gradwire-", dir=place):
+            pass
+    except OSError as error:
+        raise JobError(
+            f"{option} {path} cannot be written: {place}: {error.strerror or error}; name another file"
+        ) from error

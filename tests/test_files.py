@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+
+from gradwire.errors import JobError
+from gradwire.files import check_writable, write_files
+
+
+def test_files_are_written_all_or_none(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    write_files({folder / "one": b"1", tmp_path / "two": b"2"})
+    assert (folder / "one").read_bytes() == b"1"
+    assert (tmp_path / "two").read_bytes() == b"2"
+    (folder / "blocked").mkdir()
+    with pytest.raises(JobError, match=r"the results cannot be written to .*/b: "):
+        write_files({folder / "blocked": b"x", folder / "one": b"new"})
+    assert sorted(path.name for path in folder.iterdir()) == ["blocked", "one"]
+    assert (folder / "one").read_bytes() == b"1"
+
+
+def test_what_can_be_written_is_known_before_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_writable("--json", tmp_path / "new" / "folder" / "line.json")
+    check_writable("--json", tmp_path / "file")
+    for path, reason in (("file/below", "cannot be written: .*file: Not a directory"), ("", "is a folder")):
+        with pytest.raises(JobError, match=f"--json .*{reason}; name"):
+            check_writable("--json", tmp_path / path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
