@@ -1,8 +1,8 @@
 """Measure what this machine's ends of a link cost: codecs on real gradients, and frames.
 
-A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums, on
-gradients that the caller brings (a hook can record some) or on the sums of several of them, which are what
-travels after the first hop.
+A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums,
+on gradients that the caller brings (a hook can record some) and on the sums of several of them, which are
+what travels after the first hop.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ def codec_cost(
         Without a sample, or for samples of different shapes.
     """
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
-        raise TensorError(
-            f"calibration wants one or more gradients of one shape, but got {[tuple(s.shape) for s in samples]}"
-        )
+        shapes = [tuple(sample.shape) for sample in samples]
+        raise TensorError(f"calibration wants one or more gradients of one shape, but got {shapes}")
     if samples[0].numel() == 0:
         raise TensorError("calibration wants gradients with values in them, but these are empty")
     count = min(segment_nbytes // 4, samples[0].numel())
@@ -114,7 +113,7 @@ def _sum(samples: Sequence[torch.Tensor], terms: int) -> torch.Tensor:
 
 
 def _point(codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float) -> CodecPoint:
-    parts = [part for part in x.split(count) if part.numel() == count]
+    parts = [part for part in torch.split(x, count) if part.numel() == count]
     frame = torch.empty(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8)
     decoded = torch.empty(count)
     sizes, errors = [], []

@@ -43,8 +43,7 @@ class CodecCost:
         terms = [point.terms for point in self.points]
         if not terms or terms != sorted(set(terms)) or terms[0] < 1:
             raise SpecError(
-                f"the costs of {self.codec} need points with rising numbers of terms from 1 up, but these are "
-                f"{terms}"
+                f"the costs of {self.codec} need points with rising numbers of terms from 1 up, not {terms}"
             )
 
     def at(self, terms: int) -> CodecPoint:

@@ -121,6 +121,8 @@ class _Frame:
     terms: int = 1
     handed_over_s: float | None = None
     posted_s: float | None = None
+    ways: list[Port] = field(default_factory=list)
+    passed_s: float = 0.0
     left_s: float | None = None
     arrived_s: float | None = None
 
@@ -175,7 +177,7 @@ class _Machinery:
             if isinstance(subject, _Rank):
                 self._go_on(subject, now)
             elif subject.arrived_s is None:
-                self._set_off(subject, now)
+                self._travel(subject, now)
             else:
                 self._arrive(subject, now)
         stuck = [rank.number for rank in self._ranks if rank.at < len(rank.actions) or rank.in_flight]
@@ -268,11 +270,19 @@ class _Machinery:
     def _try_to_leave(self, frame: _Frame) -> None:
         if frame.handed_over_s is None or frame.posted_s is None:
             return
+        frame.ways = self._network.ways(frame)
         announced = frame.posted_s + self._network.latency_s(frame)
         self._schedule(max(frame.handed_over_s, announced if frame.posted_s > 0 else 0.0), frame)
 
-    def _set_off(self, frame: _Frame, now: float) -> None:
-        frame.left_s, frame.arrived_s = self._network.carry(frame, now)
+    def _travel(self, frame: _Frame, now: float) -> None:
+        """Let a frame's first byte come to its next line, which it has to ask for just then."""
+        begin, passed = frame.ways.pop(0).take(now, frame.nbytes)
+        frame.passed_s = max(frame.passed_s, passed)  # what comes slowly passes no faster further on
+        if frame.ways:
+            self._schedule(begin, frame)
+            return
+        frame.left_s = frame.passed_s
+        frame.arrived_s = frame.left_s + self._network.latency_s(frame)
         if frame.sender.waits_for is frame:
             frame.sender.waits_for = None
             self._schedule(max(now, frame.left_s), frame.sender)
@@ -309,19 +319,14 @@ class _Network:
         assert frame.receiver is not None
         return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
 
-    def carry(self, frame: _Frame, now: float) -> tuple[float, float]:
-        """Return when a frame that sets off at ``now`` has left the sender and has reached the receiver."""
+    def ways(self, frame: _Frame) -> list[Port]:
+        """Return what a frame passes through, in order."""
         assert frame.receiver is not None
         sender, receiver = frame.sender.number, frame.receiver.number
         ways = [self._out[sender]]
         if self._group[sender] != self._group[receiver]:
             ways += [self._up[self._group[sender]], self._down[self._group[receiver]]]
-        ways.append(self._in[receiver])
-        begin = end = now
-        for way in ways:
-            begin, passed = way.take(begin, frame.nbytes)
-            end = max(end, passed)  # what comes slowly passes no faster further on
-        return end, end + self.latency_s(frame)
+        return [*ways, self._in[receiver]]
 
     @property
     def busiest_s(self) -> float:

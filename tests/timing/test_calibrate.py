@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire.codecs import parse
+from gradwire.errors import TensorError
+from gradwire.links.base import Link
+from gradwire.timing.calibrate import codec_cost, host_cost
+from gradwire.timing.costs import HostCost
+
+
+def laplace(count: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(count, generator=generator) - 0.5
+    return -1e-3 * uniform.sign() * torch.log1p(-2 * uniform.abs()).clamp(min=-20)
+
+
+SAMPLES = [laplace(1 << 16, seed) for seed in range(3)]
+
+
+def test_sizes_are_those_of_real_payloads_of_sums() -> None:
+    codec = parse("errbound:2^-10")
+    cost = codec_cost(codec, SAMPLES, world=3, segment_nbytes=1 << 18)
+    assert [point.terms for point in cost.points] == [1, 2, 3]
+    total = SAMPLES[0] + SAMPLES[1] + SAMPLES[2]
+    assert cost.at(3).nbytes == pytest.approx(codec.encode(total).numel() / total.numel(), rel=1e-6)
+    assert cost.at(1).nbytes < cost.at(3).nbytes
+    assert 0 < cost.at(1).largest_error <= 2**-10
+
+
+@pytest.mark.parametrize(("spec", "nbytes"), [("identity", 4.0), ("bf16", 2.0), ("truncate:16", 2.0)])
+def test_fixed_formats_have_fixed_sizes(spec: str, nbytes: float) -> None:
+    cost = codec_cost(parse(spec), SAMPLES, world=8)
+    assert [point.terms for point in cost.points] == [1, 2, 4, 8]  # more terms than samples
+    for point in cost.points:
+        assert point.nbytes == pytest.approx(nbytes, rel=1e-3)
+        assert min(point.encode_s, point.decode_s, point.decode_add_s) >= 0
+    assert cost.call_s > 0
+    assert cost.codec == spec
+
+
+def test_non_finite_gradients_do_not_spoil_the_largest_error() -> None:
+    spoilt = SAMPLES[0].clone()
+    spoilt[7] = float("nan")
+    assert codec_cost(parse("errbound:2^-10"), [spoilt], world=1).at(1).largest_error <= 2**-10
+
+
+@pytest.mark.parametrize("samples", [[], [torch.zeros(4), torch.zeros(5)], [torch.zeros(0)]])
+def test_gradients_that_cannot_be_used_are_refused(samples: list[torch.Tensor]) -> None:
+    with pytest.raises(TensorError, match="calibration wants"):
+        codec_cost(parse("bf16"), samples, world=2)
+
+
+def test_every_rank_returns_and_each_side_knows_its_own_costs(run_ranks: Callable[..., list[Any]]) -> None:
+    barrier = threading.Barrier(3)
+
+    def meet() -> None:
+        barrier.wait(30)
+
+    def measure(link: Link) -> HostCost:
+        return host_cost(link, meet, cores=2, ranks_per_machine=3)
+
+    sender, receiver, bystander = run_ranks(3, measure)
+    assert sender.receive_s == sender.receive_s_per_nbyte == 0
+    assert receiver.send_s == receiver.send_s_per_nbyte == 0
+    assert sender.send_s >= 0
+    assert receiver.receive_s >= 0
+    assert bystander.cores == 2
+    assert bystander.ranks_per_machine == 3

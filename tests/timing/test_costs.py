@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.errors import SpecError
+from gradwire.timing.costs import FREE, CodecCost, CodecPoint, Environment
+from gradwire.timing.line import Line
+
+COST = CodecCost(
+    "errbound:2^-10",
+    (CodecPoint(1, 0.6, 1e-9, 2e-9, 3e-9, 1e-3), CodecPoint(4, 1.0, 2e-9, 2e-9, 3e-9, 1e-3)),
+)
+
+
+def test_between_measured_terms_the_logarithm_counts() -> None:
+    assert COST.at(1).nbytes == 0.6
+    assert COST.at(2).nbytes == pytest.approx(0.8)
+    assert COST.at(2).encode_s == pytest.approx(1.5e-9)
+    assert COST.at(4).nbytes == 1.0
+    assert COST.at(100).nbytes == 1.0  # beyond the last one: as that
+    assert COST.ratio(4) == 4.0
+
+
+@given(st.integers(1, 4), st.integers(1, 4))
+def test_more_terms_never_shrink_what_grows(one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    assert COST.at(low).nbytes <= COST.at(high).nbytes
+
+
+@pytest.mark.parametrize("terms", [(), (2, 1), (1, 1), (0, 1)])
+def test_points_must_rise(terms: tuple[int, ...]) -> None:
+    with pytest.raises(SpecError, match="rising numbers of terms"):
+        CodecCost("identity", tuple(CodecPoint(each, 4.0, 0.0, 0.0, 0.0) for each in terms))
+
+
+def test_an_unmeasured_codec_is_named_with_the_measured_ones() -> None:
+    environment = Environment(Line(0.0, math.inf), {"free": FREE})
+    assert environment.cost("free") is FREE
+    with pytest.raises(SpecError, match=r"the costs of bf16 were not measured \(measured: free\)"):
+        environment.cost("bf16")
+
+
+def test_every_rank_may_have_a_line_of_its_own() -> None:
+    slow, fast = Line(0.0, 1.0), Line(0.0, 2.0)
+    assert Environment(fast, {}).line_of(3) is fast
+    assert Environment(fast, {}, lines=(fast, slow)).line_of(1) is slow
