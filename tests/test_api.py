@@ -54,7 +54,7 @@ def test_a_tensor_that_cannot_be_exchanged_is_refused(tensor: torch.Tensor, reas
     [
         ({"codec": "fp17"}, "no codec is named 'fp17'"),
         ({"codec": 17}, "codec must be a Codec, but is 17"),
-        ({"algorithm": "tree"}, "no algorithm is called 'tree'"),
+        ({"algorithm": "gossip"}, "no algorithm is called 'gossip'"),
         ({"segment_nbytes": 5}, "segment_nbytes must be"),
         ({"plan": 17}, "plan must be a Plan or the path of its file, but is 17"),
         ({"plan": "no/plan.json"}, r"the plan no/plan\.json cannot be read: No such file or directory"),

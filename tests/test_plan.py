@@ -64,7 +64,7 @@ def test_the_default_is_an_uncompressed_ring() -> None:
     ("changes", "reason"),
     [
         ({"codec": "fp16"}, r"codec must be a Codec, but is 'fp16'; gradwire\.codecs\.parse reads specs"),
-        ({"algorithm": "tree"}, r"no algorithm is called 'tree'"),
+        ({"algorithm": "gossip"}, r"no algorithm is called 'gossip'"),
         ({"algorithm": ["ring"]}, r"no algorithm is called \['ring'\]"),
         ({"pipeline": 0}, r"pipeline must be a whole number from 1 up, but is 0"),
         ({"pipeline": True}, r"pipeline must be a whole number from 1 up, but is True"),

@@ -24,7 +24,8 @@ def actions_of(name: str, world: int, n: int, segment_count: int, ahead: int) ->
 class Rank:
     """Plays one rank as a walk does it: ``ahead`` receives are posted, and ``ahead`` sends are in flight.
 
-    Beyond that it waits, but it waits for a send only if its own receives are posted up to that order.
+    Beyond that it waits, but it waits for a send only if its own receives are posted up to that order. A kept
+    frame leaves again only when it has left before, for a walk writes a new number into it.
     """
 
     def __init__(self, rank: int, actions: list[Action], ahead: int, wires: Wires) -> None:
@@ -62,6 +63,17 @@ class Rank:
             self.in_flight.popleft()
         return False
 
+    def waits_for_its_frame(self) -> bool:
+        """Retire what must have left before a kept frame gets its next number; tell whether that blocks."""
+        action = self.actions[self.at]
+        while action.do is Do.FORWARD and any(sent.segment == action.segment for sent, _ in self.in_flight):
+            while self.posted_up_to < self.in_flight[0][0].order:
+                self.post()
+            if not self.matched(*self.in_flight[0]):
+                return True
+            self.in_flight.popleft()
+        return False
+
     def advance(self) -> bool:
         """Do the next action if nothing blocks it."""
         if self.at == len(self.actions):
@@ -72,7 +84,7 @@ class Rank:
             if message is None:
                 return False
             self.receive(action, message)
-        elif self.waits_for_a_send():
+        elif self.waits_for_its_frame() or self.waits_for_a_send():
             return False
         else:
             self.send(action)

@@ -21,7 +21,12 @@ ELEMENTS = WORLD * 3 * (SEGMENT_UNIT_NBYTES // 4)
 FRAMES_OF_RANK_1 = {
     "ring": [f"step {i // 3} of the ring schedule, segment {i % 3} of chunk {1 - i // 3}" for i in range(6)],
     "star": [f"step 0 of the star schedule, segment {i} of chunk 0" for i in range(12)],
+    "tree": [f"step 0 of the tree schedule, segment {i} of chunk 0" for i in range(12)],
+    "butterfly": [
+        f"step 0 of the butterfly schedule, segment {i % 3} of chunk {2 + i // 3}" for i in range(6)
+    ],
 }
+RECEIVER_FROM_RANK_1 = {"ring": 2, "star": 0, "tree": 0, "butterfly": 3}
 
 
 def exchanged(
@@ -54,7 +59,7 @@ def exchanged(
 def test_a_spoilt_frame_is_an_error_on_every_rank_that_names_rank_peer_and_step(
     run_ranks: RunRanks, kind: Any, bit: int, reason: str, algorithm: str
 ) -> None:
-    receiver = 2 if algorithm == "ring" else 0
+    receiver = RECEIVER_FROM_RANK_1[algorithm]
     noticed_at = FRAMES_OF_RANK_1[algorithm][3 if kind == "duplicate" else 2]
     started = time.monotonic()
     errors, _ = exchanged(run_ranks, Fault(kind, rank=1, step=2, bit=bit), algorithm)

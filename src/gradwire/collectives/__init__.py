@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gradwire.collectives import ring, star
+from gradwire.collectives import butterfly, ring, star, tree
 from gradwire.collectives.step import Collective, Step
 from gradwire.errors import SpecError
 
 __all__ = ["TABLE", "Collective", "Step", "get"]
 
-TABLE: dict[str, Collective] = {"ring": ring, "star": star}
+TABLE: dict[str, Collective] = {"ring": ring, "star": star, "tree": tree, "butterfly": butterfly}
 
 
 def get(name: str) -> Collective:

@@ -6,14 +6,14 @@ finished, while the rest of its chunk is still travelling, and a rank sends few 
 received, so that their memory stays warm.
 
 Frames are matched by their order, the pair of step and place within the step. Two rules keep a schedule
-without a deadlock free of it here, even where a send returns only once it is received:
+that runs in rounds free of deadlock, even where a send returns only once it is received:
 
 - before a rank waits for a frame, it has sent all its frames up to that order;
 - a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
 
-For if everything is stuck, take the first message of the schedule, in an order in which it runs step by step,
-that has not passed: by the first rule its sender has sent it, and by the second its receiver has posted the
-receive.
+For if everything is stuck, take of all frames that have not passed one of the least round and place. Both of
+its ends wait for frames that have not passed either, so for none of an earlier order. By the first rule its
+sender has sent it, and by the second its receiver has posted the receive: it passes.
 """
 
 from __future__ import annotations

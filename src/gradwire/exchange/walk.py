@@ -80,8 +80,7 @@ class Walk:
             del self._kept[action.segment]
         sequence = self._own.sent.take(action.peer)
         if sequence != outgoing.sequence:
-            while any(sent is outgoing for _, _, sent in self._in_flight):
-                self._retire()
+            self._await_leaving(outgoing)
             renumber(outgoing, sequence)
         self._isend(action, outgoing)
 
@@ -118,6 +117,13 @@ class Walk:
         self.accounting.raw_nbytes += 4 * (action.segment.stop - action.segment.start)
         self.accounting.wire_nbytes += outgoing.frame.numel()
         self._in_flight.append((action, self._own.link.isend(action.peer, outgoing.frame), outgoing))
+
+    def _await_leaving(self, outgoing: Outgoing) -> None:
+        """Wait until no send needs a frame any more; first post what must be posted before such a wait."""
+        while any(sent is outgoing for _, _, sent in self._in_flight):
+            while self._posted_up_to < self._in_flight[0][0].order:
+                self._post()
+            self._retire()
 
     def _retire(self) -> None:
         going_on, (self.action, sending, outgoing) = self.action, self._in_flight.popleft()
