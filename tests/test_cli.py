@@ -9,6 +9,8 @@ from gradwire.cli import main
 from gradwire.cli.codecs import NOTES, lines
 from gradwire.cli.main import COMMANDS
 from gradwire.codecs import TABLE, parse
+from gradwire.job.options import JobOptions
+from gradwire.plan import Plan
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,19 @@ def test_every_codec_has_a_line_that_fits(capsys: pytest.CaptureFixture[str]) ->
         ("train --epochs 0", "--epochs must be 1"),
         ("train --lr 0", "--lr must be a number above 0"),
         ("train --lr inf", "--lr must be a number above 0"),
-        ("train --segment 7", "segment_nbytes"),
+        ("train --segment 7", "--segment must be a multiple of 16384 bytes, from 16384 up, but is 7"),
+        ("train --segment 1GiB", "--segment 1073741824 may need a frame of"),
+        ("train --segment big", "--segment: a size is written like '16MB'"),
+        ("train --bucket 25MBps", "--bucket: a size is written like '16MB'"),
+        ("train --bucket 2", "--bucket must be a multiple of 4 bytes"),
+        ("train --plan nowhere.json", "the plan nowhere.json cannot be read: No such file or directory"),
+        ("train --plan=", "name a file"),
+        ("train --plan file", "file holds no plan that can be used: a plan must be a JSON object"),
+        ("train --plan deep.json", "deep.json has pipeline 17, but at most 16 can train"),
+        ("train --plan deep.json --compare --codec=", "the exchange itself; leave out --codec and --compare"),
+        ("train --plan deep.json --runs sync --method sync", "leave out --method and --runs"),
+        ("train --plan deep.json --algorithm ring --pipeline 2", "leave out --algorithm and --pipeline"),
+        ("train --plan deep.json --segment 4MiB --bucket 4", "leave out --segment and --bucket"),
         ("train --pipeline 0", "--pipeline must be 1 to 16"),
         ("train --warmup-epochs 99", "--warmup-epochs must be 0 to 8"),
         ("train --max-steps 0", "--max-steps must be 1"),
@@ -102,6 +116,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     (tmp_path / "full" / "record.json").mkdir(parents=True)
     (tmp_path / "dangling").symlink_to("nowhere")
     make_damaged(tmp_path / "damaged")
+    (tmp_path / "deep.json").write_text('{"pipeline": 17}')
     before = sorted(tmp_path.rglob("*"))
     assert main(words.split()) == 2
     printed = capsys.readouterr()
@@ -110,6 +125,21 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     assert "Traceback" not in printed.err
     assert printed.out == ""
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("pipeline", "method"), [(1, "sync"), (2, "pipe"), (5, "pipe")])
+def test_a_plan_stands_for_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline: int, method: str
+) -> None:
+    performed: list[JobOptions] = []
+    monkeypatch.setattr("gradwire.cli.train.perform_job", performed.append)
+    plan = Plan(parse("quantize:8"), "star", 1 << 16, pipeline, 25_000_000)
+    plan.save(tmp_path / "plan.json")
+    said = f"--method {method} --codec quantize:8 --algorithm star --segment 64KiB --bucket 25MB"
+    assert main(["train", "--plan", "plan.json", "--out", "out"]) == 0
+    assert main(f"train {said} --pipeline {pipeline} --out out".split()) == 0
+    assert performed[0] == performed[1]
+    assert performed[0].plan(performed[0].runs[0]) == plan
 
 
 def test_a_bug_has_another_exit_code(

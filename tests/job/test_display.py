@@ -1,10 +1,12 @@
 import io
+import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from gradwire.job import display
-from gradwire.job.display import Bars, Lines, make_display
+from gradwire.job.display import Bars, Display, Lines, make_display
 from gradwire.job.events import EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
 
 
@@ -45,6 +47,28 @@ def test_on_a_terminal_every_run_is_a_bar(
     assert "D-Sync" in shown
     assert "30/30" in shown
     assert "top-1 87.50 %" in shown
+
+
+@pytest.mark.parametrize("kind", [Lines, Bars])
+def test_a_run_that_diverges_says_so_once(
+    kind: type[Display],
+    results: tuple[RunResult, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("rich.progress.get_console", lambda: Console(force_terminal=True, width=60))
+    with kind() as shown:
+        for result, losses in zip(
+            results, ((1.0, 2.0), (1.0, math.nan, math.nan), (math.inf,)), strict=False
+        ):
+            for number, loss in enumerate(losses, start=1):
+                shown.show(EpochDone(result.run, replace(result.epochs[0], epoch=number, loss=loss)))
+    printed = capsys.readouterr().out
+    assert printed.count("the loss is no longer finite") == 2
+    assert (
+        "D-Sync: the loss is no longer finite in epoch 2, so this run learns nothing any more; try" in printed
+    )
+    assert "D-Sync + quantize:8: the loss is no longer finite in epoch 1, so this run learns" in printed
 
 
 def test_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:

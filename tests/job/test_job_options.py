@@ -34,7 +34,10 @@ from gradwire.job.runs import make_run
         ({"link": "999bit"}, "--link must be 1kbit to 1000gbit, or unlimited, but is 999bit"),
         ({"link": "9" * 306 + "gbit"}, "--link must be 1kbit"),
         ({"link": "fast"}, "a rate is written like"),
-        ({"segment_nbytes": 1000}, "segment_nbytes"),
+        ({"segment_nbytes": 1000}, "--segment must be a multiple of 16384 bytes, from 16384 up, but is 1000"),
+        ({"segment_nbytes": 1 << 30}, "--segment 1073741824 may need a frame of .* choose a smaller segment"),
+        ({"bucket_nbytes": 6}, "--bucket must be a multiple of 4 bytes, from 4 up, but is 6"),
+        ({"bucket_nbytes": 0}, "--bucket must be a multiple of 4 bytes, from 4 up, but is 0"),
     ],
 )
 def test_every_mistake_is_named(options: JobOptions, change: dict[str, Any], reason: str) -> None:

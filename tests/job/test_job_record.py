@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.codecs import Identity, parse
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import SCHEMA, make_record, to_json
+from gradwire.plan import Plan
 
 
 def test_the_record_says_what_ran_where_and_how(options: JobOptions, results: tuple[RunResult, ...]) -> None:
@@ -43,6 +45,21 @@ def test_a_diverged_loss_is_null(options: JobOptions, results: tuple[RunResult, 
     epoch = replace(results[0].epochs[0], loss=math.nan)
     record = json.loads(to_json(make_record(options, (replace(results[0], epochs=(epoch,)),))))
     assert record["runs"][0]["epochs"][0]["loss"] is None
+    assert record["runs"][0]["diverged"] is True
+    described = make_record(options, results)["runs"]
+    assert isinstance(described, list)
+    assert [run["diverged"] for run in described] == [False] * 4
+
+
+def test_every_run_keeps_the_plan_that_it_followed(
+    options: JobOptions, results: tuple[RunResult, ...]
+) -> None:
+    sizes = replace(options, segment_nbytes=1 << 20, pipeline=3, bucket_nbytes=25_000_000)
+    runs = json.loads(to_json(make_record(sizes, results)))["runs"]
+    server, _, sync, pipe = (Plan.from_json(json.dumps(run["plan"])) for run in runs)
+    assert server == Plan(Identity(), "star", 1 << 20)
+    assert sync == Plan(parse("quantize:8"), "ring", 1 << 20, 1, 25_000_000)
+    assert pipe == Plan(parse("quantize:8"), "ring", 1 << 20, 3, 25_000_000)
 
 
 def test_the_data_folder_is_kept_without_its_path(

@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from gradwire.cli import main
+from gradwire.codecs import parse
 from gradwire.errors import JobError
 from gradwire.job.events import EpochDone, Progress, RunResult, RunStarted, StepDone
 from gradwire.job.launch import perform_local
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import make_run, parse_runs
+from gradwire.plan import Plan
 
 pytestmark = pytest.mark.processes
 
@@ -85,6 +87,42 @@ def test_a_pipeline_that_only_warms_up_is_synchronous(small: JobOptions) -> None
     assert stale.weights_sha256 != sync.weights_sha256
 
 
+def test_buckets_change_neither_the_weights_nor_the_bytes_of_two_workers(small: JobOptions) -> None:
+    options = replace(small, runs=parse_runs("sync,pipe"))
+    whole = perform_local(options, ignore)
+    for result, cut in zip(
+        whole, perform_local(replace(options, bucket_nbytes=400_000), ignore), strict=True
+    ):
+        assert cut.weights_sha256 == result.weights_sha256
+        assert cut.raw_nbytes == result.raw_nbytes
+        assert cut.sent_nbytes - result.sent_nbytes == 6 * 2 * 2 * 2 * HEADER_NBYTES, "two buckets more"
+
+
+@pytest.mark.parametrize(("pipeline", "method"), [(1, "sync"), (2, "pipe")])
+def test_a_plan_is_followed_and_kept(tmp_path: Path, pipeline: int, method: str) -> None:
+    plan = Plan(parse("quantize:8"), "star", 1 << 16, pipeline, bucket_nbytes=500_000)
+    plan.save(tmp_path / "plan.json")
+    words = ["train", "--plan", str(tmp_path / "plan.json"), "--workers", "2", "--epochs", "1"]
+    assert main([*words, "--max-steps", "3", "--out", str(tmp_path / "out")]) == 0
+    record = json.loads((tmp_path / "out" / "record.json").read_text())
+    (run,) = record["runs"]
+    assert run["run"] == f"{method}:quantize:8"
+    assert Plan.from_json(json.dumps(run["plan"])) == plan
+    assert record["options"]["bucket_nbytes"] == 500_000
+
+
+def test_a_run_that_diverges_says_so_once_and_ends_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--method", "sync", "--workers", "1", "--epochs", "2", "--lr", "1e30"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("D-Sync: the loss is no longer finite in epoch 1") == 1
+    assert printed.count("no longer finite") == 1
+    (run,) = json.loads((tmp_path / "out" / "record.json").read_text())["runs"]
+    assert run["diverged"] is True
+
+
 def test_one_worker_alone_trains(small: JobOptions) -> None:
     (result,) = perform_local(replace(small, workers=1), ignore)
     assert (result.raw_nbytes, result.steps) == (0, 6)
@@ -108,7 +146,9 @@ def test_a_stopped_worker_ends_the_job_within_the_timeout(small: JobOptions) -> 
 
 
 def test_an_error_of_a_worker_is_one_sentence(small: JobOptions) -> None:
-    with pytest.raises(JobError, match=r"rank [01] \(a worker\) failed \(starting\): PipeSGD wants pipeline"):
+    with pytest.raises(
+        JobError, match=r"rank [01] \(a worker\) failed \(starting\): pipeline must be a whole"
+    ):
         perform_local(replace(small, runs=(make_run("pipe"),), pipeline=0), ignore)
 
 

@@ -13,12 +13,16 @@ from gradwire.collectives import TABLE as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.job.data import DATASETS
 from gradwire.job.models import MODELS
-from gradwire.job.options import EPOCHS, JobOptions
+from gradwire.job.options import EPOCHS, LONGEST_PIPELINE, JobOptions
 from gradwire.job.perform import perform_job
 from gradwire.job.runs import METHODS, UNCOMPRESSED, Run, comparison, make_run, parse_runs
 from gradwire.launch.rendezvous import launched_workers
+from gradwire.plan import Plan
+from gradwire.units import parse_size
 
 COMPARED_CODEC = "quantize:8"
+PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket")
+"""The options that a plan leaves nothing to say."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -49,6 +53,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         "--compare", action="store_true", help="PS-Sync, D-Sync, then D-Sync and Pipe-SGD + codec"
     )
     group.add_argument("--runs", metavar="LIST", help="own comparison: server,sync,pipe:quantize:8,...")
+    group.add_argument("--plan", type=_file, metavar="FILE", help="method, codec and sizes of a saved plan")
     group.add_argument(
         "--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (default digits)"
     )
@@ -66,7 +71,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak: rises, then falls to 0 (0.03)"
     )
-    group.add_argument("--pipeline", type=int, default=2, metavar="K", help="pipe: steps under way (2)")
+    group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps under way (2)")
     group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and shuffles (0)")
 
@@ -74,13 +79,9 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="processes (4; a server is one more)")
     group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 100mbit (no limit)")
-    group.add_argument(
-        "--algorithm", metavar="A", default="ring", help=f"{', '.join(ALGORITHMS)} (default ring)"
-    )
-    segment = JobOptions.segment_nbytes
-    group.add_argument(
-        "--segment", type=int, default=segment, metavar="BYTES", help=f"of a frame ({segment})"
-    )
+    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS)} (default ring)")
+    group.add_argument("--segment", type=_size, metavar="BYTES", help="of a frame, e.g. 1MiB (4MiB)")
+    group.add_argument("--bucket", type=_size, metavar="BYTES", help="of a bucket, e.g. 25MB (all in one)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
     group.add_argument("--out", type=_folder, metavar="DIR", help="folder of the results (runs/DATA-TIME)")
     group.add_argument("-h", "--help", action="help", help="show this text")
@@ -93,7 +94,23 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def _file(text: str) -> Path:
+    """Refuse the empty name, which would be the folder we are in."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a file")
+    return Path(text)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _options(words: argparse.Namespace) -> JobOptions:
+    if words.plan is not None:
+        _follow_plan(words)
     runs = _runs(words)
     return JobOptions(
         runs=runs,
@@ -101,11 +118,12 @@ def _options(words: argparse.Namespace) -> JobOptions:
         data=words.data,
         data_folder=words.data_dir,
         model=words.model,
-        algorithm=words.algorithm,
+        algorithm=JobOptions.algorithm if words.algorithm is None else words.algorithm,
         workers=_workers(words, runs),
         link=words.link,
-        segment_nbytes=words.segment,
-        pipeline=words.pipeline,
+        segment_nbytes=JobOptions.segment_nbytes if words.segment is None else words.segment,
+        pipeline=JobOptions.pipeline if words.pipeline is None else words.pipeline,
+        bucket_nbytes=words.bucket,
         warmup_epochs=words.warmup_epochs,
         epochs=EPOCHS.get(words.data, 1) if words.epochs is None else words.epochs,
         max_steps=words.max_steps,
@@ -114,6 +132,21 @@ def _options(words: argparse.Namespace) -> JobOptions:
         seed=words.seed,
         timeout_s=words.timeout,
     )
+
+
+def _follow_plan(words: argparse.Namespace) -> None:
+    """Let the plan of a file say what the options in ``PLANNED`` would have said. Raises ``SpecError``."""
+    said = [f"--{option}" for option in PLANNED if getattr(words, option) not in (None, False)]
+    if said:
+        raise SpecError(f"--plan says everything about the exchange itself; leave out {' and '.join(said)}")
+    plan = Plan.load(words.plan)
+    if plan.pipeline > LONGEST_PIPELINE:
+        raise SpecError(
+            f"{words.plan} has pipeline {plan.pipeline}, but at most {LONGEST_PIPELINE} can train"
+        )
+    words.method = "sync" if plan.pipeline == 1 else "pipe"
+    words.codec, words.algorithm = str(plan.codec), plan.algorithm
+    words.segment, words.pipeline, words.bucket = plan.segment_nbytes, plan.pipeline, plan.bucket_nbytes
 
 
 def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:

@@ -7,10 +7,14 @@ from types import TracebackType
 from typing import Self
 
 from gradwire.job.events import Epoch, EpochDone, Progress, RunDone, RunStarted, StepDone
+from gradwire.job.runs import Run
 
 
 class Display(ABC):
     """Shows events; a context manager, since a live display must give the terminal back."""
+
+    def __init__(self) -> None:
+        self._diverged: set[Run] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -23,9 +27,23 @@ class Display(ABC):
     ) -> None:
         return None
 
-    @abstractmethod
     def show(self, event: Progress) -> None:
+        """Take note of an event; say once of every run whose loss is no longer finite that it is so."""
+        self._show(event)
+        if isinstance(event, EpochDone) and event.epoch.diverged and event.run not in self._diverged:
+            self._diverged.add(event.run)
+            self._say(
+                f"{event.run.label}: the loss is no longer finite in epoch {event.epoch.epoch}, so this run "
+                "learns nothing any more; try a lower --lr"
+            )
+
+    @abstractmethod
+    def _show(self, event: Progress) -> None:
         """Take note of an event."""
+
+    @abstractmethod
+    def _say(self, sentence: str) -> None:
+        """Print a line that stays."""
 
 
 class Lines(Display):
@@ -34,17 +52,20 @@ class Lines(Display):
     def __init__(self) -> None:
         from rich.console import Console
 
+        super().__init__()
         self._console = Console(soft_wrap=True, highlight=False)
         self._epochs = 0
 
-    def show(self, event: Progress) -> None:
-        """Print a line when an epoch is done."""
+    def _show(self, event: Progress) -> None:
         if isinstance(event, RunStarted):
             self._epochs = event.epochs
         elif isinstance(event, EpochDone):
             epoch = event.epoch
             place = f"{event.run.label}: epoch {epoch.epoch}/{self._epochs}"
-            self._console.print(f"{place}, {_state(epoch)}, {epoch.train_s:.2f} s", markup=False)
+            self._say(f"{place}, {_state(epoch)}, {epoch.train_s:.2f} s")
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, markup=False)
 
 
 class Bars(Display):
@@ -54,6 +75,7 @@ class Bars(Display):
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as RichProgress
 
+        super().__init__()
         self._bars = RichProgress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -75,8 +97,7 @@ class Bars(Display):
     ) -> None:
         self._bars.stop()
 
-    def show(self, event: Progress) -> None:
-        """Move the bar of the run at work."""
+    def _show(self, event: Progress) -> None:
         if isinstance(event, RunStarted):
             self._task = self._bars.add_task(event.run.label, total=event.steps, state="")
         elif isinstance(event, StepDone):
@@ -86,6 +107,9 @@ class Bars(Display):
         elif isinstance(event, RunDone):
             self._bars.update(self._task, completed=event.result.steps)
             self._bars.stop_task(self._task)
+
+    def _say(self, sentence: str) -> None:
+        self._bars.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def make_display() -> Display:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gradwire.job.runs import Run
@@ -18,6 +19,11 @@ class Epoch:
     accuracy: float
     loss: float
     train_s: float
+
+    @property
+    def diverged(self) -> bool:
+        """Tell whether the loss of a step was no finite number."""
+        return not math.isfinite(self.loss)
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,11 @@ class RunResult:
     raw_nbytes: int
     sent_nbytes: int
     weights_sha256: str
+
+    @property
+    def diverged(self) -> bool:
+        """Tell whether the loss was no finite number at any time."""
+        return any(epoch.diverged for epoch in self.epochs)
 
     @property
     def accuracy(self) -> float:

@@ -16,8 +16,9 @@ from gradwire.errors import JobError
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
-from gradwire.plan import Plan
+from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
 from gradwire.units import parse_rate
+from gradwire.wire import MAX_FRAME_NBYTES
 
 EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 """Epochs after which the models of this job have learnt the data set."""
@@ -25,6 +26,8 @@ EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 
 FILES = ("record.json", "training.png")
 """What a job leaves in its folder."""
+
+LONGEST_PIPELINE = 16
 
 SLOWEST, FASTEST = 10**3, 10**12
 """Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
@@ -49,6 +52,7 @@ class JobOptions:
     link: str | None = None
     segment_nbytes: int = Plan.segment_nbytes
     pipeline: int = 2
+    bucket_nbytes: int | None = None
     warmup_epochs: int = 0
     epochs: int = 8
     max_steps: int | None = None
@@ -69,9 +73,12 @@ class JobOptions:
         return self.workers + self.has_server
 
     def plan(self, run: Run) -> Plan:
-        """Return the plan of a run's exchanges. Raises ``SpecError``."""
-        algorithm = "star" if run.method == "server" else self.algorithm
-        return Plan(parse(run.codec), algorithm, self.segment_nbytes)
+        """Return the plan that a run follows. Raises ``SpecError``."""
+        codec = parse(run.codec)
+        if run.method == "server":  # its gradient stays whole
+            return Plan(codec, "star", self.segment_nbytes)
+        pipeline = self.pipeline if run.method == "pipe" else 1
+        return Plan(codec, self.algorithm, self.segment_nbytes, pipeline, self.bucket_nbytes)
 
     def steps_per_epoch(self, dataset: Dataset) -> int:
         """Return the global batches in an epoch; an incomplete one at the end is left out."""
@@ -89,7 +96,7 @@ def check(options: JobOptions) -> None:
     _one_of("--model", options.model, tuple(MODELS))
     _one_of("--algorithm", options.algorithm, tuple(TABLE))
     _within("--workers", options.workers, 1, 64)
-    _within("--pipeline", options.pipeline, 1, 16)
+    _within("--pipeline", options.pipeline, 1, LONGEST_PIPELINE)
     _within("--epochs", options.epochs, 1, 10_000)
     _within("--warmup-epochs", options.warmup_epochs, 0, options.epochs)
     _within("--batch", options.batch, 1, 1 << 20)
@@ -99,6 +106,7 @@ def check(options: JobOptions) -> None:
     _above_zero("--lr", options.lr)
     _within("--timeout", options.timeout_s, 1, 86_400)
     _check_link(options)
+    _check_sizes(options)
     _check_data_folder(options)
     for run in options.runs:
         options.plan(run)
@@ -142,6 +150,19 @@ def _check_link(options: JobOptions) -> None:
         raise JobError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {options.link}")
 
 
+def _check_sizes(options: JobOptions) -> None:
+    _multiple("--segment", options.segment_nbytes, SEGMENT_UNIT_NBYTES)
+    if options.bucket_nbytes is not None:
+        _multiple("--bucket", options.bucket_nbytes, FLOAT_NBYTES)
+    for run in options.runs:
+        longest_nbytes = frame_nbytes(parse(run.codec), options.segment_nbytes)
+        if longest_nbytes > MAX_FRAME_NBYTES:
+            raise JobError(
+                f"--segment {options.segment_nbytes} may need a frame of {longest_nbytes} bytes with "
+                f"{run.codec}, but {MAX_FRAME_NBYTES} is the most; choose a smaller segment"
+            )
+
+
 def _check_data_folder(options: JobOptions) -> None:
     if options.data not in SOURCES and options.data_folder is not None:
         raise JobError(
@@ -180,6 +201,11 @@ def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
 def _within(option: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
         raise JobError(f"{option} must be {low} to {high}, but is {value}")
+
+
+def _multiple(option: str, value: int, unit: int) -> None:
+    if value < unit or value % unit:
+        raise JobError(f"{option} must be a multiple of {unit} bytes, from {unit} up, but is {value}")
 
 
 def _above_zero(option: str, value: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 
 from gradwire.job.events import Epoch, RunResult
@@ -27,7 +26,7 @@ def make_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str
         "machine": describe_machine(),
         "versions": describe_versions(),
         "options": given,
-        "runs": [_describe_run(result, results) for result in results],
+        "runs": [_describe_run(result, results, options) for result in results],
     }
 
 
@@ -42,10 +41,14 @@ def to_json(record: dict[str, object]) -> bytes:
     return (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()
 
 
-def _describe_run(result: RunResult, results: tuple[RunResult, ...]) -> dict[str, object]:
+def _describe_run(
+    result: RunResult, results: tuple[RunResult, ...], options: JobOptions
+) -> dict[str, object]:
     return {
         "run": str(result.run),
         "label": result.run.label,
+        "plan": json.loads(options.plan(result.run).to_json()),
+        "diverged": result.diverged,
         "accuracy": result.accuracy,
         "steps": result.steps,
         "train_s": result.train_s,
@@ -65,6 +68,6 @@ def _describe_run(result: RunResult, results: tuple[RunResult, ...]) -> dict[str
 
 def _describe_epoch(epoch: Epoch) -> dict[str, object]:
     described = asdict(epoch)
-    if not math.isfinite(epoch.loss):  # diverged; JSON has no word for it
+    if epoch.diverged:  # JSON has no word for it
         described["loss"] = None
     return described
