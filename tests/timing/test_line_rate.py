@@ -54,9 +54,7 @@ def counting() -> list[Counting]:
 
 def test_a_round_trip_is_one_message_each_way(run_ranks: RunRanks) -> None:
     links = counting()
-    trips, nothing = run_ranks(
-        2, lambda link: Pair(link, 1 - link.rank, 64, 4).round_trips(64, 7), links=links
-    )
+    trips, nothing = run_ranks(2, lambda link: Pair(link, 1 - link.rank, 4).round_trips(64, 7), links=links)
     assert len(trips) == 7
     assert min(trips) > 0
     assert nothing == []
@@ -66,14 +64,14 @@ def test_a_round_trip_is_one_message_each_way(run_ranks: RunRanks) -> None:
 @pytest.mark.parametrize("window", [1, 3, 100])
 def test_a_stream_goes_one_way_within_its_window(run_ranks: RunRanks, window: int) -> None:
     links = counting()
-    run_ranks(2, lambda link: Pair(link, 1 - link.rank, 64, window).stream(64, 20), links=links)
+    run_ranks(2, lambda link: Pair(link, 1 - link.rank, window).stream(64, 20), links=links)
     assert [link.sent for link in links] == [{64: 20}, {1: 1}], "the other rank only says that all is there"
     assert links[0].most_under_way == min(window, 20)
 
 
 def test_a_duplex_stream_goes_both_ways(run_ranks: RunRanks) -> None:
     links = counting()
-    run_ranks(2, lambda link: Pair(link, 1 - link.rank, 64, 4).duplex(64, 20), links=links)
+    run_ranks(2, lambda link: Pair(link, 1 - link.rank, 4).duplex(64, 20), links=links)
     assert [link.sent for link in links] == [{64: 20, 1: 1}] * 2
 
 

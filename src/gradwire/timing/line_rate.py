@@ -77,7 +77,7 @@ def measure(
 
     Both ranks call it. ``show`` gets every point when it is there. Raises ``LinkError``.
     """
-    pair = Pair(link, peer, effort.sizes[-1], effort.window)
+    pair = Pair(link, peer, effort.window)
     if not pair.leads:
         _follow(pair)
         return ()

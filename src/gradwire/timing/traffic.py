@@ -16,7 +16,7 @@ from gradwire.wire import frame_memory
 
 
 class Pair:
-    """One of two ranks that send each other messages of up to ``most_nbytes``.
+    """One of two ranks that send each other messages.
 
     Parameters
     ----------
@@ -24,23 +24,21 @@ class Pair:
         This rank's end.
     peer
         The other rank.
-    most_nbytes
-        The longest message.
     window
         How many messages of a stream are under way at once.
     """
 
-    def __init__(self, link: Link, peer: int, most_nbytes: int, window: int) -> None:
+    def __init__(self, link: Link, peer: int, window: int) -> None:
         self.link, self.peer, self.window = link, peer, window
         self.leads = link.rank < peer
-        self._outgoing = frame_memory(most_nbytes).fill_(1)  # written once, so that its pages are there
-        self._incoming = frame_memory(most_nbytes).fill_(0)
+        self._outgoing = self._incoming = frame_memory(0)
 
     def round_trips(self, nbytes: int, count: int, pause_s: float = 0.0) -> list[float]:
         """Send ``count`` messages there and back, one after the other.
 
         The leader rests ``pause_s`` before each and returns their seconds, the other rank nothing.
         """
+        self._make_room(nbytes)
         if not self.leads:
             self._reply(nbytes, count)
             return []
@@ -57,6 +55,7 @@ class Pair:
 
     def stream(self, nbytes: int, count: int) -> float:
         """Send ``count`` messages from the leader; return the seconds until the last is acknowledged."""
+        self._make_room(nbytes)
         start = time.perf_counter()
         if self.leads:
             acknowledged = self._irecv(1)
@@ -69,6 +68,7 @@ class Pair:
 
     def duplex(self, nbytes: int, count: int) -> float:
         """Send ``count`` messages from either rank at once; return the seconds until all have come."""
+        self._make_room(nbytes)
         start = time.perf_counter()
         self._flow(nbytes, send=count, receive=count)
         receiving = self._irecv(1)
@@ -83,6 +83,11 @@ class Pair:
     def hear(self, nbytes: int) -> bytes:
         """Return what the other rank tells."""
         return bytes(self.link.irecv(self.peer, frame_memory(nbytes)).wait().numpy().tobytes())
+
+    def _make_room(self, nbytes: int) -> None:
+        if self._outgoing.numel() < nbytes:
+            self._outgoing = frame_memory(nbytes).fill_(1)  # written once, so that its pages are there
+            self._incoming = frame_memory(nbytes).fill_(0)
 
     def _reply(self, nbytes: int, count: int) -> None:
         receiving = self._irecv(nbytes)
