@@ -25,8 +25,11 @@ FRAMES_OF_RANK_1 = {
     "butterfly": [
         f"step 0 of the butterfly schedule, segment {i % 3} of chunk {2 + i // 3}" for i in range(6)
     ],
+    "hierarchical": [
+        f"step 0 of the hierarchical schedule, segment {i % 3} of chunk {2 + i // 3}" for i in range(6)
+    ],
 }
-RECEIVER_FROM_RANK_1 = {"ring": 2, "star": 0, "tree": 0, "butterfly": 3}
+RECEIVER_FROM_RANK_1 = {"ring": 2, "star": 0, "tree": 0, "butterfly": 3, "hierarchical": 0}
 
 
 def exchanged(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from gradwire.collectives import butterfly, ring, star, tree
+from gradwire.collectives.hierarchical import Hierarchical
+from gradwire.collectives.levels import ALGORITHMS
 from gradwire.collectives.step import Collective, Step
 from gradwire.errors import SpecError
 
-__all__ = ["TABLE", "Collective", "Step", "get"]
+__all__ = ["TABLE", "Collective", "Hierarchical", "Step", "get"]
 
-TABLE: dict[str, Collective] = {"ring": ring, "star": star, "tree": tree, "butterfly": butterfly}
+TABLE: dict[str, Collective] = {**ALGORITHMS, "hierarchical": Hierarchical()}
 
 
-def get(name: str) -> Collective:
-    """Return the algorithm called ``name``. Raises ``SpecError``."""
-    if not isinstance(name, str) or name not in TABLE:
-        raise SpecError(f"no algorithm is called {name!r}; choose one of {', '.join(sorted(TABLE))}")
-    return TABLE[name]
+def get(spec: str) -> Collective:
+    """Return the algorithm that ``spec`` names, such as ``ring`` or ``hierarchical:4,ring+star``.
+
+    Raises ``SpecError``.
+    """
+    if isinstance(spec, str) and spec in TABLE:
+        return TABLE[spec]
+    if isinstance(spec, str) and spec.startswith("hierarchical:"):
+        return Hierarchical.parse(spec)
+    raise SpecError(f"no algorithm is called {spec!r}; choose one of {', '.join(sorted(TABLE))}")

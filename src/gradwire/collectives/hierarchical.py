@@ -1,0 +1,152 @@
+"""Groups of ranks, and groups of groups, each level with an algorithm of its own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gradwire.collectives.levels import ALGORITHMS, Layout, Level
+from gradwire.collectives.step import Step
+from gradwire.errors import SpecError
+
+_SIZES = re.compile(r"\d{1,9}(x\d{1,9})*", re.ASCII)
+_TWO_RINGS = ("ring", "ring")
+_EXAMPLE = "'hierarchical:4,ring+star'"
+
+
+@dataclass(frozen=True)
+class Hierarchical:
+    """Hierarchical all-reduce: groups reduce first, their owners go on among the groups, and back down.
+
+    Neighbouring ranks make a group. After the reduce half of the group's algorithm every chunk has an owner
+    in it; the owners of the same chunk in all groups run the algorithm of the next level on that chunk, and
+    so on. The broadcast halves follow from the last level down. With rings in the groups every rank owns a
+    chunk, so that every link is busy on every level; with stars or trees only the first rank of a group goes
+    on, with the whole bucket.
+
+    A spec names the sizes of the groups from the leaves up and the algorithms of the levels, one more, for
+    the last joins what remains: ``hierarchical:4,ring+star``, ``hierarchical:4x2,star+star+star``. Without
+    algorithms all levels are rings. Without sizes there are two levels, the groups of about the square root
+    of the world: its smallest divisor from the root up to twice the root, or else the root rounded up. The
+    last group of a level may be smaller.
+
+    Card, for ``p`` ranks in equal groups and a bucket of ``n`` bytes:
+
+    - steps: the sum of the levels' steps; for rings ``2 (g - 1) + 2 (p / g - 1)`` in groups of ``g``
+    - bytes sent by the busiest rank: the sum of the levels', where a level above has the ``c``-th part of the
+      bucket if the one below cuts its part into ``c`` chunks; for rings ``2 (p - 1) / p n`` on any number of
+      levels. Smaller last groups take more of both, and the methods count it
+    - extra memory: a rank keeps the encoded sums that it gets from above until its group has them; for rings
+      with rings above ``n / g`` encoded bytes
+    - exactness: a group's sums are added in the order of its algorithm, and the groups' sums in that of the
+      next, each partial sum rounded to float32; a codec encodes ``p - 1`` partial sums of a chunk and the
+      sum, so the error is at most ``p`` times its bound
+    - source: figure 1 of INCEPTIONN, MICRO 2018: the worker-aggregator tree (a), rings in its leaves (b),
+      rings on every level (c); Cho and others, BlueConnect, SysML 2019
+
+    Parameters
+    ----------
+    sizes
+        How many nodes a group has, from the leaves up; None for groups of about the square root.
+    algorithms
+        A name of ``levels.ALGORITHMS`` for every level; one more than there are sizes.
+
+    Raises
+    ------
+    SpecError
+        For levels that cannot be.
+    """
+
+    sizes: tuple[int, ...] | None = None
+    algorithms: tuple[str, ...] = _TWO_RINGS
+
+    ROTATES = False
+
+    def __post_init__(self) -> None:
+        for name in self.algorithms:
+            if name not in ALGORITHMS:
+                known = ", ".join(sorted(ALGORITHMS))
+                raise SpecError(f"no level of hierarchical can be {name!r}; choose one of {known}")
+        if self.sizes is None:
+            if self.algorithms != _TWO_RINGS:
+                raise SpecError(
+                    f"hierarchical wants group sizes before algorithms; write for example {_EXAMPLE}"
+                )
+            return
+        if not self.sizes or any(size < 1 for size in self.sizes):
+            raise _wrong_sizes("x".join(map(str, self.sizes)))
+        if len(self.algorithms) != len(self.sizes) + 1:
+            raise SpecError(
+                "hierarchical wants one algorithm more than group sizes, for the last joins what remains, "
+                f"but came {len(self.algorithms)} and {len(self.sizes)}; write for example {_EXAMPLE}"
+            )
+
+    @classmethod
+    def parse(cls, spec: str) -> Hierarchical:
+        """Read a spec. Raises ``SpecError``."""
+        _, colon, levels = spec.partition(":")
+        if not colon:
+            return cls()
+        text, comma, names = levels.partition(",")
+        if _SIZES.fullmatch(text) is None:
+            raise _wrong_sizes(text)
+        sizes = tuple(map(int, text.split("x")))
+        return cls(sizes, tuple(names.split("+")) if comma else ("ring",) * (len(sizes) + 1))
+
+    def __str__(self) -> str:
+        if self.sizes is None:
+            return "hierarchical"
+        spec = f"hierarchical:{'x'.join(map(str, self.sizes))}"
+        return spec if set(self.algorithms) == {"ring"} else f"{spec},{'+'.join(self.algorithms)}"
+
+    def chunks(self, world: int) -> int:
+        """Return into how many chunks a bucket is cut: the product over the levels."""
+        return _layout(self, world).chunks
+
+    def owner(self, chunk: int, world: int) -> int:
+        """Return the rank that finishes a chunk: its owner on the last level."""
+        return _layout(self, world).owners[chunk]
+
+    def reduce(self, rank: int, world: int) -> Iterator[Step]:
+        """Yield the reduce halves of the levels, from the leaves up."""
+        return _layout(self, world).reduce(rank)
+
+    def broadcast(self, rank: int, world: int) -> Iterator[Step]:
+        """Yield the broadcast halves of the levels, down to the leaves."""
+        return _layout(self, world).broadcast(rank)
+
+    def schedule(self, rank: int, world: int) -> Iterator[Step]:
+        """Yield both halves."""
+        yield from self.reduce(rank, world)
+        yield from self.broadcast(rank, world)
+
+    def steps(self, world: int) -> int:
+        """Return the length of the critical path in hops."""
+        return _layout(self, world).hops()
+
+    def nbytes(self, world: int, n: int) -> float:
+        """Return the bytes that the busiest rank sends for a bucket of ``n`` bytes."""
+        layout = _layout(self, world)
+        return layout.sent() * n / layout.chunks
+
+
+@lru_cache(maxsize=64)
+def _layout(hierarchical: Hierarchical, world: int) -> Layout:
+    sizes = (_near_root(world),) if hierarchical.sizes is None else hierarchical.sizes
+    levels = zip(hierarchical.algorithms, (*sizes, None), strict=True)
+    return Layout([Level(name, size) for name, size in levels], world)
+
+
+def _near_root(world: int) -> int:
+    root = math.isqrt(world - 1) + 1
+    return next((size for size in range(root, 2 * root + 1) if world % size == 0), root)
+
+
+def _wrong_sizes(came: str) -> SpecError:
+    return SpecError(
+        f"hierarchical wants group sizes, whole numbers from 1 up like '4' or '4x2', but came {came!r}; "
+        f"write for example {_EXAMPLE}"
+    )

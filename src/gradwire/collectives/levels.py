@@ -1,0 +1,179 @@
+"""Algorithms of several levels: who joins whom in which part of the bucket, and what that costs.
+
+The ranks are nodes. Every level takes so many neighbouring nodes together, which makes groups, the nodes of
+the next level; the last group of a level may have fewer. What a node has summed up lies with its ranks, chunk
+by chunk: the ranks of a group that own the same chunks run the level's algorithm on these, as an instance of
+it, and own chunks of that then.
+
+All levels speak of the same fine chunks, as many as the product of what the full group of every level is cut
+into. An instance among fewer cuts its part into fewer pieces, of one or several of those that a full group
+has, so that the pieces of all groups begin and end at the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
+from math import prod
+
+from gradwire.collectives import butterfly, ring, star, tree
+from gradwire.collectives.critical_path import hops_after
+from gradwire.collectives.step import Collective, Step
+
+ALGORITHMS: dict[str, Collective] = {"ring": ring, "star": star, "tree": tree, "butterfly": butterfly}
+"""What a level can be: the algorithms that are modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The name of an algorithm and how many nodes it joins; None joins all that there are."""
+
+    name: str
+    size: int | None
+
+    def joined(self, nodes: int) -> int:
+        """Return how many of ``nodes`` a full group has."""
+        return nodes if self.size is None else min(self.size, nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An algorithm among some ranks in a part of the bucket; ``cuts`` are the borders of its chunks there."""
+
+    name: str
+    members: tuple[int, ...]
+    cuts: tuple[int, ...]
+
+    def reduce(self, place: int) -> Iterator[Step]:
+        """Yield the reduce half of the member at ``place``."""
+        return map(self._in_the_whole, ALGORITHMS[self.name].reduce(place, len(self.members)))
+
+    def broadcast(self, place: int) -> Iterator[Step]:
+        """Yield the broadcast half of the member at ``place``."""
+        return map(self._in_the_whole, ALGORITHMS[self.name].broadcast(place, len(self.members)))
+
+    def _in_the_whole(self, step: Step) -> Step:
+        return Step(
+            None if step.send_to is None else self.members[step.send_to],
+            self._chunks(*step.send),
+            None if step.recv_from is None else self.members[step.recv_from],
+            self._chunks(*step.recv),
+            step.combine,
+        )
+
+    def _chunks(self, start: int, stop: int) -> tuple[int, int]:
+        return (self.cuts[start], self.cuts[stop]) if start < stop else (0, 0)
+
+
+class Layout:
+    """All instances of the levels among ``world`` ranks.
+
+    ``chunks`` is the number of fine chunks, ``owners`` has the rank that finishes each, and ``levels`` has
+    the instances of every level. All ranks go through their instances in this order, which keeps schedules
+    free of deadlock.
+    """
+
+    def __init__(self, levels: Sequence[Level], world: int) -> None:
+        counts = list(_full_counts(levels, world))
+        self.world = world
+        self.chunks = prod(counts)
+        self.levels: list[list[Instance]] = []
+        nodes = [[rank] for rank in range(world)]  # of each node, the owners of the units of the bucket
+        unit = self.chunks
+        for level, count in zip(levels, counts, strict=True):
+            unit //= count
+            instances: list[Instance] = []
+            nodes = [
+                _joined(level.name, group, count, unit, instances)
+                for group in _groups(nodes, level.joined(len(nodes)))
+            ]
+            self.levels.append(sorted(instances, key=lambda instance: instance.cuts[0]))
+        (self.owners,) = nodes
+        self._of_rank = self._find_ranks()
+
+    def reduce(self, rank: int) -> Iterator[Step]:
+        """Yield the reduce half: from the leaves up."""
+        for level in self._of_rank[rank]:
+            for instance, place in level:
+                yield from instance.reduce(place)
+
+    def broadcast(self, rank: int) -> Iterator[Step]:
+        """Yield the broadcast half: down to the leaves."""
+        for level in reversed(self._of_rank[rank]):
+            for instance, place in level:
+                yield from instance.broadcast(place)
+
+    def hops(self) -> int:
+        """Return the length of the critical path."""
+        clocks = [0] * self.world
+        for half, levels in (("reduce", self.levels), ("broadcast", self.levels[::-1])):
+            for instance in (instance for level in levels for instance in level):
+                begun = [clocks[rank] for rank in instance.members]
+                first = min(begun)
+                late = tuple(clock - first for clock in begun)
+                for rank, hops in zip(instance.members, _hops(instance.name, half, late), strict=True):
+                    clocks[rank] = first + hops
+        return max(clocks)
+
+    def sent(self) -> int:
+        """Return how many fine chunks the busiest rank sends."""
+        sent = [0] * self.world
+        for instance in (instance for level in self.levels for instance in level):
+            widths = tuple(stop - start for start, stop in pairwise(instance.cuts))
+            for rank, count in zip(
+                instance.members, _sent(instance.name, len(instance.members), widths), strict=True
+            ):
+                sent[rank] += count
+        return max(sent)
+
+    def _find_ranks(self) -> list[list[list[tuple[Instance, int]]]]:
+        found: list[list[list[tuple[Instance, int]]]] = [[[] for _ in self.levels] for _ in range(self.world)]
+        for number, level in enumerate(self.levels):
+            for instance in level:
+                for place, rank in enumerate(instance.members):
+                    found[rank][number].append((instance, place))
+        return found
+
+
+def _full_counts(levels: Iterable[Level], nodes: int) -> Iterator[int]:
+    for level in levels:
+        size = level.joined(nodes)
+        yield ALGORITHMS[level.name].chunks(size)
+        nodes = -(-nodes // size)
+
+
+def _groups(nodes: list[list[int]], size: int) -> Iterator[list[list[int]]]:
+    for first in range(0, len(nodes), size):
+        yield nodes[first : first + size]
+
+
+def _joined(name: str, group: list[list[int]], count: int, unit: int, instances: list[Instance]) -> list[int]:
+    """Add the instances of a group; return the owners of its units, ``count`` for each unit of its nodes.
+
+    A unit of the group has ``unit`` chunks.
+    """
+    owners: list[int] = []
+    for members, equal in groupby(zip(*group, strict=True)):
+        first, width = len(owners), count * sum(1 for _ in equal)
+        pieces = ALGORITHMS[name].chunks(len(members))
+        cuts = [first + width * i // pieces for i in range(pieces + 1)]
+        if len(members) > 1:
+            instances.append(Instance(name, members, tuple(cut * unit for cut in cuts)))
+        for piece, (start, stop) in enumerate(pairwise(cuts)):
+            owners += [members[ALGORITHMS[name].owner(piece, len(members))]] * (stop - start)
+    return owners
+
+
+@lru_cache(maxsize=1024)
+def _hops(name: str, half: str, late: tuple[int, ...]) -> list[int]:
+    algorithm, world = ALGORITHMS[name], len(late)
+    yielded = algorithm.reduce if half == "reduce" else algorithm.broadcast
+    return hops_after([list(yielded(place, world)) for place in range(world)], late)
+
+
+@lru_cache(maxsize=1024)
+def _sent(name: str, world: int, widths: tuple[int, ...]) -> list[int]:
+    schedules = (ALGORITHMS[name].schedule(place, world) for place in range(world))
+    return [sum(sum(widths[slice(*step.send)]) for step in schedule) for schedule in schedules]
