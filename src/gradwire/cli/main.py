@@ -25,6 +25,7 @@ EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.S
 COMMANDS = MappingProxyType(
     {
         "train": "train a model with several workers; compare methods and codecs",
+        "bench": "measure the line between ranks, or all-reduces over it",
         "codecs": "list the codecs: spec, size, bound, source",
     }
 )

@@ -1,0 +1,175 @@
+"""``gradwire bench line-rate``: options, ranks, record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+
+from gradwire.benchmark.display import progress
+from gradwire.benchmark.picture import draw_line_rate
+from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
+from gradwire.benchmark.record import check_outputs, make_record, to_json
+from gradwire.benchmark.report import print_line_rate
+from gradwire.benchmark.table import size_text
+from gradwire.files import write_files
+from gradwire.launch.seat import Seat, Task
+from gradwire.timing.line import LineRate, Point
+from gradwire.timing.line_rate import Effort, measure
+from gradwire.units import format_duration, format_rate
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class LineRateOptions:
+    """Which lines are measured, how thoroughly, and where the results go; the same on all ranks but files.
+
+    ``link`` is a rate such as ``100mbit`` to which every rank is throttled (None: as fast as it goes).
+    """
+
+    effort: Effort
+    workers: int = 2
+    all_pairs: bool = False
+    link: str | None = None
+    timeout_s: float = 60.0
+    json_file: Path | None = None
+    plot_file: Path | None = None
+    quiet: bool = False
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The pairs of ranks, in the order in which they are measured."""
+        return tuple(combinations(range(self.workers), 2)) if self.all_pairs else ((0, 1),)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One size of one pair is done."""
+
+    pair: Pair
+    point: Point
+
+
+@dataclass(frozen=True)
+class PairDone:
+    """All sizes of one pair are done."""
+
+    pair: Pair
+    points: tuple[Point, ...]
+
+
+Event = Measured | PairDone
+
+
+def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
+    """Measure, print and write; return the lines, {} on ranks that keep nothing. Raises ``GradwireError``."""
+    check_network(options.workers, options.link, options.timeout_s)
+    check_outputs(options.json_file, options.plot_file)
+    task = Task(
+        work=work,
+        options=options,
+        world=options.workers,
+        timeout_s=options.timeout_s,
+        shared=_shared(options),
+        preload=(__name__,),
+        when=_when,
+    )
+    if not is_speaker():
+        perform(task, lambda _: None)
+        return {}
+    rates = _measure(task)
+    first = rates[0, 1]
+    print_line_rate(rates, options.link)
+    files: dict[Path, bytes] = {}
+    if options.json_file is not None:
+        files[options.json_file] = to_json(_describe(options, rates))
+    if options.plot_file is not None:
+        files[options.plot_file] = draw_line_rate(first)
+    write_files(files)
+    return rates
+
+
+def work(seat: Seat[Event], options: LineRateOptions) -> None:
+    """Measure this rank's pairs, each when it is their turn; rank 0 tells all results."""
+    with met_ranks(seat, options.timeout_s) as ranks:
+        link = ranks.connect(options.link)
+        try:
+            for number, pair in enumerate(options.pairs):
+                seat.doing = f"line between the ranks {pair[0]} and {pair[1]}"
+                if number and ranks.rank in pair:
+                    ranks.hear(_word(options.pairs[number - 1]))
+                points: tuple[Point, ...] = ()
+                if ranks.rank in pair:
+                    points = measure(link, sum(pair) - ranks.rank, options.effort, _teller(seat, pair))
+                _share(ranks, seat, pair, points)
+            ranks.hear(_word(options.pairs[-1]))
+        finally:
+            link.close()
+
+
+def _share(ranks: Ranks, seat: Seat[Event], pair: Pair, points: tuple[Point, ...]) -> None:
+    """Let rank 0 know what a pair's leader has measured, and the next pair that it is its turn."""
+    if ranks.rank == pair[0]:
+        ranks.say(_word(pair), json.dumps([asdict(point) for point in points]))
+    if ranks.rank == 0:
+        heard = json.loads(ranks.hear(_word(pair)))
+        seat.tell(PairDone(pair, tuple(Point(**values) for values in heard)))
+
+
+def _teller(seat: Seat[Event], pair: Pair) -> Callable[[Point], None]:
+    return lambda point: seat.tell(Measured(pair, point)) if seat.rank == 0 else None
+
+
+def _word(pair: Pair) -> str:
+    return f"line-rate/{pair[0]}-{pair[1]}"
+
+
+def _measure(task: Task[LineRateOptions, Event]) -> dict[Pair, LineRate]:
+    options, sizes = task.options, len(task.options.effort.sizes)
+    rates: dict[Pair, LineRate] = {}
+    with progress(len(options.pairs) * sizes, options.quiet) as advance:
+        done = 0
+
+        def show(event: Event) -> None:
+            nonlocal done
+            if isinstance(event, Measured):
+                advance(done + 1, _describe_point(event))
+                done += 1
+            else:
+                rates[event.pair] = LineRate.of(event.points)
+                done = len(rates) * sizes
+
+        perform(task, show)
+    return rates
+
+
+def _describe_point(event: Measured) -> str:
+    point, (low, high) = event.point, event.pair
+    figures = f"{format_duration(point.time_s)}, {format_rate(point.nbytes_per_s)}"
+    return f"ranks {low} and {high}, {size_text(point.nbytes)}: {figures}"
+
+
+def _when(event: Event | None) -> str:
+    if event is None:
+        return "before the first message size"
+    return f"while the line between the ranks {event.pair[0]} and {event.pair[1]} was measured"
+
+
+def _shared(options: LineRateOptions) -> dict[str, object]:
+    return {
+        key: value for key, value in asdict(options).items() if key not in ("json_file", "plot_file", "quiet")
+    }
+
+
+def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str, object]:
+    """Return what ``LineRate.load`` reads, of the first pair, with all pairs and the circumstances."""
+    first: dict[str, object] = json.loads(rates[0, 1].to_json())
+    record = make_record(str(first["schema"]), _shared(options))
+    pairs = [
+        {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
+        for pair, rate in rates.items()
+    ]
+    return record | first | {"pairs": pairs}

@@ -1,0 +1,83 @@
+"""Lists on the command line: sizes of a sweep, names, codecs and numbers of ranks."""
+
+from __future__ import annotations
+
+from gradwire.codecs import TABLE, parse
+from gradwire.errors import SpecError
+from gradwire.units import format_size
+
+MOST_NBYTES = 1 << 32
+_CODECS = frozenset(row.name for row in TABLE)
+
+
+def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]:
+    """Return ``low``, ``low * factor``, ... up to ``high``. Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> geometric(1, 10, 2)
+    (1, 2, 4, 8)
+    """
+    if factor < 2:
+        raise SpecError(f"--factor must be a whole number from 2 up, but is {factor}")
+    if not 1 <= low_nbytes <= high_nbytes:
+        raise SpecError(
+            f"--min must be at least 1 byte and at most --max, but they are {low_nbytes} and {high_nbytes}"
+        )
+    _check_most(high_nbytes)
+    sizes = [low_nbytes]
+    while sizes[-1] * factor <= high_nbytes:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes in rising order. Raises ``SpecError`` for one that comes twice, is 0 or too large."""
+    if min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        raise SpecError(f"sizes must differ and be at least 1 byte, but are {', '.join(map(str, sizes))}")
+    _check_most(max(sizes))
+    return tuple(sorted(sizes))
+
+
+def names(option: str, text: str) -> tuple[str, ...]:
+    """Return the words between commas. Raises ``SpecError`` for one that comes twice."""
+    return _once(option, tuple(text.split(",")))
+
+
+def codec_specs(text: str) -> tuple[str, ...]:
+    """Return the canonical specs of ``identity,quantize:8,block=256,fp16``, whose commas may be a spec's own.
+
+    Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> codec_specs("identity,quantize:8,block=256,fp16")
+    ('identity', 'quantize:8,block=256', 'fp16')
+    """
+    specs: list[str] = []
+    for part in text.split(","):
+        if specs and part.partition(":")[0] not in _CODECS and ("=" in part or ":" not in part):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return _once("--codecs", tuple(str(parse(spec)) for spec in specs))
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the numbers between commas. Raises ``SpecError``."""
+    words = names(option, text)
+    if not all(word.isdecimal() for word in words):
+        raise SpecError(f"{option} takes whole numbers with commas between, as in 2,4,8, but {text!r} came")
+    return tuple(int(word) for word in words)
+
+
+def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    for number, word in enumerate(words):
+        if word in words[:number]:
+            raise SpecError(f"{option} names {word} twice; once is enough")
+    return words
+
+
+def _check_most(nbytes: int) -> None:
+    if nbytes > MOST_NBYTES:
+        raise SpecError(f"a size is at most {format_size(MOST_NBYTES)}, but {format_size(nbytes)} came")

@@ -1,0 +1,131 @@
+"""Pictures of benchmarks, as PNG files in memory."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from gradwire.benchmark.allreduce import TORCH
+from gradwire.benchmark.result import Result
+from gradwire.benchmark.table import size_text
+from gradwire.plan import Plan
+from gradwire.timing.line import LineRate
+from gradwire.units import format_duration, format_rate
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart; after them the style changes."""
+STYLES = ("-", "--", ":")
+
+
+def draw_line_rate(rate: LineRate) -> bytes:
+    """Return time and bandwidth against message size, both axes logarithmic.
+
+    Source: Iandola and others, a measurement study, figure 7.
+    """
+    figure = _new_figure((10.5, 4.2))
+    times, bandwidths = figure.subplots(1, 2)
+    line, sizes = rate.line, [point.nbytes for point in rate.points]
+    times.plot(sizes, [1e6 * point.time_s for point in rate.points], "o-", markersize=3.5, color=COLOURS[0])
+    model = [1e6 * line.time_s(nbytes) for nbytes in sizes]
+    times.plot(
+        sizes,
+        model,
+        "--",
+        color=COLOURS[7],
+        label=f"latency {format_duration(line.latency_s)}, {format_rate(line.nbytes_per_s)}",
+    )
+    times.set_ylabel("time of one message [us]")
+    for label, marker, colour, values in (
+        ("one way", "o-", COLOURS[0], [point.nbytes_per_s for point in rate.points]),
+        ("each of both ways at once", "s-", COLOURS[1], [point.duplex_nbytes_per_s for point in rate.points]),
+    ):
+        bandwidths.plot(
+            sizes, [value / 1e6 for value in values], marker, markersize=3.5, color=colour, label=label
+        )
+    plateau = line.nbytes_per_s / 1e6
+    bandwidths.axhline(plateau, linestyle="--", color=COLOURS[7], label=f"plateau {plateau:.4g} MB/s")
+    bandwidths.set_ylabel("bandwidth [MB/s]")
+    for axes in (times, bandwidths):
+        _log_sizes(axes, "message size [bytes]")
+    return _png(figure)
+
+
+def draw_allreduce(results: list[Result]) -> bytes:
+    """Return the medians: against sizes, a panel for every number of ranks; as bars where there is one size.
+
+    Crosses are the least times by theory.
+    """
+    worlds = sorted({result.world for result in results})
+    several = len({result.configuration.nbytes for result in results}) > 1
+    names = list(dict.fromkeys(_name(result) for result in results))
+    height = 4.2 if several else 1.6 + 0.32 * len(names)
+    figure = _new_figure((max(7.0, 5.0 * len(worlds)), height))
+    panels = figure.subplots(1, len(worlds), squeeze=False, sharey=True)[0]
+    for axes, world in zip(panels, worlds, strict=True):
+        (_draw_curves if several else _draw_bars)(axes, [it for it in results if it.world == world], names)
+        axes.set_title(f"{world} ranks", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    return _png(figure)
+
+
+def _name(result: Result) -> str:
+    configuration = result.configuration
+    if configuration.algorithm == TORCH:
+        return TORCH
+    segment = configuration.segment_nbytes
+    ending = "" if segment == Plan.segment_nbytes else f" /{size_text(segment)}"
+    return f"{configuration.algorithm} {configuration.codec}{ending}"
+
+
+def _draw_curves(axes: Any, results: list[Result], names: list[str]) -> None:
+    for number, name in enumerate(names):
+        own = sorted((it for it in results if _name(it) == name), key=lambda it: it.configuration.nbytes)
+        sizes = [it.configuration.nbytes for it in own]
+        style = {
+            "color": COLOURS[number % len(COLOURS)],
+            "linestyle": STYLES[number // len(COLOURS) % len(STYLES)],
+        }
+        axes.plot(sizes, [1e3 * it.timing.p50_s for it in own], "o", markersize=3.5, label=name, **style)
+        best = [(size, 1e3 * it.best_s) for size, it in zip(sizes, own, strict=True) if it.best_s is not None]
+        if best:
+            axes.plot(*zip(*best, strict=True), "x", markersize=4, color=style["color"])
+    axes.set_ylabel("time of an all-reduce [ms]")
+    _log_sizes(axes, "size [bytes]")
+
+
+def _draw_bars(axes: Any, results: list[Result], names: list[str]) -> None:
+    for result in results:
+        place = names.index(_name(result))
+        p50_ms = 1e3 * result.timing.p50_s
+        axes.barh(place, p50_ms, height=0.62, color=COLOURS[place % len(COLOURS)])
+        axes.annotate(f" {p50_ms:.3g} ms", (p50_ms, place), va="center", fontsize=8)
+        if result.best_s is not None:
+            axes.plot(1e3 * result.best_s, place, "x", color=COLOURS[7])
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.margins(x=0.2)
+    axes.set_xlabel(f"time of an all-reduce of {size_text(results[0].configuration.nbytes)} [ms]")
+
+
+def _new_figure(size: tuple[float, float]) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=140, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _log_sizes(axes: Any, label: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel(label)
+    axes.grid(alpha=0.25, which="major")
+    axes.legend(fontsize=8, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _png(figure: Any) -> bytes:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()

@@ -1,0 +1,55 @@
+"""What every benchmark's JSON begins with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+from gradwire.errors import JobError
+from gradwire.files import check_writable
+from gradwire.machine import describe_machine, describe_versions
+
+TOPOLOGY = "GRADWIRE_TESTBED"
+"""The variable in which a testbed tells its ranks, as JSON, which network they are in."""
+
+
+def make_record(schema: str, options: dict[str, object]) -> dict[str, object]:
+    """Return schema, machine, versions, options and topology."""
+    return {
+        "schema": schema,
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+        "options": options,
+        "topology": topology(),
+    }
+
+
+def topology() -> object:
+    """Return what the testbed says about itself, None outside of one. Raises ``JobError``."""
+    text = os.environ.get(TOPOLOGY)
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise JobError(f"{TOPOLOGY} must hold JSON, but {text[:40]!r} came; unset it: {error}") from error
+
+
+def to_json(record: dict[str, object]) -> bytes:
+    """Return the record as readable JSON."""
+    return (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()
+
+
+def check_outputs(json_file: Path | None, plot_file: Path | None) -> None:
+    """Raise ``JobError`` for what could not be written at the end."""
+    topology()
+    if json_file is not None:
+        check_writable("--json", json_file)
+    if plot_file is not None:
+        check_writable("--plot", plot_file)
+        if importlib.util.find_spec("matplotlib") is None:
+            raise JobError("--plot needs matplotlib, not installed here; pip install 'gradwire[train]'")
+    if json_file is not None and plot_file is not None and json_file.absolute() == plot_file.absolute():
+        raise JobError(f"--json and --plot both name {json_file}; name two files")

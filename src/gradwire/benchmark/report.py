@@ -1,0 +1,109 @@
+"""The tables that benchmarks end with."""
+
+from __future__ import annotations
+
+from gradwire.benchmark.result import Result, torch_times
+from gradwire.benchmark.table import print_table, size_text
+from gradwire.plan import Plan
+from gradwire.timing.line import Line, LineRate
+from gradwire.units import format_duration, format_rate, format_size
+
+LINE_COLUMNS = ("size", "time", "one way", "both ways, each")
+LINE_NOTE = (
+    "Time: half of the median round trip of one message. One way: the median rate of a stream of messages. "
+    "Both ways: of each of two streams at once."
+)
+PAIR_COLUMNS = ("ranks of a pair", "latency", "one way", "burst")
+PAIR_NOTE = "Every pair's line while the other ranks rest."
+
+REDUCE_COLUMNS = (
+    "algorithm",
+    "codec",
+    "ranks",
+    "size",
+    "p50",
+    "p99",
+    "algbw",
+    "busbw",
+    "best",
+    "sent",
+    "ratio",
+    "/ torch",
+)
+REDUCE_NOTE = (
+    "Times in ms, of the slowest rank. Bandwidths in GB/s of floats: algbw = size / p50, busbw = algbw "
+    "2 (p - 1) / p. Best: the least time by theory as a share of p50. Sent: MB of the busiest rank, headers "
+    "included. Ratio: bytes of floats per byte sent. Every sum was checked against the exact one, and every "
+    "rank's bits against the others'."
+)
+
+
+def print_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) -> None:
+    """Print the first pair's points and line, and every pair's line where there are several."""
+    (pair, first), *others = rates.items()
+    place = f"throttled to {link}" if link else "not throttled"
+    rows = [
+        (
+            size_text(point.nbytes),
+            format_duration(point.time_s),
+            format_rate(point.nbytes_per_s),
+            format_rate(point.duplex_nbytes_per_s),
+        )
+        for point in first.points
+    ]
+    title = f"line between the ranks {pair[0]} and {pair[1]}, {place}"
+    print_table(title, LINE_COLUMNS, rows, f"{LINE_NOTE} {describe_line(first.line)}")
+    if others:
+        print_table(
+            "lines of all pairs", PAIR_COLUMNS, [_pair_row(*item) for item in rates.items()], PAIR_NOTE
+        )
+
+
+def describe_line(line: Line) -> str:
+    """Return a line in words."""
+    burst = f", after a burst of {format_size(line.burst_nbytes)}" if line.burst_nbytes else ""
+    rate, latency = format_rate(line.nbytes_per_s), format_duration(line.latency_s)
+    return f"The line: latency {latency}, {rate}{burst}."
+
+
+def _pair_row(pair: tuple[int, int], rate: LineRate) -> tuple[str, ...]:
+    line = rate.line
+    return (
+        f"{pair[0]} and {pair[1]}",
+        format_duration(line.latency_s),
+        format_rate(line.nbytes_per_s),
+        format_size(line.burst_nbytes),
+    )
+
+
+def print_allreduce(results: list[Result], line: Line | None, data: str, link: str | None) -> None:
+    """Print a row for every configuration."""
+    torchs = torch_times(results)
+    rows = [
+        _result_row(result, torchs.get((result.world, result.configuration.nbytes))) for result in results
+    ]
+    place = f"throttled to {link}" if link else "not throttled"
+    note = REDUCE_NOTE if line is None else f"{REDUCE_NOTE} {describe_line(line)}"
+    print_table(f"all-reduce of {data}, {place}", REDUCE_COLUMNS, rows, note)
+
+
+def _result_row(result: Result, torch_s: float | None) -> tuple[str, ...]:
+    configuration, p50_s = result.configuration, result.timing.p50_s
+    ours = any(result.checked.sent_nbytes)
+    segment = configuration.segment_nbytes
+    name = configuration.algorithm
+    share = result.share_of_best
+    return (
+        name if segment == Plan.segment_nbytes else f"{name} /{size_text(segment)}",
+        configuration.codec,
+        str(result.world),
+        size_text(configuration.nbytes),
+        f"{1e3 * p50_s:.4g}",
+        f"{1e3 * result.timing.p99_s:.4g}",
+        f"{result.algbw_nbytes_per_s / 1e9:.3g}",
+        f"{result.busbw_nbytes_per_s / 1e9:.3g}",
+        "-" if share is None else f"{100 * share:.0f} %",
+        f"{max(result.checked.sent_nbytes) / 1e6:.4g}" if ours else "-",
+        f"{result.checked.ratio:.2f}" if ours else "-",
+        "-" if torch_s is None else f"{torch_s / p50_s:.2f}x",
+    )

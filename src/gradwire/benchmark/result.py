@@ -1,0 +1,93 @@
+"""The result of one configuration: what was measured, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradwire import collectives
+from gradwire.benchmark.allreduce import TORCH, Configuration, Timing
+from gradwire.benchmark.correctness import Checked
+from gradwire.timing.cost import cost
+from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire.timing.line import Line
+
+TORCHS_ALGORITHM = "ring"
+"""Which Gloo runs beneath torch's all-reduce."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A configuration on ``world`` ranks; ``line`` is what the network could do, None where nobody measured.
+
+    Bandwidths are those of nccl-tests, from the median time.
+    """
+
+    configuration: Configuration
+    world: int
+    timing: Timing
+    checked: Checked
+    line: Line | None = None
+
+    @property
+    def algbw_nbytes_per_s(self) -> float:
+        """The bucket's bytes per second."""
+        return self.configuration.nbytes / self.timing.p50_s
+
+    @property
+    def busbw_nbytes_per_s(self) -> float:
+        """Bytes of floats that every rank's link carries per second at the least."""
+        return self.algbw_nbytes_per_s * 2 * (self.world - 1) / self.world
+
+    @property
+    def best_s(self) -> float | None:
+        """The least time by theory: the schedule over the line, the codec's ratio taken off, no additions.
+
+        Source: Iandola and others, a measurement study, equations 1 to 4, counted step by step so that they
+        hold for every algorithm and world.
+        """
+        if self.line is None:
+            return None
+        name = self.configuration.algorithm
+        link = AlphaBetaGamma(self.line.latency_s, self.line.beta_s_per_nbyte)
+        algorithm = collectives.get(TORCHS_ALGORITHM if name == TORCH else name)
+        nbytes, ratio = self.configuration.nbytes, self.checked.ratio
+        return cost(algorithm, self.world, nbytes, link, ratio=ratio).total_s
+
+    @property
+    def share_of_best(self) -> float | None:
+        """The least time as a share of the median time."""
+        best_s = self.best_s
+        return None if best_s is None else best_s / self.timing.p50_s
+
+    def describe(self, torch_s: float | None) -> dict[str, object]:
+        """Return the JSON of the result; ``torch_s`` is torch's median at the same size and world."""
+        checked, timing, name = self.checked, self.timing, self.configuration
+        return {
+            "world": self.world,
+            "algorithm": name.algorithm,
+            "codec": name.codec,
+            "nbytes": name.nbytes,
+            "segment_nbytes": None if name.algorithm == TORCH else name.segment_nbytes,
+            "p50_s": timing.p50_s,
+            "p99_s": timing.p99_s,
+            "seconds": list(timing.seconds),
+            "algbw_nbytes_per_s": self.algbw_nbytes_per_s,
+            "busbw_nbytes_per_s": self.busbw_nbytes_per_s,
+            "best_s": self.best_s,
+            "share_of_best": self.share_of_best,
+            "speed_up_over_torch": None if torch_s is None else torch_s / timing.p50_s,
+            "sent_nbytes": None if name.algorithm == TORCH else list(checked.sent_nbytes),
+            "ratio": checked.ratio,
+            "largest_error": checked.largest_error,
+            "allowed_error": checked.allowed_error if checked.allowed_error < float("inf") else None,
+            "identical_bits": True,
+        }
+
+
+def torch_times(results: list[Result]) -> dict[tuple[int, int], float]:
+    """Return torch's median seconds by world and bytes."""
+    return {
+        (result.world, result.configuration.nbytes): result.timing.p50_s
+        for result in results
+        if result.configuration.algorithm == TORCH
+    }

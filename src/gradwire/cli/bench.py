@@ -1,0 +1,184 @@
+"""``gradwire bench``: the words of the command line become options; the benchmarks do the rest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from gradwire.benchmark.allreduce_run import AllReduceOptions, run_allreduce
+from gradwire.benchmark.data import DataSpec
+from gradwire.benchmark.line_rate_run import LineRateOptions, run_line_rate
+from gradwire.benchmark.lists import codec_specs, geometric, listed, names, whole_numbers
+from gradwire.cli.parser import Parser
+from gradwire.collectives import TABLE as ALGORITHMS
+from gradwire.errors import SpecError
+from gradwire.launch.rendezvous import launched_workers
+from gradwire.plan import Plan
+from gradwire.timing.line_rate import Effort
+from gradwire.units import parse_size
+
+BENCHMARKS = MappingProxyType(
+    {
+        "line-rate": "latency and bandwidth between two ranks, by message size",
+        "allreduce": "algorithms and codecs, beside torch and beside the theory",
+    }
+)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, check and measure. Raises ``GradwireError``."""
+    lines = "\n".join(f"  {name:<12}{summary}" for name, summary in BENCHMARKS.items())
+    parser = Parser(
+        prog="gradwire bench",
+        usage="gradwire bench WHAT [options]",
+        description="Measure the network, and all-reduces over it, with local processes or as a rank.",
+        epilog=f"what:\n{lines}\n\nexample:\n  gradwire bench line-rate --json line.json --plot line.png",
+    )
+    parser.add_argument("what", metavar="WHAT", choices=BENCHMARKS, help="what to measure, see below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or more after WHAT")
+    if not arguments:
+        parser.error(f"name what to measure: {', '.join(BENCHMARKS)}")
+    what = parser.parse_args(arguments[:1]).what
+    (_run_line_rate if what == "line-rate" else _run_allreduce)(arguments[1:])
+
+
+def _run_line_rate(arguments: Sequence[str]) -> None:
+    parser = Parser(
+        prog="gradwire bench line-rate",
+        usage="gradwire bench line-rate [options]",
+        description="Send messages between two ranks, over the link that training uses.",
+        epilog="example:\n  gradwire bench line-rate --json line.json --plot line.png",
+    )
+    default = Effort((1,))
+    group = parser.add_argument_group("messages")
+    _add_sizes(group, "1", "64MiB")
+    group.add_argument(
+        "--repeats", type=int, default=default.repeats, metavar="N", help="streams per figure (5)"
+    )
+    group.add_argument(
+        "--time", type=float, default=default.time_s, metavar="S", help="about, per figure (0.1 s)"
+    )
+    group.add_argument(
+        "--window", type=int, default=default.window, metavar="N", help="messages under way (16)"
+    )
+    group = parser.add_argument_group("where")
+    group.add_argument("--workers", type=int, metavar="N", help="local processes (2)")
+    group.add_argument("--all-pairs", action="store_true", help="every pair of ranks, one after the other")
+    _add_network(group)
+    _add_outputs(parser.add_argument_group("results"))
+    words = parser.parse_args(arguments)
+    launched = launched_workers(has_server=False, asked=words.workers)
+    run_line_rate(
+        LineRateOptions(
+            effort=Effort(_sizes(words), words.repeats, words.time, words.window),
+            workers=launched or (LineRateOptions.workers if words.workers is None else words.workers),
+            all_pairs=words.all_pairs,
+            link=words.link,
+            timeout_s=words.timeout,
+            json_file=words.json,
+            plot_file=words.plot,
+            quiet=words.quiet,
+        )
+    )
+
+
+def _run_allreduce(arguments: Sequence[str]) -> None:
+    parser = Parser(
+        prog="gradwire bench allreduce",
+        usage="gradwire bench allreduce [options]",
+        description="Time all-reduces, check every sum, compare with torch's own and with the theory.",
+        epilog="example:\n  gradwire bench allreduce --workers 2,4 --codecs identity,errbound:2^-10",
+    )
+    default = AllReduceOptions()
+    group = parser.add_argument_group("what")
+    names = ",".join(ALGORITHMS)
+    group.add_argument("--algorithms", metavar="LIST", default="ring", help=f"{names} (ring)")
+    group.add_argument(
+        "--codecs", metavar="LIST", default="identity", help="identity,errbound:2^-10,... (identity)"
+    )
+    _add_sizes(group, "1MiB", "16MiB")
+    group.add_argument("--segments", metavar="LIST", help="of frames, in bytes of floats (4MiB)")
+    group.add_argument(
+        "--data", metavar="D", default="laplace:1e-3", help="laplace:SCALE, normal:SCALE or FILE.pt"
+    )
+    group.add_argument("--no-torch", action="store_true", help="leave out torch's own all-reduce")
+    group = parser.add_argument_group("how")
+    group.add_argument("--iterations", type=int, default=default.iterations, metavar="N", help="timed (20)")
+    group.add_argument("--warmup", type=int, default=default.warmup, metavar="N", help="not timed (3)")
+    group.add_argument(
+        "--max-time", type=float, default=default.most_s, metavar="S", help="then 3 or more do (20 s)"
+    )
+    group.add_argument("--pause", type=float, default=0.0, metavar="S", help="before each (0 s)")
+    group.add_argument("--measured", type=_file, metavar="FILE", help="the line, by 'bench line-rate --json'")
+    group.add_argument("--no-line-rate", action="store_true", help="measure no line, compare with no theory")
+    group = parser.add_argument_group("where")
+    group.add_argument("--workers", metavar="LIST", help="local processes, e.g. 2,4,8 (2)")
+    _add_network(group)
+    _add_outputs(parser.add_argument_group("results"))
+    run_allreduce(_allreduce_options(parser.parse_args(arguments)))
+
+
+def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
+    if words.measured is not None and words.no_line_rate:
+        raise SpecError("--measured gives the line that --no-line-rate leaves out; leave out one of them")
+    asked = None if words.workers is None else whole_numbers("--workers", words.workers)
+    launched = launched_workers(has_server=False, asked=asked[0] if asked and len(asked) == 1 else None)
+    if launched is not None and asked and len(asked) > 1:
+        raise SpecError("--workers names one world or none where the ranks are already started")
+    segments: tuple[int, ...] = (Plan.segment_nbytes,)
+    if words.segments is not None:
+        segments = listed(tuple(parse_size(text) for text in words.segments.split(",")))
+    return AllReduceOptions(
+        algorithms=names("--algorithms", words.algorithms),
+        codecs=codec_specs(words.codecs),
+        sizes=_sizes(words),
+        segments=segments,
+        worlds=(launched,) if launched is not None else asked or AllReduceOptions.worlds,
+        torch_too=not words.no_torch,
+        iterations=words.iterations,
+        warmup=words.warmup,
+        most_s=words.max_time,
+        pause_s=words.pause,
+        data=DataSpec.parse(words.data),
+        measured_file=words.measured,
+        measures_line=not words.no_line_rate,
+        link=words.link,
+        timeout_s=words.timeout,
+        json_file=words.json,
+        plot_file=words.plot,
+        quiet=words.quiet,
+    )
+
+
+def _add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
+    group.add_argument("--min", metavar="SIZE", default=low, help=f"the smallest ({low})")
+    group.add_argument("--max", metavar="SIZE", default=high, help=f"the largest ({high})")
+    group.add_argument("--factor", type=int, metavar="N", default=2, help="from one size to the next (2)")
+    group.add_argument("--sizes", metavar="LIST", help="these instead, as in 64kB,1MB,16MB")
+
+
+def _add_network(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 1gbit (no limit)")
+    group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
+
+
+def _add_outputs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--json", type=_file, metavar="FILE", help="write the record")
+    group.add_argument("--plot", type=_file, metavar="FILE", help="write a picture (PNG)")
+    group.add_argument("--quiet", action="store_true", help="show no progress")
+    group.add_argument("-h", "--help", action="help", help="show this text")
+
+
+def _file(text: str) -> Path:
+    """Refuse the empty name, which is an unset variable of a script."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a file")
+    return Path(text)
+
+
+def _sizes(words: argparse.Namespace) -> tuple[int, ...]:
+    if words.sizes is not None:
+        return listed(tuple(parse_size(text) for text in words.sizes.split(",")))
+    return geometric(parse_size(words.min), parse_size(words.max), words.factor)
