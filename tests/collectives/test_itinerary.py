@@ -6,15 +6,16 @@ from itertools import pairwise
 
 import pytest
 
-from gradwire.collectives import TABLE, Step
+from gradwire.collectives import TABLE, Step, get
 from gradwire.collectives.itinerary import Action, Do, Segment, itinerary, segments
+from support.sums import COMPOSED
 
 WORLDS = range(1, 18)
 Message = tuple[Segment, int, bool]
 
 
 def actions_of(name: str, world: int, n: int, segment_count: int, ahead: int) -> list[list[Action]]:
-    algorithm = TABLE[name]
+    algorithm = get(name)
     chunks = algorithm.chunks(world)
     return [
         itinerary(algorithm.schedule(rank, world), n, chunks, segment_count, ahead) for rank in range(world)
@@ -140,7 +141,7 @@ def play(all_actions: list[list[Action]], ahead: int, seed: int) -> list[Rank]:
     return ranks
 
 
-@pytest.mark.parametrize("name", sorted(TABLE))
+@pytest.mark.parametrize("name", [*sorted(TABLE), *COMPOSED])
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_every_rank_gets_every_share_once_without_deadlock_in_any_order_of_events(

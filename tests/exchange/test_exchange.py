@@ -9,29 +9,20 @@ import pytest
 import torch
 
 from gradwire import codecs, collectives
-from gradwire.codecs import Codec, Identity, parse
+from gradwire.codecs import Identity, parse
 from gradwire.collectives.itinerary import segments
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES
+from support.sums import SEGMENT_COUNT, bits, shares
 
 RunRanks = Callable[..., list[Any]]
-SEGMENT_COUNT = SEGMENT_UNIT_NBYTES // 4
 SPECS = sorted(spec for row in codecs.TABLE for spec in row.codec.EXAMPLES)
 ALGORITHMS = sorted(collectives.TABLE)
 EACH_SPEC = pytest.mark.parametrize("spec", SPECS)
 EACH_ALGORITHM = pytest.mark.parametrize("algorithm", ALGORITHMS)
-
-
-def shares(world: int, n: int, scale: float = 0.01) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(1000 * world + n)
-    return [torch.randn(n, generator=generator) * scale for _ in range(world)]
-
-
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(torch.int32)
 
 
 def summed(run_ranks: RunRanks, xs: list[torch.Tensor], plan: Plan, times: int = 1) -> list[torch.Tensor]:
@@ -45,48 +36,6 @@ def summed(run_ranks: RunRanks, xs: list[torch.Tensor], plan: Plan, times: int =
         return tensor
 
     return run_ranks(len(xs), rank)
-
-
-def bound_of_sum(codec: Codec, xs: list[torch.Tensor], algorithm: str) -> float:
-    """Bound every element of a sum: each of ``p`` encodings errs by the codec's bound for what it encodes.
-
-    What is encoded is a partial sum, so it is at most the sum of the magnitudes, and the errors made before.
-    """
-    world, n = len(xs), xs[0].numel()
-    magnitudes = torch.stack([x.abs() for x in xs]).sum(0)
-    chunks = collectives.TABLE[algorithm].chunks(world)
-    worst = 0.0
-    for chunk in range(chunks):
-        for segment in segments(n, chunks, chunk, SEGMENT_COUNT):
-            part = magnitudes[segment.start : segment.stop]
-            once = codec.bound(part) if part.numel() else 0.0
-            if math.isfinite(once) and part.numel():
-                once = codec.bound(part + world * once)
-            worst = max(worst, once)
-    rounding = world * 2**-24 * (magnitudes.max().item() if n else 0.0)
-    return world * (worst + rounding)
-
-
-@EACH_SPEC
-@EACH_ALGORITHM
-@pytest.mark.parametrize("world", range(1, 10))
-def test_sums_are_within_p_bounds_and_the_same_bits_on_every_rank(
-    run_ranks: RunRanks, spec: str, algorithm: str, world: int
-) -> None:
-    codec = parse(spec)
-    plan = Plan(codec, algorithm, SEGMENT_UNIT_NBYTES)
-    lengths = {0, 1, world - 1, 1000}
-    if world in (2, 5):
-        lengths.add(2 * world * SEGMENT_COUNT + 77)
-    for n in sorted(lengths):
-        xs = shares(world, n)
-        results = summed(run_ranks, xs, plan)
-        for result in results:
-            assert torch.equal(bits(result), bits(results[0]))
-        most = bound_of_sum(codec, xs, algorithm)
-        if math.isfinite(most):
-            exact = torch.stack(xs).double().sum(0)
-            assert (results[0].double() - exact).abs().max().item() <= most if n else True
 
 
 @pytest.mark.parametrize("world", range(1, 10))
