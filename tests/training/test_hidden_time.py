@@ -1,10 +1,14 @@
-"""Pipe-SGD's claim (equation 4): a step takes max(compute, communication) where D-Sync takes their sum."""
+"""What compute hides of the communication, on a slow link.
+
+Pipe-SGD's claim (equation 4) is that a step takes max(compute, communication) where D-Sync takes their sum;
+with buckets D-Sync hides what fits behind the rest of its own backward pass.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ from torch import nn
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.throttle import Port, ThrottledLink
+from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, StepRecord
 
 Ranks = Callable[..., list[Any]]
@@ -65,3 +70,45 @@ def test_a_pipelined_step_hides_the_shorter_part(compute_s: float, comm_s: float
 def test_pipeline_1_hides_nothing(run_ranks: Ranks) -> None:
     record = run_ranks(2, lambda e: _run(e, 1, 0.05), wrap=_throttled(4 * FLOATS / 0.05))[0]
     assert record.step_s > 0.95 * STEPS * 0.1
+
+
+class _Pause(torch.autograd.Function):
+    """Takes its time in backward, when the gradients of the layers behind it are there already."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.seconds)
+        return grad, None
+
+
+def _run_layers(exchange: Exchange, backward_s: float) -> StepRecord:
+    """Return the sum of the steps of a model whose last layer holds nearly all weights."""
+    first, last = nn.Linear(4, 500), nn.Linear(500, 500, bias=False)
+    model, pause = nn.Sequential(first, last), cast(Any, _Pause.apply)
+    total = StepRecord()
+    with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
+        method.synchronise()
+        for _ in range(STEPS):
+            total += method.step(lambda: last(pause(first(torch.ones(2, 4)), backward_s)).square().mean())
+    return total
+
+
+def test_buckets_hide_the_exchange_behind_the_rest_of_backward(run_ranks: Ranks) -> None:
+    backward_s, comm_s = 0.12, 0.08
+    wrap = _throttled(4 * FLOATS / comm_s)
+    one, two = (
+        run_ranks(2, lambda e: _run_layers(e, backward_s), plan, wrap=wrap)[0]
+        for plan in (Plan(), Plan(bucket_nbytes=4 * FLOATS))
+    )
+    assert one.step_s > 0.95 * STEPS * (backward_s + comm_s)
+    assert two.step_s < 0.85 * one.step_s
+    assert two.raw_nbytes == one.raw_nbytes
+    assert two.exchange_s > 0.95 * STEPS * comm_s, "hidden time is still reported"
+    assert two.wait_s < 0.5 * two.exchange_s
+    assert one.wait_s == pytest.approx(one.exchange_s)
+    assert two.compute_s > 0.95 * STEPS * backward_s
