@@ -49,7 +49,7 @@ def test_every_codec_has_a_line_that_fits(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("", "name a command: train, codecs"),
+        ("", f"name a command: {', '.join(COMMANDS)}"),
         ("fly", "invalid choice: 'fly'"),
         ("codecs x", "unrecognized arguments: x"),
         ("train --worker 4", "unrecognized arguments: --worker 4"),

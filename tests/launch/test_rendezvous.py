@@ -127,6 +127,13 @@ def test_a_stranger_at_the_port_who_says_nothing_is_not_waited_for(monkeypatch: 
         assert time.monotonic() - started < 8
 
 
+def test_a_port_that_is_taken_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        launch(monkeypatch, 0, 2, stranger.getsockname()[1])
+        with pytest.raises(JobError, match=r"^rank 0 cannot listen at 127\.0\.0\.1:\d+, where another"):
+            join_launched(1)
+
+
 @pytest.mark.processes
 def test_torchrun_starts_a_job(tmp_path: Path) -> None:
     out = tmp_path / "out"

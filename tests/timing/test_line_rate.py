@@ -76,7 +76,7 @@ def test_a_duplex_stream_goes_both_ways(run_ranks: RunRanks) -> None:
 
 
 def test_the_lower_rank_has_the_points_and_shows_them(run_ranks: RunRanks) -> None:
-    effort = Effort((1, 256, 4096), repeats=2, time_s=0.002)
+    effort = Effort((1, 256, 4096), repeats=2, time_s=0.02)
     shown: list[Point] = []
     points, nothing = run_ranks(2, lambda link: measure(link, 1 - link.rank, effort, shown.append))
     assert [point.nbytes for point in points] == [1, 256, 4096]

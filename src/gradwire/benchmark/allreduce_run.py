@@ -23,7 +23,7 @@ from gradwire.exchange import Accounting, Exchange
 from gradwire.files import write_files
 from gradwire.launch.seat import Seat, Task
 from gradwire.links import Link
-from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
 from gradwire.timing.line import Line, LineRate, fit
 from gradwire.timing.line_rate import QUICK, measure
 from gradwire.units import format_duration
@@ -114,6 +114,9 @@ def check(options: AllReduceOptions) -> None:
     for nbytes in options.sizes:
         if nbytes % FLOAT_NBYTES:
             raise JobError(f"a size must be a multiple of {FLOAT_NBYTES}, a float32, but is {nbytes} bytes")
+    for segment in options.segments:
+        if segment % SEGMENT_UNIT_NBYTES:
+            raise JobError(f"--segments must be multiples of {SEGMENT_UNIT_NBYTES} bytes, but {segment} came")
     for configuration in options.configurations:
         if configuration.algorithm != TORCH:
             _ = configuration.plan

@@ -1,13 +1,13 @@
-"""Lists on the command line: sizes of a sweep, names, codecs and numbers of ranks."""
+"""Lists on the command line: sizes of a sweep, codecs, algorithms and numbers of ranks."""
 
 from __future__ import annotations
 
+from gradwire import collectives
 from gradwire.codecs import TABLE, parse
 from gradwire.errors import SpecError
 from gradwire.units import format_size
 
 MOST_NBYTES = 1 << 32
-_CODECS = frozenset(row.name for row in TABLE)
 
 
 def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]:
@@ -39,36 +39,50 @@ def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
-def names(option: str, text: str) -> tuple[str, ...]:
-    """Return the words between commas. Raises ``SpecError`` for one that comes twice."""
-    return _once(option, tuple(text.split(",")))
-
-
 def codec_specs(text: str) -> tuple[str, ...]:
-    """Return the canonical specs of ``identity,quantize:8,block=256,fp16``, whose commas may be a spec's own.
-
-    Raises ``SpecError``.
+    """Return the canonical specs of ``identity,quantize:8,block=256,fp16``. Raises ``SpecError``.
 
     Examples
     --------
     >>> codec_specs("identity,quantize:8,block=256,fp16")
     ('identity', 'quantize:8,block=256', 'fp16')
     """
-    specs: list[str] = []
-    for part in text.split(","):
-        if specs and part.partition(":")[0] not in _CODECS and ("=" in part or ":" not in part):
-            specs[-1] += f",{part}"
-        else:
-            specs.append(part)
-    return _once("--codecs", tuple(str(parse(spec)) for spec in specs))
+    known = {row.name for row in TABLE}
+    return _once("--codecs", tuple(str(parse(spec)) for spec in _specs(text, known)))
+
+
+def algorithm_specs(text: str) -> tuple[str, ...]:
+    """Return the specs of ``ring,hierarchical:4,ring+star,tree``. Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> algorithm_specs("ring,hierarchical:4,ring+star,tree")
+    ('ring', 'hierarchical:4,ring+star', 'tree')
+    """
+    specs = _once("--algorithms", _specs(text, set(collectives.TABLE)))
+    for spec in specs:
+        collectives.get(spec)
+    return specs
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Return the numbers between commas. Raises ``SpecError``."""
-    words = names(option, text)
+    words = _once(option, tuple(text.split(",")))
     if not all(word.isdecimal() for word in words):
         raise SpecError(f"{option} takes whole numbers with commas between, as in 2,4,8, but {text!r} came")
     return tuple(int(word) for word in words)
+
+
+def _specs(text: str, known: set[str]) -> tuple[str, ...]:
+    """Cut at the commas between specs, which may hold commas themselves."""
+    specs: list[str] = []
+    for part in text.split(","):
+        begins = part.partition(":")[0] in known or ":" in part
+        if specs and not begins and ("=" in part or ":" in specs[-1]):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return tuple(specs)
 
 
 def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:

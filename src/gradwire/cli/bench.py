@@ -10,7 +10,7 @@ from types import MappingProxyType
 from gradwire.benchmark.allreduce_run import AllReduceOptions, run_allreduce
 from gradwire.benchmark.data import DataSpec
 from gradwire.benchmark.line_rate_run import LineRateOptions, run_line_rate
-from gradwire.benchmark.lists import codec_specs, geometric, listed, names, whole_numbers
+from gradwire.benchmark.lists import algorithm_specs, codec_specs, geometric, listed, whole_numbers
 from gradwire.cli.parser import Parser
 from gradwire.collectives import TABLE as ALGORITHMS
 from gradwire.errors import SpecError
@@ -131,7 +131,7 @@ def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
     if words.segments is not None:
         segments = listed(tuple(parse_size(text) for text in words.segments.split(",")))
     return AllReduceOptions(
-        algorithms=names("--algorithms", words.algorithms),
+        algorithms=algorithm_specs(words.algorithms),
         codecs=codec_specs(words.codecs),
         sizes=_sizes(words),
         segments=segments,

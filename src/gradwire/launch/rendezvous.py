@@ -76,6 +76,11 @@ def join_launched(timeout_s: float) -> Store:
         _reach(host, port, timeout_s, rank)
     answer = _meet(rank, world, timeout_s)
     if isinstance(answer, Exception):
+        if "EADDRINUSE" in str(answer):
+            raise JobError(
+                f"rank {rank} cannot listen at {host}:{port}, where another program does; choose another "
+                "MASTER_PORT for all ranks"
+            ) from answer
         reason = str(answer).splitlines()[0].rstrip(".")
         raise JobError(
             f"rank {rank} of {world} could not meet the others at {host}:{port}: {reason}; check MASTER_ADDR "

@@ -41,8 +41,8 @@ class Effort:
     repeats
         Streams per size and direction, of which the median counts.
     time_s
-        Seconds that a figure may take in all, where its few messages allow that; once a message takes five
-        times as long, larger ones are left out.
+        Seconds that a figure may take in all, where its few messages allow that; once the bytes of a message
+        take five times as long, larger ones are left out.
     window
         Messages of a stream under way at once.
 
@@ -61,7 +61,10 @@ class Effort:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
             raise SpecError(f"message sizes must be at least 1 byte and rise, but are {self.sizes}")
         if min(self.repeats, self.window) < 1 or not 0 < self.time_s < math.inf:
-            raise SpecError(f"repeats, window and time must be above 0, but the effort is {self}")
+            raise SpecError(
+                "repeats, window and seconds of a line's measurement must be above 0, but are "
+                f"{self.repeats}, {self.window} and {self.time_s:g}"
+            )
 
 
 QUICK = Effort(
@@ -84,12 +87,18 @@ def measure(
     leader = _Leader(pair, effort)
     points: list[Point] = []
     for nbytes in effort.sizes:
-        if points and points[-1].nbytes / points[-1].nbytes_per_s > 5 * effort.time_s:
+        if points and _transfer_s(points) > 5 * effort.time_s:
             break
         points.append(leader.point(nbytes))
         show(points[-1])
     leader.dismiss()
     return tuple(points)
+
+
+def _transfer_s(points: list[Point]) -> float:
+    """Return what the last size's bytes took, without what even the first size's message does."""
+    times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
+    return times[1] - times[0]
 
 
 class _Leader:

@@ -1,0 +1,183 @@
+"""The command: two ranks, a table, files; and mistakes that start nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from gradwire.cli import main
+from gradwire.timing.line import LineRate, fit
+
+PNG = b"\x89PNG"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "GRADWIRE_TESTBED"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.processes
+def test_a_line_is_measured_shown_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADWIRE_TESTBED", '{"hosts": 2}')
+    effort = "--sizes 1,1KiB,64KiB --repeats 2 --time 0.01"
+    assert main(f"bench line-rate {effort} --json out/line.json --plot line.png".split()) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "1/3 ranks 0 and 1, 1B: " in printed.out
+    table = printed.out[printed.out.index("line between the ranks 0 and 1, not throttled") :]
+    assert max(len(line) for line in table.splitlines()) <= 100
+    assert [line.split()[0] for line in table.splitlines()[4:7]] == ["1B", "1KiB", "64KiB"]
+    rate = LineRate.load(tmp_path / "out" / "line.json")
+    assert [point.nbytes for point in rate.points] == [1, 1024, 65536]
+    assert rate.line == fit(rate.points)
+    record = json.loads((tmp_path / "out" / "line.json").read_text())
+    assert record["topology"] == {"hosts": 2}
+    assert record["pairs"][0]["ranks"] == [0, 1]
+    assert (tmp_path / "line.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.processes
+def test_all_reduces_are_compared_shown_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "bench allreduce --workers 2,3 --algorithms ring,butterfly --codecs identity,quantize:8 "
+        "--sizes 4000,64KiB --iterations 3 --warmup 1 --no-line-rate --quiet --json a.json --plot a.png"
+    )
+    assert main(words.split()) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.startswith("all-reduce of laplace:0.001, not throttled")
+    assert max(len(line) for line in printed.out.splitlines()) <= 100
+    record = json.loads((tmp_path / "a.json").read_text())
+    assert record["schema"] == "gradwire.bench-allreduce/1"
+    assert record["line"] is None
+    results = record["results"]
+    assert len(results) == 2 * 2 * (1 + 2 * 2)
+    for result in results:
+        assert len(result["seconds"]) == 3
+        assert result["largest_error"] <= result["allowed_error"]
+        p, busbw = result["world"], result["busbw_nbytes_per_s"]
+        assert busbw == pytest.approx(result["nbytes"] / result["p50_s"] * 2 * (p - 1) / p)
+        assert result["best_s"] is None
+        if result["algorithm"] == "torch":
+            assert (result["speed_up_over_torch"], result["sent_nbytes"]) == (1, None)
+        elif result["codec"] == "quantize:8" and result["nbytes"] == 65536:
+            assert result["ratio"] == pytest.approx(4, rel=0.05)
+    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.processes
+def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    words = "-m gradwire bench line-rate --all-pairs --sizes 1,64KiB --repeats 1 --time 0.001 --json l.json"
+    done = subprocess.run(
+        [*torchrun, *words.split()], cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("lines of all pairs") == 1
+    record = json.loads((tmp_path / "l.json").read_text())
+    assert [pair["ranks"] for pair in record["pairs"]] == [[0, 1], [0, 2], [1, 2]]
+    assert record["options"]["workers"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("", "name what to measure: line-rate, allreduce"),
+        ("latency", "invalid choice: 'latency'"),
+        ("line-rate --workers 1", "--workers must be 2 to 64, but is 1"),
+        ("line-rate --min 4 --max 2", "--min must be at least 1 byte and at most --max"),
+        ("line-rate --sizes 4x", "a size is written like '16MB'"),
+        ("line-rate --repeats 0", "must be above 0, but are 0, 16 and 0.1"),
+        ("line-rate --time nan", "must be above 0"),
+        ("line-rate --link 3mbps", "a rate is written like"),
+        ("line-rate --link 1bit", "--link must be 1kbit to 1000gbit"),
+        ("line-rate --timeout 0", "--timeout must be 1 to 86400"),
+        ("line-rate --json file/x.json", "--json file/x.json cannot be written: file: Not a directory"),
+        ("line-rate --json .", "--json . is a folder; name a file"),
+        ("line-rate --plot=", "name a file"),
+        ("allreduce --json a --plot a", "--json and --plot both name a"),
+        ("allreduce --sizes 4,7", "a size must be a multiple of 4, a float32, but is 7 bytes"),
+        ("allreduce --codecs zip", "no codec is named 'zip'"),
+        ("allreduce --algorithms gossip", "no algorithm is called 'gossip'"),
+        ("allreduce --segments 5", "--segments must be multiples of 16384 bytes, but 5 came"),
+        ("allreduce --workers 2,1", "--workers must be 2 to 64, but is 1"),
+        ("allreduce --workers 2,x", "--workers takes whole numbers"),
+        ("allreduce --iterations 0", "--iterations must be 1 to"),
+        ("allreduce --max-time nan", "--max-time must be above 0"),
+        ("allreduce --data zeros", "--data is laplace"),
+        ("allreduce --data none.pt", "--data none.pt cannot be read"),
+        ("allreduce --measured none.json", "the line rate none.json cannot be read"),
+        ("allreduce --measured other.json", "was measured on another machine"),
+        ("allreduce --measured file --no-line-rate", "leave out one of them"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_starts_nothing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    reason: str,
+) -> None:
+    monkeypatch.setattr("gradwire.benchmark.ranks.run_local", never)
+    (tmp_path / "file").touch()
+    write_a_line_of_another_machine(tmp_path / "other.json")
+    before = sorted(tmp_path.iterdir())
+    assert main(["bench", *words.split()]) == 2
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("what", ["line-rate", "allreduce"])
+@pytest.mark.parametrize(
+    ("variables", "words", "reason"),
+    [
+        ({"WORLD_SIZE": "1"}, "", "at least 2 ranks, but 1 was started; start more"),
+        ({"WORLD_SIZE": "2"}, "--workers 3", "wants 3 workers, but 2 processes were started"),
+        ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "{"}, "", "GRADWIRE_TESTBED must hold JSON"),
+    ],
+)
+def test_a_launch_that_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    variables: dict[str, str],
+    words: str,
+    reason: str,
+) -> None:
+    monkeypatch.setattr("gradwire.benchmark.ranks.run_joined", never)
+    for name, value in ({"RANK": "0", "MASTER_ADDR": "127.0.0.1"} | variables).items():
+        monkeypatch.setenv(name, value)
+    assert main(["bench", what, *words.split()]) == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what", ["line-rate", "allreduce"])
+def test_every_benchmark_has_help_that_fits(
+    capsys: pytest.CaptureFixture[str], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["bench", what, "--help"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 50
+    assert max(len(line) for line in printed) <= 80
+    assert printed[printed.index("example:") + 1].startswith(f"  gradwire bench {what} ")
+
+
+def never(*_: object) -> NoReturn:
+    raise AssertionError("ranks were started")
+
+
+def write_a_line_of_another_machine(path: Path) -> None:
+    line = {"latency_s": 1e-4, "nbytes_per_s": 1e9, "burst_nbytes": 0.0}
+    values = {"schema": "gradwire.line-rate/1", "line": line, "machine": {}, "machine_id": "x", "points": []}
+    path.write_text(json.dumps(values))
