@@ -129,10 +129,10 @@ class LineRate:
             raise SpecError(f"the line rate {path} is no JSON: {error}") from error
         rate = cls._from(values, path)
         if rate.machine_id != machine_id() and not elsewhere:
+            processor, cores = rate.machine.get("processor", "unknown"), rate.machine.get("cores", "?")
             raise SpecError(
-                f"the line rate {path} was measured on another machine ({rate.machine.get('processor', 'unknown')}, "
-                f"{rate.machine.get('cores', '?')} cores); measure here with 'gradwire bench line-rate', or say "
-                "--elsewhere if the plan is for that machine"
+                f"the line rate {path} was measured on another machine ({processor}, {cores} cores); measure "
+                "here with 'gradwire bench line-rate', or say --elsewhere if the plan is for that machine"
             )
         return rate
 
