@@ -104,19 +104,19 @@ class Hierarchical:
 
     def chunks(self, world: int) -> int:
         """Return into how many chunks a bucket is cut: the product over the levels."""
-        return _layout(self, world).chunks
+        return layout(self, world).chunks
 
     def owner(self, chunk: int, world: int) -> int:
         """Return the rank that finishes a chunk: its owner on the last level."""
-        return _layout(self, world).owners[chunk]
+        return layout(self, world).owners[chunk]
 
     def reduce(self, rank: int, world: int) -> Iterator[Step]:
         """Yield the reduce halves of the levels, from the leaves up."""
-        return _layout(self, world).reduce(rank)
+        return layout(self, world).reduce(rank)
 
     def broadcast(self, rank: int, world: int) -> Iterator[Step]:
         """Yield the broadcast halves of the levels, down to the leaves."""
-        return _layout(self, world).broadcast(rank)
+        return layout(self, world).broadcast(rank)
 
     def schedule(self, rank: int, world: int) -> Iterator[Step]:
         """Yield both halves."""
@@ -125,16 +125,17 @@ class Hierarchical:
 
     def steps(self, world: int) -> int:
         """Return the length of the critical path in hops."""
-        return _layout(self, world).hops()
+        return layout(self, world).hops()
 
     def nbytes(self, world: int, n: int) -> float:
         """Return the bytes that the busiest rank sends for a bucket of ``n`` bytes."""
-        layout = _layout(self, world)
-        return layout.sent() * n / layout.chunks
+        instances = layout(self, world)
+        return instances.sent() * n / instances.chunks
 
 
 @lru_cache(maxsize=64)
-def _layout(hierarchical: Hierarchical, world: int) -> Layout:
+def layout(hierarchical: Hierarchical, world: int) -> Layout:
+    """Return the instances of the levels among ``world`` ranks."""
     sizes = (_near_root(world),) if hierarchical.sizes is None else hierarchical.sizes
     levels = zip(hierarchical.algorithms, (*sizes, None), strict=True)
     return Layout([Level(name, size) for name, size in levels], world)
