@@ -1,0 +1,106 @@
+"""Which messages the schedules of all ranks make, each after those that must be done before it.
+
+A message is a send and the receive that it meets. Between two ranks they meet in the order of the schedules,
+and both ends must have come to the step: the rendezvous that every model of this room assumes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gradwire.collectives import Step
+from gradwire.errors import SpecError
+
+
+class Message(NamedTuple):
+    """The chunks ``first`` up to ``last``, from a step of ``source`` to a step of ``target``.
+
+    ``combine`` says whether the target adds them. ``round`` is the length of the longest chain of messages
+    that must be done before this one: messages of one round touch every rank at most once as a source and
+    once as a target, and then in one step.
+    """
+
+    source: int
+    target: int
+    send_step: int
+    recv_step: int
+    first: int
+    last: int
+    combine: bool
+    round: int
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are."""
+        return self.last - self.first
+
+
+class _Rank:
+    """Where one rank stands in its schedule."""
+
+    def __init__(self, steps: Iterator[Step]) -> None:
+        self.steps = steps
+        self.index = -1
+        self.open = 0
+        self.round = 0
+        self.last_round = -1
+
+    def advance(self) -> Step | None:
+        """Go to the next step; None at the end."""
+        step = next(self.steps, None)
+        if step is not None:
+            self.step = step
+            self.index += 1
+            self.open = (step.send_to is not None) + (step.recv_from is not None)
+            self.round = self.last_round + 1
+        return step
+
+
+def messages(schedules: Iterable[Iterator[Step]]) -> Iterator[Message]:
+    """Yield the messages of all ranks: those of a step after all those of the rank's earlier steps.
+
+    Raises
+    ------
+    SpecError
+        If a rank waits for ever, or the two ends of a message mean different chunks.
+    """
+    ranks = [_Rank(schedule) for schedule in schedules]
+    waiting = set[tuple[int, int]]()
+    free = deque(range(len(ranks)))
+    while free:
+        rank = free.popleft()
+        step = ranks[rank].advance()
+        if step is None:
+            continue
+        if ranks[rank].open == 0:
+            free.append(rank)
+        for source, target in ((rank, step.send_to), (step.recv_from, rank)):
+            if source is None or target is None:
+                continue
+            if (source, target) not in waiting:
+                waiting.add((source, target))
+                continue
+            waiting.remove((source, target))
+            yield _meet(ranks, source, target)
+            free.extend(end for end in (source, target) if ranks[end].open == 0)
+    for source, target in sorted(waiting):
+        raise SpecError(
+            f"these schedules never end: the message from rank {source} to {target} waits for ever"
+        )
+
+
+def _meet(ranks: list[_Rank], source: int, target: int) -> Message:
+    sender, receiver = ranks[source], ranks[target]
+    if sender.step.send != receiver.step.recv:
+        raise SpecError(
+            f"rank {source} sends the chunks {sender.step.send} in its step {sender.index}, "
+            f"but rank {target} wants {receiver.step.recv}"
+        )
+    round_ = max(sender.round, receiver.round)
+    for end in (sender, receiver):
+        end.last_round = max(end.last_round, round_)
+        end.open -= 1
+    step = receiver.step
+    return Message(source, target, sender.index, receiver.index, *step.recv, step.combine, round_)
