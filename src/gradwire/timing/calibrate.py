@@ -1,32 +1,35 @@
 """Measure what this machine's ends of a link cost: codecs on real gradients, and frames.
 
 A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums,
-on gradients that the caller brings (a hook can record some) and on the sums of several of them, which are
-what travels after the first hop.
+in memory that no cache holds any more, on gradients that the caller brings (a hook can record some) and on
+the sums of several of them, which are what travels after the first hop. Frames are measured with an exchange
+of the identity, whose own costs are taken off.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from gradwire import _native
-from gradwire.codecs import Codec
+from gradwire.codecs import Codec, Identity
 from gradwire.errors import TensorError
-from gradwire.links.base import Link
+from gradwire.exchange import Exchange
+from gradwire.links.base import Link, Receiving, Sending
+from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.timing.costs import CodecCost, CodecPoint, HostCost
-from gradwire.wire import HEADER_NBYTES, frame_memory
+from gradwire.wire import HEADER_NBYTES
 
 SMALL_COUNT = 64
 """Values in the chunk that tells what a call costs besides its values."""
+COLD_NBYTES = 48 << 20
+"""So much memory is gone through between two uses of the same part, that a cache has forgotten it."""
 REPEATS = 9
-FRAMES = 48
-SMALL_NBYTES, LARGE_NBYTES = 1 << 10, 1 << 20
-_WINDOW = 4
+FRAMES, SMALL_NBYTES, LARGE_NBYTES = 32, SEGMENT_UNIT_NBYTES, 1 << 20
 
 
 def codec_cost(
@@ -64,44 +67,81 @@ def codec_cost(
 
 
 def host_cost(link: Link, barrier: Callable[[], None], cores: int, ranks_per_machine: int) -> HostCost:
-    """Return what frames cost the ranks 0 and 1 of ``link``, in seconds of a core; all ranks call it.
+    """Return what a frame costs a host, in seconds of a core; all ranks of ``link`` call it.
 
-    Streams of small and of large frames go from rank 0 to rank 1; the processor time that the two processes
-    take for them, all threads and the system's share included, is divided among the frames and the bytes.
-    Only what ranks 0 and 1 return means anything: the sender's costs on rank 0, the receiver's on rank 1.
+    Rank 1 sends rank 0 buckets of small and of large segments, and both count the processor time of their own
+    thread and of the others', the system's share included. Rank 0 knows of the receiving side only and rank 1
+    of the sending side: ``merge_hosts`` makes one of both.
     """
-    small_s = _processor_s(link, SMALL_NBYTES, barrier)
-    large_s = _processor_s(link, LARGE_NBYTES, barrier)
-    per_nbyte = max(0.0, (large_s - small_s) / (LARGE_NBYTES - SMALL_NBYTES))
-    per_frame = max(0.0, small_s - per_nbyte * SMALL_NBYTES)
-    sends = link.rank == 0
+    sides = [_frame_cost(link, nbytes, barrier) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
+    span = LARGE_NBYTES - SMALL_NBYTES
+    identity = codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES).at(1)
+    codec_s_per_nbyte = (identity.decode_add_s if link.rank == 0 else identity.encode_s) / 4
+    per_nbyte = max(0.0, (sides[1].thread_s - sides[0].thread_s) / span - codec_s_per_nbyte)
+    per_frame = max(0.0, sides[0].thread_s - per_nbyte * SMALL_NBYTES)
+    sends = link.rank != 0
     return HostCost(
         send_s=per_frame if sends else 0.0,
         receive_s=0.0 if sends else per_frame,
         send_s_per_nbyte=per_nbyte if sends else 0.0,
         receive_s_per_nbyte=0.0 if sends else per_nbyte,
+        beside_s_per_nbyte=max(0.0, (sides[1].beside_s - sides[0].beside_s) / span),
         cores=cores,
         ranks_per_machine=ranks_per_machine,
     )
 
 
-def _processor_s(link: Link, nbytes: int, barrier: Callable[[], None]) -> float:
-    """Return the processor seconds of this process for one frame of a stream."""
-    buffers = [frame_memory(nbytes) for _ in range(2 * _WINDOW)]
+def merge_hosts(receiver: HostCost, sender: HostCost) -> HostCost:
+    """Return the costs of a host that does what rank 0 and rank 1 measured."""
+    return HostCost(
+        sender.send_s,
+        receiver.receive_s,
+        sender.send_s_per_nbyte,
+        receiver.receive_s_per_nbyte,
+        (sender.beside_s_per_nbyte + receiver.beside_s_per_nbyte) / 2,
+        receiver.cores,
+        receiver.ranks_per_machine,
+    )
+
+
+@dataclass(frozen=True)
+class _FrameCost:
+    """Processor seconds for one frame of the identity: of the rank's own thread, and of the others."""
+
+    thread_s: float = 0.0
+    beside_s: float = 0.0
+
+
+class _Two(Link):
+    """The first two ranks of a link, as a link."""
+
+    def __init__(self, inner: Link) -> None:
+        self.rank, self.world, self.timeout_s = inner.rank, 2, inner.timeout_s
+        self._inner = inner
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        return self._inner.isend(to, frame)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        return self._inner.irecv(source, buffer)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None]) -> _FrameCost:
     barrier()
-    started = time.process_time()
+    cost = _FrameCost()
     if link.rank < 2:
-        under_way = deque[object]()
-        for i in range(FRAMES):
-            if len(under_way) >= _WINDOW:
-                under_way.popleft().wait()  # type: ignore[attr-defined]
-            buffer = buffers[i % len(buffers)]
-            under_way.append(link.isend(1, buffer) if link.rank == 0 else link.irecv(0, buffer))
-        while under_way:
-            under_way.popleft().wait()  # type: ignore[attr-defined]
-    spent = time.process_time() - started
+        exchange = Exchange(_Two(link), Plan(algorithm="star", segment_nbytes=nbytes))
+        bucket = torch.zeros(FRAMES * nbytes // 4)
+        exchange.reduce(bucket)  # the first one makes the buffers
+        process_s, thread_s = time.process_time(), time.thread_time()
+        exchange.reduce(bucket)
+        process_s, thread_s = time.process_time() - process_s, time.thread_time() - thread_s
+        cost = _FrameCost(thread_s / FRAMES, max(0.0, process_s - thread_s) / FRAMES)
     barrier()
-    return spent / FRAMES
+    return cost
 
 
 def _sum(samples: Sequence[torch.Tensor], terms: int) -> torch.Tensor:
@@ -114,33 +154,8 @@ def _sum(samples: Sequence[torch.Tensor], terms: int) -> torch.Tensor:
 
 def _point(codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float) -> CodecPoint:
     parts = [part for part in torch.split(x, count) if part.numel() == count]
-    frame = torch.empty(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8)
-    decoded = torch.empty(count)
-    sizes, errors = [], []
-    seconds: dict[str, list[float]] = {"encode": [], "decode": [], "decode_add": []}
-    for turn in range(max(REPEATS, len(parts))):
-        part = parts[turn % len(parts)]
-        started = time.perf_counter()
-        payload = codec.encode(part, out=frame[HEADER_NBYTES:])
-        _native.crc32c(payload)
-        encoded = time.perf_counter()
-        _native.crc32c(payload)
-        codec.decode(payload, decoded)
-        stored = time.perf_counter()
-        if turn < len(parts):
-            sizes.append(payload.numel())
-            errors.append(_largest(decoded - part))
-        accumulator = part.clone()
-        adding = time.perf_counter()
-        _native.crc32c(payload)
-        codec.decode_add(payload, accumulator)
-        added = time.perf_counter()
-        for name, spent in (
-            ("encode", encoded - started),
-            ("decode", stored - encoded),
-            ("decode_add", added - adding),
-        ):
-            seconds[name].append(spent)
+    sizes = [codec.encode(part).numel() for part in parts]
+    seconds = _seconds(codec, parts, count)
     per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
     return CodecPoint(
         terms,
@@ -148,8 +163,29 @@ def _point(codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float)
         per_value["encode"],
         per_value["decode"],
         per_value["decode_add"],
-        max(errors),
+        max(_largest_error(codec, part) for part in parts),
     )
+
+
+def _seconds(codec: Codec, parts: list[torch.Tensor], count: int) -> dict[str, list[float]]:
+    """Return the seconds of some encodings and decodings of cold chunks into and out of cold frames."""
+    copies = max(REPEATS, min(COLD_NBYTES // (4 * count), 4 * REPEATS))
+    chunks = [parts[i % len(parts)].clone() for i in range(copies)]
+    frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]
+    seconds: dict[str, list[float]] = {"encode": [], "decode_add": [], "decode": []}
+    payloads = []
+    for chunk, frame in zip(chunks, frames, strict=True):
+        started = time.perf_counter()
+        payloads.append(codec.encode(chunk, out=frame[HEADER_NBYTES:]))
+        _native.crc32c(payloads[-1])
+        seconds["encode"].append(time.perf_counter() - started)
+    for name, decode in (("decode_add", codec.decode_add), ("decode", codec.decode)):
+        for chunk, payload in zip(chunks, payloads, strict=True):
+            started = time.perf_counter()
+            _native.crc32c(payload)
+            decode(payload, chunk)
+            seconds[name].append(time.perf_counter() - started)
+    return seconds
 
 
 def _call_s(codec: Codec, x: torch.Tensor) -> float:
@@ -165,6 +201,9 @@ def _call_s(codec: Codec, x: torch.Tensor) -> float:
     return statistics.median(seconds)
 
 
-def _largest(errors: torch.Tensor) -> float:
+def _largest_error(codec: Codec, part: torch.Tensor) -> float:
+    decoded = torch.empty_like(part)
+    codec.decode(codec.encode(part), decoded)
+    errors = (decoded - part).abs()
     finite = errors[errors.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0
+    return float(finite.max()) if finite.numel() else 0.0

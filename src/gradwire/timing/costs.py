@@ -76,8 +76,9 @@ FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),))
 class HostCost:
     """What a host spends on a frame beside the codec, and how many of its cores do it.
 
-    ``send_s`` and ``receive_s`` are seconds of a core for every frame, ``send_s_per_nbyte`` and
-    ``receive_s_per_nbyte`` for every byte of it. ``cores`` is how many cores one machine has,
+    The rank's own thread spends ``send_s`` or ``receive_s`` on every frame and ``send_s_per_nbyte`` or
+    ``receive_s_per_nbyte`` on every byte of it; the threads of the transport spend ``beside_s_per_nbyte`` on
+    either side meanwhile. All are seconds of a core. ``cores`` is how many cores one machine has,
     ``ranks_per_machine`` how many ranks share them (all hosts of a testbed share one machine).
     """
 
@@ -85,6 +86,7 @@ class HostCost:
     receive_s: float = 0.0
     send_s_per_nbyte: float = 0.0
     receive_s_per_nbyte: float = 0.0
+    beside_s_per_nbyte: float = 0.0
     cores: int = 1 << 16
     ranks_per_machine: int = 1
 

@@ -240,9 +240,10 @@ class _Machinery:
         rank.times.frames += 1
         rank.times.raw_nbytes += 4 * _count(action)
         rank.times.wire_nbytes += frame.nbytes
-        rank.times.handle_s += self._host.send_s
-        frame.handed_over_s = rank.cores.take(now, self._host.send_s)
-        rank.cores.take(now, frame.nbytes * self._host.send_s_per_nbyte)
+        handle_s = self._host.send_s + frame.nbytes * self._host.send_s_per_nbyte
+        rank.times.handle_s += handle_s
+        frame.handed_over_s = rank.cores.take(now, handle_s)
+        rank.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)
         rank.in_flight.append((action, frame))
         self._try_to_leave(frame)
         rank.at, rank.encoded = rank.at + 1, False
@@ -254,10 +255,11 @@ class _Machinery:
         cost = self._cost.at(frame.terms)
         rank.terms[action.segment] = frame.terms + (self._terms(rank, action) if adds else 0)
         decode_s = self._cost.call_s + _count(action) * (cost.decode_add_s if adds else cost.decode_s)
+        handle_s = self._host.receive_s + frame.nbytes * self._host.receive_s_per_nbyte
         rank.times.decode_s += decode_s
-        rank.times.handle_s += self._host.receive_s
+        rank.times.handle_s += handle_s
         rank.at += 1
-        self._schedule(rank.cores.take(now, self._host.receive_s + decode_s), rank)
+        self._schedule(rank.cores.take(now, handle_s + decode_s), rank)
 
     def _post(self, rank: _Rank, now: float) -> None:
         if not rank.to_post:
@@ -292,7 +294,7 @@ class _Machinery:
         """Let a frame be there; the core that copied it meanwhile is not free for a codec as long as that."""
         receiver = frame.receiver
         assert receiver is not None
-        receiver.cores.take(now, frame.nbytes * self._host.receive_s_per_nbyte)
+        receiver.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)
         if receiver.waits_for is frame:
             receiver.waits_for = None
             self._schedule(now, receiver)

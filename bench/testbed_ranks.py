@@ -1,0 +1,116 @@
+"""What programs in a testbed share: meet, measure the surroundings, time plans; and to start the bed."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.codecs import parse
+from gradwire.exchange import Exchange
+from gradwire.links import ProcessGroupLink
+from gradwire.machine import cores
+from gradwire.plan import Plan
+from gradwire.timing.calibrate import codec_cost, host_cost, merge_hosts
+from gradwire.timing.costs import Environment
+from gradwire.timing.line import fit
+from gradwire.timing.line_rate import QUICK, measure
+
+SETTLE_S = 0.02
+"""Between two exchanges, so that a rate limiter has its burst again, as it has between training steps."""
+
+
+class Ranks:
+    """The place of this process among those that the testbed has started."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        os.environ.setdefault("GRADWIRE_THREADS", "1")
+        dist.init_process_group("gloo")
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        assert dist.group.WORLD is not None
+        self.link = ProcessGroupLink(dist.group.WORLD, timeout_s=120.0)
+
+    def environment(self, codecs: list[str], segment_nbytes: int = 1 << 20) -> Environment | None:
+        """Measure line, hosts and codecs; rank 0 has the result."""
+        points = measure(self.link, 1 - self.rank, QUICK) if self.rank < 2 else ()
+        dist.barrier()
+        own = host_cost(self.link, dist.barrier, cores(), self.world)
+        costs = self.gather(own)
+        if self.rank > 0:
+            dist.barrier()  # the others are still while codecs are timed
+            return None
+        samples = [gradient(1 << 20, seed) for seed in range(4)]
+        table = {spec: codec_cost(parse(spec), samples, self.world, segment_nbytes) for spec in codecs}
+        dist.barrier()
+        return Environment(fit(points), table, merge_hosts(costs[0], costs[1]))
+
+    def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
+        """Return the seconds of all-reduces, each that of its slowest rank; the same list on all ranks."""
+        exchange = Exchange(self.link, plan)
+        source = gradient(count, 100 + self.rank)
+        seconds: list[float] = []
+        started = time.monotonic()
+        for turn in range(most + 1):
+            bucket = source.clone()
+            dist.barrier()
+            time.sleep(SETTLE_S)
+            begun = time.perf_counter()
+            exchange.all_reduce(bucket)
+            spent = torch.tensor([time.perf_counter() - begun, time.monotonic() - started])
+            dist.all_reduce(spent, dist.ReduceOp.MAX)
+            if turn:  # the first one makes buffers and connections
+                seconds.append(float(spent[0]))
+            if turn >= least and float(spent[1]) > budget_s:
+                break
+        return seconds
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's value."""
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def leave(self) -> None:
+        """Go together, so that nobody sees a closed connection."""
+        dist.barrier()
+        self.link.close()
+        dist.destroy_process_group()
+
+
+def gradient(count: int, seed: int) -> torch.Tensor:
+    """Return gradient-like values: Laplace of scale 1e-3, independent between seeds."""
+    torch.manual_seed(seed)
+    return torch.distributions.Laplace(0.0, 1e-3).sample((count,))
+
+
+def run_bed(hosts: int, rate: str, program: str, *arguments: str) -> list[dict[str, Any]]:
+    """Run a program of this folder on every host of a testbed; return the JSON lines that rank 0 wrote."""
+    out = Path("build") / f"bed-{os.getpid()}.jsonl"
+    out.parent.mkdir(exist_ok=True)
+    out.unlink(missing_ok=True)
+    command = [sys.executable, program, "--as-rank", str(out.absolute()), *arguments]
+    bed = [sys.executable, "-m", "gradwire", "testbed", "run", "--hosts", str(hosts), "--rate", rate, "--"]
+    subprocess.run([*bed, *command], check=True, stdout=sys.stderr)
+    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    out.unlink()
+    return lines
+
+
+def append(path: str, value: dict[str, Any]) -> None:
+    """Add a JSON line to a file."""
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(value) + "\n")
+
+
+def median(seconds: list[float]) -> float:
+    """Return the median."""
+    return statistics.median(seconds)
