@@ -1,4 +1,4 @@
-// `pack` with whole bytes kept, by byte shuffles; other widths take the portable kernel.
+// `pack` with whole bytes kept, by byte shuffles, and sums of whole floats; other widths take the portable kernel.
 #include "kernels/pack.h"
 
 #include "kernels/avx2.h"
@@ -64,6 +64,11 @@ void unpack24(const std::uint8_t* packed, float* out) {
   }
 }
 
+template <bool kAdd>
+void unpack32(const std::uint8_t* packed, float* out) {
+  for (int i = 0; i < 4; ++i) put8<kAdd>(out + 8 * i, _mm256_castsi256_ps(load_vector(packed + 32 * i)));
+}
+
 template <void (*kPack)(const float*, std::uint8_t*)>
 void pack_all(const float* x, std::size_t n, int bits, std::uint8_t* out) {
   std::size_t i = 0;
@@ -97,6 +102,9 @@ void unpack_as(const std::uint8_t* packed, std::size_t n, int bits, float* out) 
     case 8: return unpack_all<unpack8<kAdd>, kAdd>(packed, n, bits, out);
     case 16: return unpack_all<unpack16<kAdd>, kAdd>(packed, n, bits, out);
     case 24: return unpack_all<unpack24<kAdd>, kAdd>(packed, n, bits, out);
+    case 32:
+      if constexpr (kAdd) return unpack_all<unpack32<kAdd>, kAdd>(packed, n, bits, out);
+      [[fallthrough]];  // a plain copy
     default: return kPackScalar.unpack(packed, n, bits, out, kAdd);
   }
 }

@@ -1,4 +1,4 @@
-// `pack` with whole bytes kept, by byte shuffles; other widths take the portable kernel.
+// `pack` with whole bytes kept, by byte shuffles, and sums of whole floats; other widths take the portable kernel.
 #include "kernels/pack.h"
 
 #include "kernels/avx512.h"
@@ -44,6 +44,8 @@ __m512 unpack24(const std::uint8_t* packed) {
   return _mm512_castsi512_ps(_mm512_shuffle_epi8(lanes, shuffle));
 }
 
+__m512 unpack32(const std::uint8_t* packed) { return _mm512_loadu_ps(packed); }
+
 template <void (*kPack)(const float*, std::uint8_t*)>
 void pack_all(const float* x, std::size_t n, int bits, std::uint8_t* out) {
   const std::size_t step_nbytes = 2 * static_cast<std::size_t>(bits);
@@ -78,6 +80,9 @@ void unpack_as(const std::uint8_t* packed, std::size_t n, int bits, float* out) 
     case 8: return unpack_all<unpack8, kAdd>(packed, n, bits, out);
     case 16: return unpack_all<unpack16, kAdd>(packed, n, bits, out);
     case 24: return unpack_all<unpack24, kAdd>(packed, n, bits, out);
+    case 32:
+      if constexpr (kAdd) return unpack_all<unpack32, kAdd>(packed, n, bits, out);
+      [[fallthrough]];  // a plain copy
     default: return kPackScalar.unpack(packed, n, bits, out, kAdd);
   }
 }
