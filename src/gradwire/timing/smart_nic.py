@@ -1,0 +1,165 @@
+"""Training steps with the all-reduce in the NIC, and the two ways without it that it is compared to.
+
+The model is that of Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943), section IV.C, for a
+perceptron whose layers are square; its equations stand where they are computed. Layers count from the input.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """Layers with weights of ``widths[l]`` x ``widths[l]``, trained with ``batch`` samples per node."""
+
+    widths: tuple[int, ...]
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A worker that computes ``flops_per_s`` with all its cores.
+
+    It updates a parameter in ``update_s_per_parameter``, a matter of its memory.
+    """
+
+    flops_per_s: float
+    update_s_per_parameter: float
+
+    def forward_s(self, width: int, batch: int) -> float:
+        """Return ``T_F = 2 M^2 B / P_worker``."""
+        return 2 * width**2 * batch / self.flops_per_s
+
+    def backward_s(self, width: int, batch: int) -> float:
+        """Return ``T_B = 4 M^2 B / P_worker``."""
+        return 4 * width**2 * batch / self.flops_per_s
+
+    def update_s(self, width: int) -> float:
+        """Return ``T_U``, which is linear in the parameters."""
+        return width**2 * self.update_s_per_parameter
+
+
+@dataclass(frozen=True, slots=True)
+class SmartNic:
+    """A NIC that runs the ring all-reduce itself.
+
+    Parameters
+    ----------
+    line_nbytes_per_s
+        Its rate in each direction, BW_eth.
+    usable_share
+        The part of that rate that it reaches, from 0 to 1; alpha in the paper.
+    compression
+        How many bytes of float32 travel as one byte; beta in the paper.
+    adds_per_s
+        Its additions of two floats per second, P_FPGA.
+    pcie_nbytes_per_s
+        Bytes per second between it and the worker's memory, both directions together, BW_pcie.
+    """
+
+    line_nbytes_per_s: float
+    usable_share: float
+    compression: float
+    adds_per_s: float
+    pcie_nbytes_per_s: float
+
+    def ring_s(self, width: int, nodes: int) -> float:
+        """Return ``T_ring = R 2 (N - 1) / (N alpha BW_eth beta)``."""
+        rate = self.usable_share * self.line_nbytes_per_s * self.compression
+        return padded_nbytes(width, nodes) * 2 * (nodes - 1) / (nodes * rate)
+
+    def add_s(self, width: int, nodes: int) -> float:
+        """Return ``T_add = R 2 (N - 1) / (N P_FPGA b)``; the paper has the adders run in both halves."""
+        return padded_nbytes(width, nodes) * 2 * (nodes - 1) / (nodes * self.adds_per_s * _FLOAT_NBYTES)
+
+    def memory_s(self, width: int, nodes: int) -> float:
+        """Return ``T_mem = 2 R / BW_pcie``: every gradient is read once and written once."""
+        return 2 * padded_nbytes(width, nodes) / self.pcie_nbytes_per_s
+
+    def all_reduce_s(self, width: int, nodes: int) -> float:
+        """Return ``T_AR = max(T_ring, T_add, T_mem)``: the three work at once."""
+        return max(self.ring_s(width, nodes), self.add_s(width, nodes), self.memory_s(width, nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class PlainNic:
+    """A conventional NIC, where cores of the worker run the ring.
+
+    ``nbytes_per_s`` is the rate at which they bring a node's bytes through it, additions included, and
+    ``step_s`` what each of the ring's steps costs beyond its bytes.
+    """
+
+    nbytes_per_s: float
+    step_s: float
+
+    def all_reduce_s(self, width: int, nodes: int) -> float:
+        """Return ``2 (N - 1) (step + R / (N rate))``."""
+        return 2 * (nodes - 1) * (self.step_s + padded_nbytes(width, nodes) / nodes / self.nbytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The seconds of a training step by what the worker does; in ``exposed_s`` it waits for gradients."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float
+    exposed_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The seconds of the step."""
+        return self.forward_s + self.backward_s + self.update_s + self.exposed_s
+
+
+_FLOAT_NBYTES = 4
+
+
+def padded_nbytes(width: int, nodes: int) -> int:
+    """Return ``R = b N ceil(M^2 / N)`` in bytes: a layer's gradients, padded to equal chunks."""
+    return _FLOAT_NBYTES * nodes * math.ceil(width**2 / nodes)
+
+
+def smart_step(mlp: Mlp, node: Node, nic: SmartNic, nodes: int) -> Trace:
+    """Return the step of a worker whose NIC exchanges a layer while it computes the next.
+
+    ``T_total = sum T_F + T_B[L] + max(T_B[L-1], T_AR[L]) + sum over l = 2..L-1 of
+    max(T_U[l+1] + T_B[l-1], T_AR[l]) + max(T_U[2], T_AR[1]) + T_U[1]``: a layer's all-reduce runs while the
+    layer above is updated and the layer below computes its gradients.
+    """
+    forward_s = sum(node.forward_s(width, mlp.batch) for width in mlp.widths)
+    backward = [node.backward_s(width, mlp.batch) for width in mlp.widths]
+    update = [node.update_s(width) for width in mlp.widths]
+    exposed_s = 0.0
+    for layer, width in enumerate(mlp.widths):
+        below_s = backward[layer - 1] if layer > 0 else 0.0
+        above_s = update[layer + 1] if layer + 1 < len(update) else 0.0
+        exposed_s += max(0.0, nic.all_reduce_s(width, nodes) - above_s - below_s)
+    return Trace(forward_s, sum(backward), sum(update), exposed_s)
+
+
+def blocking_step(mlp: Mlp, node: Node, nic: PlainNic, nodes: int) -> Trace:
+    """Return the naive step: all cores compute, then all wait for the all-reduce of every layer."""
+    return Trace(
+        sum(node.forward_s(width, mlp.batch) for width in mlp.widths),
+        sum(node.backward_s(width, mlp.batch) for width in mlp.widths),
+        sum(node.update_s(width) for width in mlp.widths),
+        sum(nic.all_reduce_s(width, nodes) for width in mlp.widths),
+    )
+
+
+def overlapped_step(mlp: Mlp, node: Node, nic: PlainNic, nodes: int, *, slowdown: float) -> Trace:
+    """Return the step in which some cores only exchange and update, while the others run backward.
+
+    ``slowdown`` is how many times as long backward takes without those cores; 28/26 for 2 of 28 cores, if
+    nothing but cores counts. Layers are exchanged from the last to the first. Updates hide like exchanges:
+    what of both backward does not hide counts as exposed.
+    """
+    computed_s = exchanged_s = 0.0
+    for width in reversed(mlp.widths):
+        computed_s += node.backward_s(width, mlp.batch) * slowdown
+        exchanged_s = max(exchanged_s, computed_s) + nic.all_reduce_s(width, nodes) + node.update_s(width)
+    forward_s = sum(node.forward_s(width, mlp.batch) for width in mlp.widths)
+    return Trace(forward_s, computed_s, 0.0, exchanged_s - computed_s)
