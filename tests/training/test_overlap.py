@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -37,6 +38,13 @@ def batch(step: int, rank: int) -> torch.Tensor:
 
 def mean_square(model: nn.Module, step: int, rank: int) -> torch.Tensor:
     return model(batch(step, rank)).square().mean()  # type: ignore[no-any-return]
+
+
+def copies_of(make: Make) -> Make:
+    """Return what copies one model: ranks that are threads must not draw from torch's generator together."""
+    torch.manual_seed(1)
+    prototype = make()
+    return lambda: copy.deepcopy(prototype)
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -174,9 +182,7 @@ def test_a_bucket_that_is_ready_early_waits_for_its_turn(run_ranks: Ranks) -> No
 
 
 def test_parameters_that_only_some_ranks_reach_count_as_zero_elsewhere(run_ranks: Ranks) -> None:
-    def make() -> nn.Module:
-        torch.manual_seed(1)
-        return nn.ModuleList(nn.Linear(5, 3) for _ in range(4))
+    make = copies_of(lambda: nn.ModuleList(nn.Linear(5, 3) for _ in range(4)))
 
     def some(model: nn.Module, step: int, rank: int) -> torch.Tensor:
         layers = list(model.children())
@@ -191,7 +197,6 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(2)
         self.first, self.middle, self.last = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 5)
         self.last.weight = self.first.weight
 
@@ -201,8 +206,9 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize("bucket_nbytes", [4, 24, 240])
 def test_tied_weights_go_out_once_both_uses_are_there(bucket_nbytes: int, run_ranks: Ranks) -> None:
-    whole = trained(run_ranks, 3, STAR, Tied)
-    assert torch.equal(trained(run_ranks, 3, replace(STAR, bucket_nbytes=bucket_nbytes), Tied), whole)
+    make = copies_of(Tied)
+    whole = trained(run_ranks, 3, STAR, make)
+    assert torch.equal(trained(run_ranks, 3, replace(STAR, bucket_nbytes=bucket_nbytes), make), whole)
 
 
 def test_frozen_parameters_are_not_exchanged_even_if_frozen_on_the_way(
@@ -272,9 +278,7 @@ def test_gradients_of_smaller_batches_may_accumulate(
 
 
 def test_a_sparse_gradient_is_exchanged_densely(run_ranks: Ranks) -> None:
-    def make() -> nn.Module:
-        torch.manual_seed(3)
-        return nn.Sequential(nn.Embedding(6, 5, sparse=True), nn.Linear(5, 1))
+    make = copies_of(lambda: nn.Sequential(nn.Embedding(6, 5, sparse=True), nn.Linear(5, 1)))
 
     def of_indices(model: nn.Module, step: int, rank: int) -> torch.Tensor:
         model.zero_grad()
