@@ -42,7 +42,7 @@ BACKWARD_SLOWDOWN = 1.11
 """Figure 2a: what two cores of 28 less do to the backward pass."""
 
 UPDATE_S_PER_PARAMETER = 0.0
-"""The published shares of figure 4a leave about 0.3 % of the step for updates at most; see ``docs/timing.md``."""
+"""The published shares of figure 4a leave at most about 0.3 % of a step for it; see ``docs/timing.md``."""
 
 
 @dataclass(frozen=True, slots=True)
