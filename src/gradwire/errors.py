@@ -39,3 +39,7 @@ class DataError(GradwireError):
 
 class JobError(GradwireError):
     """A training job cannot start or go on: options, rendezvous or a worker that died."""
+
+
+class TestbedError(GradwireError):
+    """A testbed cannot be made, or what was to run in it cannot start or be watched any more."""

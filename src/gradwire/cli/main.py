@@ -26,24 +26,27 @@ COMMANDS = MappingProxyType(
     {
         "train": "train a model with several workers; compare methods and codecs",
         "bench": "measure the line between ranks, or all-reduces over it",
+        "testbed": "run a command on hosts with rate-limited links, all on this machine",
         "codecs": "list the codecs: spec, size, bound, source",
     }
 )
-"""Name -> one line of help. The module of the same name beside this one has ``run(arguments)``; it is
-imported when it is asked for, since most of them need torch, whose import takes seconds."""
+"""Name -> one line of help. The module of the same name beside this one has ``run(arguments)``, which may
+return an exit code; it is imported when it is asked for: most need torch, whose import takes seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``gradwire`` and return its exit code.
 
     0: done. 2: the user can mend it, one sentence on standard error says how. 130: interrupted. 1: a bug of
-    gradwire, with its traceback. 128 + n: ended by signal n, 141 when standard output's reader is gone.
+    gradwire, with its traceback. 128 + n: ended by signal n, 141 when standard output's reader is gone. A command that runs others may
+    return theirs.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None where it is closed
     try:
-        _dispatch(words)
+        code = _dispatch(words)
         sys.stdout.flush()
+        return code
     except GradwireError as error:
         sys.stderr.write(f"gradwire: {error}\n")
         return EXIT_MISTAKE
@@ -61,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         sys.stderr.write("gradwire: this is a bug; please report it with the lines above\n")
         return EXIT_BUG
-    return 0
 
 
 def _left(code: object) -> int:
@@ -84,7 +86,7 @@ def _closed() -> int:
     return EXIT_CLOSED
 
 
-def _dispatch(words: Sequence[str]) -> None:
+def _dispatch(words: Sequence[str]) -> int:
     lines = "\n".join(f"  {name:<10}{summary}" for name, summary in COMMANDS.items())
     parser = Parser(
         prog="gradwire",
@@ -98,4 +100,5 @@ def _dispatch(words: Sequence[str]) -> None:
     if not words:
         parser.error(f"name a command: {', '.join(COMMANDS)}")
     command = parser.parse_args(words[:1]).command
-    importlib.import_module(f"gradwire.cli.{command}").run(words[1:])
+    code: int | None = importlib.import_module(f"gradwire.cli.{command}").run(words[1:])
+    return code or 0

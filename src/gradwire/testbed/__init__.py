@@ -1,1 +1,12 @@
-"""Real Linux network namespaces with rate limits, and commands run in them; torch is not needed here."""
+"""Real Linux network namespaces with rate limits, and commands run in them; torch is not needed here.
+
+``Testbed`` makes a ``Topology`` in a private area of the machine, where neither links nor limits of the
+machine itself are touched, and runs a command on every host of it.
+"""
+
+from gradwire.testbed.bed import Testbed
+from gradwire.testbed.output import Logs, show
+from gradwire.testbed.record import Run
+from gradwire.testbed.topology import Topology
+
+__all__ = ["Logs", "Run", "Testbed", "Topology", "show"]

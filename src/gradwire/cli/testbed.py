@@ -1,0 +1,169 @@
+"""``gradwire testbed``: a network with real rate limits, and a command that runs on every host of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+
+from gradwire.cli.parser import Parser
+from gradwire.errors import SpecError
+from gradwire.files import write_files
+from gradwire.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
+from gradwire.testbed.leftovers import clean
+from gradwire.testbed.output import Logs, show
+from gradwire.testbed.record import Run
+from gradwire.testbed.topology import Topology, equal_groups
+from gradwire.units import parse_duration, parse_rate
+
+ACTIONS = MappingProxyType(
+    {
+        "run": "make a network, run a command on every host, take it down",
+        "clean": "end and remove what killed testbeds have left",
+    }
+)
+HOSTS = 4
+RATE = "1gbit"
+RECORD = "record.json"
+LONGEST_S = 7 * 86400.0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what the words say; return the exit code. Raises ``GradwireError``."""
+    lines = "\n".join(f"  {name:<8}{summary}" for name, summary in ACTIONS.items())
+    parser = Parser(
+        prog="gradwire testbed",
+        usage="gradwire testbed ACTION [options] [-- COMMAND ...]",
+        description="Linux network namespaces with rate limits, apart from the machine's own network.",
+        epilog=f"actions:\n{lines}\n\nexample:\n  gradwire testbed run --hosts 4 --rate 1gbit -- ./train.sh",
+    )
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="what to do, see below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or more after ACTION")
+    if not arguments:
+        parser.error(f"name an action: {', '.join(ACTIONS)}")
+    action = parser.parse_args(arguments[:1]).action
+    return (_run if action == "run" else _clean)(arguments[1:])
+
+
+def _clean(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="gradwire testbed clean",
+        usage="gradwire testbed clean",
+        description="End and remove what this user's testbeds left when they were killed; living ones stay.",
+        epilog="example:\n  gradwire testbed clean",
+    )
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    parser.parse_args(arguments)
+    sys.stdout.write("".join(f"{line}\n" for line in clean()))
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> int:
+    words = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    options, command = _parser().parse_args(words[:end]), words[end + 1 :]
+    if not command:
+        raise SpecError("name the command that every host is to run, after '--': -- python train.py")
+    topology = _topology(options)
+    for option, seconds in (("--timeout", options.timeout), ("--grace", options.grace)):
+        if seconds is not None and not 0 <= seconds <= LONGEST_S:
+            raise SpecError(f"{option} is 0 to {LONGEST_S:g} seconds, but is {seconds:g}")
+    check_command(command, inherited_environment()["PATH"], Path.cwd())
+    done = _perform(topology, command, options.out, options.timeout, options.grace)
+    if done.failure is not None:
+        sys.stderr.write(f"gradwire: {done.failure}\n")
+    return done.exit_code
+
+
+def _perform(
+    topology: Topology, command: Sequence[str], out: Path | None, timeout_s: float | None, grace_s: float
+) -> Run:
+    with ExitStack() as stack:
+        bed = stack.enter_context(Testbed(topology))
+        if out is None:
+            return bed.run(command, timeout_s=timeout_s, grace_s=grace_s)
+        logs = stack.enter_context(Logs(out, topology.hosts))
+        done = bed.run(command, timeout_s=timeout_s, grace_s=grace_s, sinks=(show, logs))
+        write_files({out / RECORD: done.to_json().encode()})
+    sys.stdout.write(f"record and logs are in {out}\n")
+    return done
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gradwire testbed run",
+        usage="gradwire testbed run [options] -- COMMAND ...",
+        description="Run COMMAND on every host of a new network, with the variables that torchrun sets.",
+        epilog="exit code: 0, or that of the host that failed first; 124 after --timeout\n\n"
+        "example:\n  gradwire testbed run --hosts 4 --rate 1gbit -- python train.py",
+    )
+    group = parser.add_argument_group("network")
+    group.add_argument("--hosts", type=int, metavar="N", help=f"1 to 64 ({HOSTS})")
+    group.add_argument("--rate", metavar="RATE", help=f"of every host, each way ({RATE}); or unlimited")
+    group.add_argument("--rates", metavar="LIST", help="of each host: 1gbit,1gbit,100mbit")
+    group.add_argument("--delay", metavar="TIME", help="of every frame, one way: 1ms (0)")
+    group.add_argument("--groups", type=int, metavar="N", help="switches with equally many hosts (1)")
+    group.add_argument("--core", metavar="RATE", help="of each switch to the core, each way (unlimited)")
+    group.add_argument("--topology", type=Path, metavar="FILE", help="all of this as JSON")
+    group = parser.add_argument_group("run")
+    group.add_argument("--timeout", type=_seconds, metavar="S", help="end the hosts after S seconds (never)")
+    group.add_argument(
+        "--grace", type=_seconds, default=GRACE_S, metavar="S", help="for the others, when a host fails (5)"
+    )
+    group.add_argument("--out", type=_folder, metavar="DIR", help=f"for {RECORD}, h0.out, h0.err, ...")
+    group.add_argument("-h", "--help", action="help", help="show this text")
+    return parser
+
+
+def _topology(options: argparse.Namespace) -> Topology:
+    if options.topology is not None:
+        named = ("hosts", "rate", "rates", "delay", "groups", "core")
+        given = [name for name in named if getattr(options, name) is not None]
+        if given:
+            raise SpecError(f"--topology says everything about the network: leave out --{given[0]}")
+        return _read(options.topology)
+    rates = _rates(options)
+    return Topology(
+        rates,
+        equal_groups(len(rates), 1 if options.groups is None else options.groups),
+        parse_rate(options.core),
+        parse_duration(options.delay or "0"),
+    )
+
+
+def _rates(options: argparse.Namespace) -> tuple[float | None, ...]:
+    if options.rates is None:
+        hosts = HOSTS if options.hosts is None else options.hosts
+        return Topology.even(hosts, RATE if options.rate is None else options.rate).rates_nbytes_per_s
+    if options.rate is not None:
+        raise SpecError("--rate is for all hosts and --rates for each; leave out one")
+    rates = tuple(parse_rate(rate) for rate in options.rates.split(","))
+    if options.hosts not in (None, len(rates)):
+        raise SpecError(f"--rates names {len(rates)} hosts, but --hosts is {options.hosts}; leave out one")
+    return Topology(rates).rates_nbytes_per_s
+
+
+def _read(path: Path) -> Topology:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SpecError(f"--topology {path} cannot be read: {reason}") from error
+    return Topology.from_json(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"name a number of seconds, not {text!r}") from error
+
+
+def _folder(text: str) -> Path:
+    """Refuse the empty name, which is an unset variable of a script and not the folder we are in."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a folder ('.' is this one)")
+    return Path(text)

@@ -1,0 +1,68 @@
+"""Messages between the testbed and its supervisor: JSON over a socket pair, with open files if need be."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+Message = dict[str, Any]
+_LENGTH = struct.Struct("!I")
+_MOST_FILES = 253  # the kernel's own limit for a message
+
+
+class Channel:
+    """One end of the pair. ``TimeoutError`` comes from every call when ``timeout_s`` is over."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for."""
+        return self._end.fileno()
+
+    def send(self, message: Message, files: Sequence[int] = ()) -> None:
+        """Send a message and duplicates of open files. Raises ``OSError`` when the other end is gone."""
+        body = json.dumps(message).encode("ascii")
+        if files:
+            socket.send_fds(self._end, [_LENGTH.pack(len(body))], list(files))
+        else:
+            self._end.sendall(_LENGTH.pack(len(body)))
+        self._end.sendall(body)
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Message, list[int]] | None:
+        """Return the next message and its files, None when the other end is closed."""
+        self._end.settimeout(timeout_s)
+        try:
+            head, files, _, _ = socket.recv_fds(
+                self._end, _LENGTH.size, _MOST_FILES, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL
+            )
+            if len(head) < _LENGTH.size:
+                return None
+            body = self._exactly(_LENGTH.unpack(head)[0])
+        except ConnectionError:
+            return None
+        finally:
+            self._end.settimeout(None)
+        return None if body is None else (json.loads(body), files)
+
+    def close(self) -> None:
+        """Tell the other end that nothing more comes."""
+        self._end.close()
+
+    def _exactly(self, nbytes: int) -> bytes | None:
+        body = bytearray()
+        while len(body) < nbytes:
+            part = self._end.recv(nbytes - len(body))
+            if not part:
+                return None
+            body += part
+        return bytes(body)
+
+
+def pair() -> tuple[Channel, Channel]:
+    """Return two ends that are joined."""
+    one, other = socket.socketpair()
+    return Channel(one), Channel(other)

@@ -1,0 +1,46 @@
+"""Ctrl-C as something to wait for, so that it cannot tear a run apart in the middle of a message."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def interrupts() -> Iterator[socket.socket]:
+    """Yield a socket on which a byte arrives for every SIGINT, which raises nothing meanwhile.
+
+    Where SIGINT is ignored, or in another thread than the main one, nothing ever arrives: there it is not
+    for this thread to act on.
+    """
+    arrivals, notices = socket.socketpair()
+    with arrivals, notices:
+        if threading.current_thread() is not threading.main_thread() or _is_ignored():
+            yield arrivals
+            return
+        arrivals.setblocking(False)
+        notices.setblocking(False)
+        handler = signal.signal(signal.SIGINT, lambda *_: None)
+        before = signal.set_wakeup_fd(notices.fileno(), warn_on_full_buffer=False)
+        try:
+            yield arrivals
+        finally:
+            signal.set_wakeup_fd(before)
+            signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let no SIGINT of this thread arrive while something is tidied up that ends soon by itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _is_ignored() -> bool:
+    return signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)

@@ -1,0 +1,54 @@
+"""Network namespaces of this process; Python has these calls from 3.12 on only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_CLONE_NEWNET = 0x40000000
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def own_namespace() -> int:
+    """Return a descriptor of the network namespace that this thread is in; it keeps the namespace alive."""
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def new_namespace() -> int:
+    """Return a descriptor of a new network namespace; this thread stays where it is. Raises ``OSError``."""
+    with _returning():
+        _check(_LIBC.unshare(_CLONE_NEWNET))
+        return own_namespace()
+
+
+@contextmanager
+def inside(namespace: int) -> Iterator[None]:
+    """Let this thread, and the processes that it starts, be in a namespace for a while."""
+    with _returning():
+        _check(_LIBC.setns(namespace, _CLONE_NEWNET))
+        yield
+
+
+def forget_ambient_capabilities() -> None:
+    """Keep this process's capabilities from the programs that it starts from now on."""
+    _check(_LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
+
+
+@contextmanager
+def _returning() -> Iterator[None]:
+    home = own_namespace()
+    try:
+        yield
+    finally:
+        _check(_LIBC.setns(home, _CLONE_NEWNET))
+        os.close(home)
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,197 @@
+"""The network of a testbed as data: which hosts, how fast their links are, and what joins them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from gradwire.errors import SpecError
+from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
+
+MOST_HOSTS = 64
+LEAST_NBYTES_PER_S = 12_500.0
+MOST_NBYTES_PER_S = 50e9
+LONGEST_DELAY_S = 10.0
+INTERFACE = "eth0"
+"""What every host calls its one link, beside ``lo``."""
+_UNITS = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
+_KEYS = {"rates", "groups", "core", "delay"}
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Hosts around one switch, or in groups whose switches are joined by a core.
+
+    Parameters
+    ----------
+    rates_nbytes_per_s
+        The rate of each host's link, the same in both directions; None is unlimited. Their number is the
+        number of hosts, 1 to 64.
+    groups
+        Sizes of groups of consecutive hosts, each with a switch of its own. Empty: one switch for all.
+    core_nbytes_per_s
+        The rate of the link between a group's switch and the core, in each direction; None is unlimited.
+    delay_s
+        Time that every frame between two hosts takes in addition, one way.
+
+    Raises
+    ------
+    SpecError
+        For a number or rate that no testbed can have, and for groups that do not add up to the hosts.
+    """
+
+    rates_nbytes_per_s: tuple[float | None, ...]
+    groups: tuple[int, ...] = ()
+    core_nbytes_per_s: float | None = None
+    delay_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_hosts(self.hosts)
+        for rate in (*self.rates_nbytes_per_s, self.core_nbytes_per_s):
+            if rate is not None and not LEAST_NBYTES_PER_S <= rate <= MOST_NBYTES_PER_S:
+                least, most = format_rate(LEAST_NBYTES_PER_S), format_rate(MOST_NBYTES_PER_S)
+                raise SpecError(f"a testbed's rates are {least} to {most}, but one is {format_rate(rate)}")
+        if not 0 <= self.delay_s <= LONGEST_DELAY_S:
+            longest = format_duration(LONGEST_DELAY_S)
+            raise SpecError(f"a testbed's delay is 0 to {longest}, but is {self.delay_s:g} s")
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        if self.groups and (min(self.groups) < 1 or sum(self.groups) != self.hosts):
+            sizes = ", ".join(map(str, self.groups))
+            raise SpecError(f"groups must add up to the {self.hosts} hosts, but their sizes are {sizes}")
+        if self.core_nbytes_per_s is not None and len(self.groups) < 2:
+            raise SpecError("a core joins at least 2 groups of hosts; name the groups, or leave out its rate")
+
+    @classmethod
+    def even(
+        cls,
+        hosts: int,
+        rate: str | None = None,
+        *,
+        groups: int = 1,
+        core: str | None = None,
+        delay: str = "0",
+    ) -> Self:
+        """Return equal hosts in equal groups; rates and delay are written as for the command line.
+
+        Raises ``SpecError``.
+        """
+        _check_hosts(hosts)
+        rates = (parse_rate(rate),) * hosts
+        return cls(rates, equal_groups(hosts, groups), parse_rate(core), parse_duration(delay))
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts."""
+        return len(self.rates_nbytes_per_s)
+
+    @property
+    def group_of(self) -> tuple[int, ...]:
+        """The group of each host; all zero without groups."""
+        sizes = self.groups or (self.hosts,)
+        return tuple(group for group, size in enumerate(sizes) for _ in range(size))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``from_dict`` reads, fit for JSON; nothing is rounded."""
+        return {
+            "rates": [_rate_text(rate) for rate in self.rates_nbytes_per_s],
+            "groups": list(self.groups),
+            "core": _rate_text(self.core_nbytes_per_s),
+            "delay": _delay_text(self.delay_s),
+        }
+
+    @classmethod
+    def from_dict(cls, words: Mapping[str, Any]) -> Self:
+        """Return the topology that a JSON object describes; all keys but ``rates`` may be left out.
+
+        Raises ``SpecError`` for an unknown key or a value of the wrong type.
+        """
+        if unknown := set(words) - _KEYS:
+            known = ", ".join(sorted(_KEYS))
+            raise SpecError(f"a topology has the keys {known}, but this one has {sorted(unknown)[0]!r}")
+        rates = _listed(words, "rates", str)
+        return cls(
+            tuple(parse_rate(rate) for rate in rates),
+            tuple(_listed(words, "groups", int)),
+            parse_rate(_text(words, "core", "unlimited")),
+            parse_duration(_text(words, "delay", "0")),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the topology that a JSON text describes. Raises ``SpecError``."""
+        try:
+            words = json.loads(text)
+        except ValueError as error:
+            raise SpecError(f"a topology is a JSON object, but this text is not JSON: {error}") from error
+        if not isinstance(words, dict):
+            raise SpecError(f"a topology is a JSON object, but this is a {type(words).__name__}")
+        return cls.from_dict(words)
+
+
+def equal_groups(hosts: int, groups: int) -> tuple[int, ...]:
+    """Return the sizes of so many groups, empty for one. Raises ``SpecError`` where they are not equal."""
+    if not 1 <= groups <= hosts or hosts % groups:
+        raise SpecError(f"{hosts} hosts cannot be cut into {groups} groups of equal size")
+    return (hosts // groups,) * groups if groups > 1 else ()
+
+
+def host_name(host: int) -> str:
+    """Return what a host is called in logs, and its end of the link at the switch."""
+    return f"h{host}"
+
+
+def address(host: int) -> str:
+    """Return a host's IPv4 address; its network has 8 bits for hosts."""
+    return f"10.77.0.{host + 1}"
+
+
+def hardware_address(host: int) -> str:
+    """Return a host's Ethernet address, from the range that is free for local use."""
+    return f"02:67:77:00:00:{host + 1:02x}"
+
+
+def _check_hosts(hosts: int) -> None:
+    if not 1 <= hosts <= MOST_HOSTS:
+        raise SpecError(f"a testbed has 1 to {MOST_HOSTS} hosts, but {hosts} were asked for")
+
+
+def _rate_text(nbytes_per_s: float | None) -> str:
+    """Return a rate that reads back as the same number, in the largest unit that suits it."""
+    if nbytes_per_s is None:
+        return "unlimited"
+    bits = 8 * nbytes_per_s
+    for unit, size in _UNITS.items():
+        text = f"{bits / size:.12g}{unit}"
+        if bits >= size and "e" not in text and parse_rate(text) == nbytes_per_s:
+            return text
+    return f"{bits!r}bit"
+
+
+def _delay_text(seconds: float) -> str:
+    """Return a delay that reads back as the same number."""
+    if seconds == 0:
+        return "0"
+    for unit, size in (("ms", 1e3), ("us", 1e6)):
+        text = f"{seconds * size:.12g}{unit}"
+        if "e" not in text and parse_duration(text) == seconds:
+            return text
+    return f"{seconds:.30f}s"
+
+
+def _listed(words: Mapping[str, Any], key: str, kind: type) -> Sequence[Any]:
+    values = words.get(key, [])
+    if not isinstance(values, list) or not all(type(value) is kind for value in values):
+        example = '["1gbit", "1gbit"]' if kind is str else "[2, 2]"
+        raise SpecError(f"{key!r} of a topology is a list like {example}, but is {values!r}")
+    return values
+
+
+def _text(words: Mapping[str, Any], key: str, default: str) -> str:
+    value = words.get(key, default)
+    if not isinstance(value, str):
+        raise SpecError(f"{key!r} of a topology is a text like {default!r}, but is {value!r}")
+    return value
