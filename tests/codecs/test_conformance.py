@@ -83,6 +83,7 @@ def check_contract(codec: Codec, x: torch.Tensor) -> None:
     payload = codec.encode(x)
     assert payload.numel() <= codec.max_nbytes(n)
     y = decoded(codec, payload, n)
+    assert not codec.EXACT or same(y, x)
     bound = codec.bound(x)
     assert not math.isnan(bound)
     assert bound >= 0.0

@@ -50,6 +50,9 @@ class Codec(ABC):
     EXAMPLES: ClassVar[tuple[str, ...]]
     """Specs that the conformance battery tries."""
 
+    EXACT: ClassVar[bool] = False
+    """Whether decoding always gives back the bits that were encoded, so that an owner need not decode."""
+
     @abstractmethod
     def __str__(self) -> str:
         """Return the spec, such that ``parse(str(codec)) == codec``."""

@@ -29,6 +29,7 @@ class Identity(NativeCodec):
     name: ClassVar[str] = "identity"
     wire_id: ClassVar[int] = 0
     EXAMPLES: ClassVar[tuple[str, ...]] = ("identity",)
+    EXACT: ClassVar[bool] = True
     _format: ClassVar[str] = "pack"
 
     @property

@@ -43,6 +43,7 @@ class Lossless(Codec):
     name: ClassVar[str] = "lossless"
     wire_id: ClassVar[int] = 11
     EXAMPLES: ClassVar[tuple[str, ...]] = ("lossless", "lossless:level=5")
+    EXACT: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not is_whole(self.level, 1, 22):

@@ -68,8 +68,9 @@ class Walk:
 
     def _publish(self, action: Action) -> None:
         outgoing = self._encode(action)
-        with self._clock("decode_s"):
-            self._own.framer.codec.decode(outgoing.frame[HEADER_NBYTES:], self._elements(action))
+        if not self._own.framer.codec.EXACT:
+            with self._clock("decode_s"):
+                self._own.framer.codec.decode(outgoing.frame[HEADER_NBYTES:], self._elements(action))
         if action.keep:
             self._kept[action.segment] = outgoing
         self._isend(action, outgoing)
