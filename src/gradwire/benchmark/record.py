@@ -10,9 +10,7 @@ from pathlib import Path
 from gradwire.errors import JobError
 from gradwire.files import check_writable
 from gradwire.machine import describe_machine, describe_versions
-
-TOPOLOGY = "GRADWIRE_TESTBED"
-"""The variable in which a testbed tells its ranks, as JSON, which network they are in."""
+from gradwire.testbed.variables import TOPOLOGY
 
 
 def make_record(schema: str, options: dict[str, object]) -> dict[str, object]:

@@ -55,7 +55,7 @@ def print_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) ->
     print_table(title, LINE_COLUMNS, rows, f"{LINE_NOTE} {describe_line(first.line)}")
     if others:
         print_table(
-            "lines of all pairs", PAIR_COLUMNS, [_pair_row(*item) for item in rates.items()], PAIR_NOTE
+            "\nlines of all pairs", PAIR_COLUMNS, [_pair_row(*item) for item in rates.items()], PAIR_NOTE
         )
 
 
