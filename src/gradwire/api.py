@@ -68,7 +68,8 @@ def all_reduce(
     codec
         A codec or its spec; ``errbound:2^-10`` by default.
     algorithm
-        ``ring``, which is the default, or ``star``.
+        ``ring``, which is the default, ``star``, ``tree``, ``butterfly`` or a hierarchy such as
+        ``hierarchical:4,ring+star``.
     group
         A group of ``torch.distributed`` that this process belongs to; None is the world.
     average

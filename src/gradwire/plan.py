@@ -26,7 +26,7 @@ class Plan:
     codec
         What every hop is encoded with.
     algorithm
-        A name of ``gradwire.collectives.TABLE``.
+        What ``gradwire.collectives.get`` reads, such as ``ring`` or ``hierarchical:4,ring+star``.
     segment_nbytes
         The part of a chunk, in bytes of float32, that travels as one frame while others are encoded and
         decoded; a multiple of 16384. Smaller segments overlap more of a short chunk, but every frame costs

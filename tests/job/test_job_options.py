@@ -16,7 +16,8 @@ from gradwire.job.runs import make_run
     [
         ({"data": "imagenet"}, "--data is one of digits, mnist, fashion, but 'imagenet' came"),
         ({"model": "gpt"}, "--model is one of mlp, hdc, cnn"),
-        ({"algorithm": "gossip"}, "--algorithm is one of .*ring"),
+        ({"algorithm": "gossip"}, "no algorithm is called 'gossip'; choose one of .*ring"),
+        ({"algorithm": "hierarchical:0"}, "whole numbers from 1 up .* but came '0'"),
         ({"workers": 0}, "--workers must be 1 to 64, but is 0"),
         ({"pipeline": 0}, "--pipeline must be 1 to 16"),
         ({"epochs": 0}, "--epochs must be 1"),
@@ -46,8 +47,9 @@ def test_every_mistake_is_named(options: JobOptions, change: dict[str, Any], rea
     assert "\n" not in str(caught.value)
 
 
-def test_good_options_pass_and_leave_no_trace(options: JobOptions) -> None:
-    check(options)
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "hierarchical:2,ring+star"])
+def test_good_options_pass_and_leave_no_trace(options: JobOptions, algorithm: str) -> None:
+    check(replace(options, algorithm=algorithm))
     assert not options.out.exists()
     assert not list(options.out.parent.iterdir())
 

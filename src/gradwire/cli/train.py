@@ -79,7 +79,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="processes (4; a server is one more)")
     group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 100mbit (no limit)")
-    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS)} (default ring)")
+    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS)}[:4,ring+star,...] (ring)")
     group.add_argument("--segment", type=_size, metavar="BYTES", help="of a frame, e.g. 1MiB (4MiB)")
     group.add_argument("--bucket", type=_size, metavar="BYTES", help="of a bucket, e.g. 25MB (all in one)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")

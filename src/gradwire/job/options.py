@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from gradwire import _native
+from gradwire import _native, collectives
 from gradwire.codecs import parse
-from gradwire.collectives import TABLE
 from gradwire.errors import JobError
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
@@ -94,7 +93,7 @@ def check(options: JobOptions) -> None:
     """Raise ``JobError`` or ``SpecError`` for options that cannot work, before anything is started."""
     _one_of("--data", options.data, DATASETS)
     _one_of("--model", options.model, tuple(MODELS))
-    _one_of("--algorithm", options.algorithm, tuple(TABLE))
+    collectives.get(options.algorithm)
     _within("--workers", options.workers, 1, 64)
     _within("--pipeline", options.pipeline, 1, LONGEST_PIPELINE)
     _within("--epochs", options.epochs, 1, 10_000)
