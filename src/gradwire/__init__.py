@@ -8,14 +8,17 @@ import importlib
 
 _HOMES = {
     "Accounting": "gradwire.exchange",
+    "Choice": "gradwire.planner",
     "Codec": "gradwire.codecs",
     "Exchange": "gradwire.exchange",
     "Link": "gradwire.links",
     "Plan": "gradwire.plan",
     "ProcessGroupLink": "gradwire.links",
     "all_reduce": "gradwire.api",
+    "choose_plan": "gradwire.planner",
     "loopback": "gradwire.links",
     "parse": "gradwire.codecs",
+    "record_gradients": "gradwire.planner",
 }
 
 __all__ = list(_HOMES)

@@ -27,6 +27,7 @@ COMMANDS = MappingProxyType(
         "train": "train a model with several workers; compare methods and codecs",
         "bench": "measure the line between ranks, or all-reduces over it",
         "testbed": "run a command on hosts with rate-limited links, all on this machine",
+        "plan": "predict what plans take on a network, and choose one",
         "codecs": "list the codecs: spec, size, bound, source",
     }
 )
@@ -38,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``gradwire`` and return its exit code.
 
     0: done. 2: the user can mend it, one sentence on standard error says how. 130: interrupted. 1: a bug of
-    gradwire, with its traceback. 128 + n: ended by signal n, 141 when standard output's reader is gone. A command that runs others may
-    return theirs.
+    gradwire, with its traceback. 128 + n: ended by signal n, 141 when standard output's reader is gone. A
+    command that runs another program may return that one's.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None where it is closed

@@ -1,0 +1,88 @@
+"""Measure the codecs that come into question: on recorded gradients, or on synthetic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from gradwire.codecs import Codec
+from gradwire.errors import TensorError
+from gradwire.planner.threads import use_threads
+from gradwire.timing.calibrate import codec_cost
+from gradwire.timing.costs import CodecCost
+
+SAMPLE_COUNT = 1 << 20
+"""Floats of a gradient that are measured on: stretches of it from the first layer to the last."""
+STRETCHES = 16
+SYNTHETIC_SCALE = 1e-3
+SYNTHETIC_SAMPLES = 4
+SEGMENT_NBYTES = 1 << 20
+
+Show = Callable[[int, int, str], None]
+"""Called with how many codecs are done, how many there are, and which is measured now."""
+
+
+def measure_codecs(
+    codecs: Sequence[Codec],
+    gradients: Sequence[torch.Tensor],
+    world: int,
+    threads: int,
+    show: Show = lambda _done, _total, _what: None,
+) -> dict[str, CodecCost]:
+    """Return the cost of every codec, by its spec, on sums of up to ``world`` of the gradients.
+
+    Parameters
+    ----------
+    codecs
+        What to measure.
+    gradients
+        Gradients of different steps or ranks, of any shape and floating dtype, all of one size.
+    world
+        The number of ranks.
+    threads
+        How many threads a rank may use.
+    show
+        Progress.
+
+    Raises
+    ------
+    TensorError
+        For gradients that are empty or of different sizes.
+    """
+    samples = [excerpt(gradient) for gradient in gradients]
+    costs = {}
+    with use_threads(threads):
+        for done, codec in enumerate(codecs):
+            show(done, len(codecs), str(codec))
+            costs[str(codec)] = codec_cost(codec, samples, world, SEGMENT_NBYTES)
+    show(len(codecs), len(codecs), "")
+    return costs
+
+
+def synthetic_gradients(count: int) -> list[torch.Tensor]:
+    """Return independent samples of a Laplace distribution, the shape that gradients are known for."""
+    generator = torch.Generator().manual_seed(0)
+    size = (min(count, SAMPLE_COUNT),)
+    samples = []
+    for _ in range(SYNTHETIC_SAMPLES):
+        uniform = torch.rand(size, generator=generator) - 0.5
+        inside = 1 - 2 * uniform.abs().clamp(max=0.5 - 2**-24)
+        samples.append(-SYNTHETIC_SCALE * uniform.sign() * inside.log())
+    return samples
+
+
+def excerpt(gradient: torch.Tensor) -> torch.Tensor:
+    """Return at most ``SAMPLE_COUNT`` values as 1-D float32 on the CPU, from all over the gradient.
+
+    Raises ``TensorError`` for what is no tensor of floating point numbers.
+    """
+    if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
+        kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
+        raise TensorError(f"a gradient must be a tensor of floating point numbers, but this one is {kind}")
+    flat = gradient.detach().flatten()
+    if flat.numel() > SAMPLE_COUNT:
+        length = SAMPLE_COUNT // STRETCHES
+        apart = (flat.numel() - length) // (STRETCHES - 1)
+        flat = torch.cat([flat[i * apart : i * apart + length] for i in range(STRETCHES)])
+    return flat.to(device="cpu", dtype=torch.float32).contiguous()

@@ -1,0 +1,74 @@
+"""Why a plan was chosen, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.codecs import Identity
+from gradwire.plan import Plan
+from gradwire.planner.budget import Admission
+from gradwire.planner.choose import UNCERTAINTY, Selection
+from gradwire.planner.predict import Prediction
+from gradwire.units import format_duration
+
+
+def explain(selection: Selection, admissions: Sequence[Admission]) -> str:
+    """Return the reasons for a choice: what it gains, what decides its time, what it costs the training."""
+    compressed = not isinstance(selection.plan.codec, Identity)
+    sentences = [_gain(selection) if compressed else _no_compression(selection, admissions)]
+    sentences.append(_where_the_time_goes(selection.prediction))
+    if selection.plan.pipeline > 1:
+        late = selection.plan.pipeline - 1
+        old = "a step" if late == 1 else f"{late} steps"
+        sentences.append(f"The pipeline applies gradients that are {old} old, which changes the training.")
+    return " ".join(sentences)
+
+
+def name_plan(plan: Plan) -> str:
+    """Return a plan in a few words."""
+    pipeline = f", pipeline {plan.pipeline}" if plan.pipeline > 1 else ""
+    return f"{plan.codec} over {plan.algorithm}{pipeline}"
+
+
+def _gain(selection: Selection) -> str:
+    chosen, plain = selection.prediction, selection.uncompressed
+    return (
+        f"{name_plan(chosen.plan)}: a step of {format_duration(chosen.step_s)}, where the best without "
+        f"compression ({name_plan(plain.plan)}) takes {format_duration(plain.step_s)}, "
+        f"{plain.step_s / chosen.step_s:.2f} times as long."
+    )
+
+
+def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> str:
+    chosen = selection.prediction
+    begin = f"no compression: {name_plan(chosen.plan)} takes {format_duration(chosen.step_s)} a step"
+    compressed = [each for each in selection.ranking if not isinstance(each.plan.codec, Identity)]
+    if compressed:
+        best = compressed[0]
+        percent = 100 * (1 - best.step_s / chosen.step_s)
+        compared = f"{percent:.1f} % less" if percent > 0 else f"{-percent:.1f} % more"
+        best_step = f"{format_duration(best.step_s)} with compression ({name_plan(best.plan)})"
+        reason = f"{begin}, and at best {best_step}, {compared}"
+        if percent > 0:
+            least = 100 * UNCERTAINTY
+            reason += f"; a codec must gain more than {least:.0f} %, which predictions may be wrong by"
+        return f"{reason}."
+    if not any(each.admitted for each in admissions if not isinstance(each.codec, Identity)):
+        return f"{begin}, and no other codec is allowed within the accuracy budget."
+    return f"{begin}, and every codec would take longer."
+
+
+def _where_the_time_goes(chosen: Prediction) -> str:
+    if chosen.exposed_s <= UNCERTAINTY * chosen.step_s:
+        return "Computation hides the exchange."
+    terms = {
+        "waiting for the network": chosen.wait_s,
+        "encoding": chosen.encode_s,
+        "decoding and adding": chosen.decode_s,
+        "handling frames": chosen.handling_s,
+    }
+    largest = max(terms, key=terms.__getitem__)
+    return (
+        f"Of the exchange's {format_duration(chosen.exchange_s)} {format_duration(chosen.exposed_s)} are "
+        f"exposed; most of it is {largest} ({format_duration(terms[largest])})."
+    )

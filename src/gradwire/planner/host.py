@@ -1,0 +1,154 @@
+"""What a frame costs a host, when nobody has measured it between the hosts: two ends of Gloo in this process.
+
+The frames are those of an exchange, over a local connection, and so are the costs of this machine's
+processor and of Gloo; a real network's interrupts are not in them. Measuring takes some tenths of a second
+and starts no process.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, Store
+
+from gradwire.codecs import Identity
+from gradwire.errors import LinkError
+from gradwire.exchange import Exchange
+from gradwire.links.base import Link, Receiving, Sending
+from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
+from gradwire.timing.calibrate import codec_cost
+from gradwire.timing.costs import HostCost
+
+_FRAMES = 32
+_SMALL_NBYTES, _LARGE_NBYTES = SEGMENT_UNIT_NBYTES, 1 << 20
+_ROUNDS = 3
+_TIMEOUT_S = 20.0
+_LOCAL = "lo"
+
+
+def measure_host(cores: int, ranks_per_machine: int) -> HostCost:
+    """Return the costs of a frame on this machine. Raises ``LinkError`` where it has no local network."""
+    try:
+        small, large = _measure()
+    except RuntimeError as error:
+        raise LinkError(
+            f"the cost of frames cannot be measured over the local network ({str(error).splitlines()[0]}); "
+            "give one that was measured, or bring the interface 'lo' up"
+        ) from error
+    span = _LARGE_NBYTES - _SMALL_NBYTES
+    identity = codec_cost(Identity(), [torch.zeros(_LARGE_NBYTES // FLOAT_NBYTES)], 1, _LARGE_NBYTES).at(1)
+    send_s_per_nbyte = max(0.0, (large.send_s - small.send_s) / span - identity.encode_s / FLOAT_NBYTES)
+    receive_s_per_nbyte = max(
+        0.0, (large.receive_s - small.receive_s) / span - identity.decode_add_s / FLOAT_NBYTES
+    )
+    return HostCost(
+        send_s=max(0.0, small.send_s - send_s_per_nbyte * _SMALL_NBYTES),
+        receive_s=max(0.0, small.receive_s - receive_s_per_nbyte * _SMALL_NBYTES),
+        send_s_per_nbyte=send_s_per_nbyte,
+        receive_s_per_nbyte=receive_s_per_nbyte,
+        beside_s_per_nbyte=max(0.0, (large.beside_s - small.beside_s) / span / 2),
+        cores=cores,
+        ranks_per_machine=ranks_per_machine,
+    )
+
+
+class _Spent(NamedTuple):
+    """Processor seconds for one frame: of the sender's thread, the receiver's, and all other threads."""
+
+    send_s: float
+    receive_s: float
+    beside_s: float
+
+
+class _GlooEnd(Link):
+    """One of two ranks that are threads of this process, over a connection of Gloo."""
+
+    def __init__(self, store: Store, rank: int) -> None:
+        self.rank, self.world, self.timeout_s = rank, 2, _TIMEOUT_S
+        gloo: Any = dist.ProcessGroupGloo  # torch types half of what it has
+        options = gloo._Options()
+        options._devices = [gloo.create_device(interface=_LOCAL)]
+        options._timeout = timedelta(seconds=_TIMEOUT_S)
+        self._gloo = gloo(store, rank, 2, options)
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        """Start sending."""
+        return _Sending(self._gloo.send([frame], to, 0), frame)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        """Start receiving."""
+        return _Receiving(self._gloo.recv([buffer], source, 0), buffer)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._gloo = None
+
+
+class _Sending(NamedTuple):
+    work: dist.Work
+    frame: torch.Tensor
+
+    def wait(self) -> None:
+        self.work.wait()
+
+
+class _Receiving(NamedTuple):
+    work: dist.Work
+    frame: torch.Tensor
+
+    def wait(self) -> torch.Tensor:
+        self.work.wait()
+        return self.frame
+
+
+def _measure() -> tuple[_Spent, _Spent]:
+    """Return what small and large frames cost; of several rounds the least, which nobody has disturbed."""
+    store, barrier = HashStore(), Barrier(2, timeout=_TIMEOUT_S)
+    with ThreadPoolExecutor(2) as pool:
+        receiver, sender = pool.map(lambda rank: _run(store, barrier, rank), (0, 1))
+    found = []
+    for received, sent in zip(receiver, sender, strict=True):
+        rounds = [
+            _Spent(out.thread_s, into.thread_s, max(0.0, into.process_s - out.thread_s - into.thread_s))
+            for into, out in zip(received, sent, strict=True)
+        ]
+        least = min(rounds, key=sum)
+        found.append(_Spent(*(each / _FRAMES for each in least)))
+    small, large = found
+    return small, large
+
+
+class _Clocks(NamedTuple):
+    thread_s: float
+    process_s: float
+
+
+def _run(store: Store, barrier: Barrier, rank: int) -> list[list[_Clocks]]:
+    """Be rank 1, which sends, or rank 0, which receives; return the processor times of all rounds."""
+    link = _GlooEnd(store, rank)
+    try:
+        return [_rounds(link, barrier, nbytes) for nbytes in (_SMALL_NBYTES, _LARGE_NBYTES)]
+    finally:
+        barrier.wait()
+        link.close()
+
+
+def _rounds(link: Link, barrier: Barrier, nbytes: int) -> list[_Clocks]:
+    exchange = Exchange(link, Plan(algorithm="star", segment_nbytes=nbytes))
+    bucket = torch.zeros(_FRAMES * nbytes // FLOAT_NBYTES)
+    exchange.reduce(bucket)  # the first one makes the buffers
+    clocks = []
+    for _ in range(_ROUNDS):
+        barrier.wait()
+        thread_s, process_s = time.thread_time(), time.process_time()
+        exchange.reduce(bucket)
+        thread_s = time.thread_time() - thread_s
+        barrier.wait()
+        clocks.append(_Clocks(thread_s, time.process_time() - process_s))
+    return clocks

@@ -1,0 +1,206 @@
+"""``choose_plan``: the front door of the planner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from gradwire import collectives
+from gradwire.codecs import Codec, parse
+from gradwire.errors import SpecError, TensorError
+from gradwire.plan import Plan
+from gradwire.planner.calibration import Show, measure_codecs, synthetic_gradients
+from gradwire.planner.candidates import ALGORITHMS, DEFAULT_CODECS, Space
+from gradwire.planner.choice import Choice, Input
+from gradwire.planner.question import Question
+from gradwire.planner.site import Site
+from gradwire.planner.workload import Workload
+from gradwire.timing.costs import CodecCost, Environment, HostCost
+from gradwire.timing.line import Line, LineRate
+from gradwire.units import format_duration
+
+Model = int | nn.Module | Workload | Iterable[nn.Parameter]
+
+
+def choose_plan(
+    model: Model,
+    hosts: int,
+    *,
+    line: Line | LineRate | str | os.PathLike[str] | None = None,
+    elsewhere: bool = False,
+    rate: str | float | None = None,
+    latency: str | float | None = None,
+    forward_s: float = 0.0,
+    backward_s: float = 0.0,
+    update_s: float = 0.0,
+    codecs: Sequence[str | Codec] | None = None,
+    algorithms: Sequence[str] | None = None,
+    pipelines: Sequence[int] = (1,),
+    largest_error: float | None = None,
+    gradients: Sequence[torch.Tensor] | None = None,
+    costs: Mapping[str, CodecCost] | None = None,
+    host: HostCost | None = None,
+    shared_machine: bool | None = None,
+    group_size: int | None = None,
+    core_rate: str | float | None = None,
+) -> Choice:
+    """Return the plan with which a training step should take the least time; it may say not to compress.
+
+    Codecs and the handling of frames are measured on this machine, which should be one of the hosts; that
+    takes a few seconds.
+
+    Parameters
+    ----------
+    model
+        The model, its parameters, or how many there are.
+    hosts
+        How many hosts train, from 2 up.
+    line
+        The line between two hosts: measured by ``gradwire bench line-rate --json FILE`` (the file, or its
+        ``LineRate``), or a ``Line``.
+    elsewhere
+        Whether the file may be of another machine.
+    rate, latency
+        The line as told, instead: ``"10gbit"`` or bytes per second, ``"50us"`` or seconds.
+    forward_s, backward_s, update_s
+        Seconds of computation in a step. Without them the plan with the fastest exchange is chosen.
+    codecs
+        Codecs that may be used, the preferred first; None for those whose error is a known share of the
+        values, see ``planner.candidates.DEFAULT_CODECS``.
+    algorithms
+        The preferred first; None for ring, butterfly, tree and star, and hierarchical where there are groups.
+    pipelines
+        1 for a step at a time. ``(1, 2)`` offers Pipe-SGD as well, whose gradients are one step old: faster,
+        but another training.
+    largest_error
+        The largest absolute error that an element of the gradients' sum over all hosts may have.
+    gradients
+        Real gradients to measure codecs on, such as ``record_gradients`` keeps; synthetic ones if None.
+    costs
+        The costs of codecs, by their specs, where they have been measured already.
+    host
+        What frames cost; None measures it.
+    shared_machine
+        Whether all hosts are this machine, as in a testbed; None looks for one.
+    group_size, core_rate
+        Groups of so many neighbouring hosts, and the rate at which a group reaches the others.
+
+    Raises
+    ------
+    SpecError
+        For words and numbers that cannot be, and for a line that is not told.
+    TensorError
+        For gradients or parameters that cannot be used.
+    LinkError
+        Where frames cannot be measured.
+
+    Examples
+    --------
+    >>> from gradwire import choose_plan
+    >>> choice = choose_plan(25_600_000, hosts=8, rate="1gbit", backward_s=0.2)  # doctest: +SKIP
+    >>> choice.plan.save("plan.json")  # doctest: +SKIP
+    """
+    site = Site(hosts, line, elsewhere, rate, latency, group_size, core_rate, host, shared_machine)
+    workload = as_workload(model, forward_s, backward_s, update_s)
+    question, inputs = pose(
+        site,
+        workload,
+        codecs=codecs,
+        algorithms=algorithms,
+        pipelines=pipelines,
+        largest_error=largest_error,
+        gradients=gradients,
+        costs=costs,
+    )
+    return answer(question, hosts, inputs)
+
+
+def pose(
+    site: Site,
+    workload: Workload,
+    *,
+    codecs: Sequence[str | Codec] | None = None,
+    algorithms: Sequence[str] | None = None,
+    pipelines: Sequence[int] = (1,),
+    largest_error: float | None = None,
+    gradients: Sequence[torch.Tensor] | None = None,
+    costs: Mapping[str, CodecCost] | None = None,
+    most_hosts: int = 0,
+    show: Show = lambda _done, _total, _what: None,
+) -> tuple[Question, tuple[Input, ...]]:
+    """Check everything, then measure what is missing; see ``choose_plan``.
+
+    ``most_hosts`` is for how many the question will be asked at most, where that is more than the site has.
+    """
+    tried = _codecs(codecs)
+    ways = _algorithms(algorithms, site)
+    Space(tried, ways, tuple(pipelines))  # refuses what cannot be before anything is measured
+    found_line, inputs = site.find_line()
+    if gradients is not None and not gradients:
+        raise TensorError(
+            "gradients to measure codecs on were wanted, but the list is empty; None has some made"
+        )
+    found_host, of_host = site.find_host()
+    if costs is None:
+        samples = synthetic_gradients(workload.count) if gradients is None else gradients
+        costs = measure_codecs(tried, samples, max(site.hosts, most_hosts), site.threads, show)
+        source = "measured here"
+    else:
+        source = "told"
+    environment = Environment(
+        found_line, costs, found_host, groups=site.groups, core_nbytes_per_s=site.core_nbytes_per_s
+    )
+    question = Question(workload, environment, tried, ways, tuple(pipelines), largest_error)
+    kind = "synthetic (Laplace)" if gradients is None else f"{len(gradients)} recorded"
+    inputs += [
+        *of_host,
+        Input("codecs", ", ".join(str(codec) for codec in tried), source),
+        Input("gradients", kind, "assumed" if gradients is None else "measured"),
+        _computation(workload),
+    ]
+    return question, tuple(inputs)
+
+
+def answer(question: Question, hosts: int, inputs: Sequence[Input] = ()) -> Choice:
+    """Return the choice for ``hosts`` hosts."""
+    return Choice(hosts, question, question.answer(hosts), question.admissions(hosts), tuple(inputs))
+
+
+def as_workload(model: Model, forward_s: float, backward_s: float, update_s: float) -> Workload:
+    """Return the workload of a model, of its parameters, or of their number. Raises ``SpecError``."""
+    if isinstance(model, Workload):
+        return model
+    if isinstance(model, int):
+        return Workload.of_count(model, forward_s, backward_s, update_s)
+    parameters = model.parameters() if isinstance(model, nn.Module) else model
+    unique = {id(each): each for each in parameters if each.requires_grad}
+    counts = tuple(each.numel() for each in unique.values())
+    return Workload(counts, forward_s, backward_s, update_s)
+
+
+def _computation(workload: Workload) -> Input:
+    if workload.compute_s == 0:
+        return Input("computation", "none: the fastest exchange is looked for", "assumed")
+    return Input("computation", f"{format_duration(workload.compute_s)} a step", "told")
+
+
+def _codecs(codecs: Sequence[str | Codec] | None) -> tuple[Codec, ...]:
+    named = DEFAULT_CODECS if codecs is None else ("identity", *codecs)
+    parsed = (parse(codec) if isinstance(codec, str) else codec for codec in named)
+    for codec in (found := tuple(dict.fromkeys(parsed))):
+        Plan(codec)
+    return found
+
+
+def _algorithms(algorithms: Sequence[str] | None, site: Site) -> tuple[str, ...]:
+    if algorithms is None:
+        size = site.group_size
+        return ALGORITHMS if size is None else (*ALGORITHMS, f"hierarchical:{size}")
+    if not algorithms:
+        raise SpecError("the planner wants one or more algorithms to choose from, but there are none")
+    for algorithm in algorithms:
+        collectives.get(algorithm)
+    return tuple(algorithms)

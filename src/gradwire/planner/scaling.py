@@ -1,0 +1,85 @@
+"""How a training step scales with the number of hosts, and up to how many of them it pays.
+
+Weak scaling: every host keeps its batch, so ``p`` hosts work on ``p`` batches in each step. The throughput is
+``p`` over the step's time; the efficiency is that over ``p`` times the throughput of one host, which is
+compute over step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from gradwire.planner.exchange_times import Family
+from gradwire.planner.predict import Prediction
+from gradwire.planner.question import Question
+
+LEAST_GAIN = 0.5
+"""What a further host must add to the throughput to pay, as a share of what the first one does."""
+FARTHEST = 64
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """The best plan's step on ``hosts`` hosts; without a prediction for a single one."""
+
+    hosts: int
+    step_s: float
+    compute_s: float
+    prediction: Prediction | None
+
+    @property
+    def throughput(self) -> float:
+        """Batches per second of all hosts together."""
+        return self.hosts / self.step_s
+
+    @property
+    def speedup(self) -> float:
+        """How many times the throughput of one host it is."""
+        return self.hosts * self.compute_s / self.step_s
+
+    @property
+    def efficiency(self) -> float:
+        """The speedup over the number of hosts."""
+        return self.compute_s / self.step_s
+
+
+def scaling(question: Question, worlds: Sequence[int]) -> Iterator[ScalePoint]:
+    """Yield the best plan's step for each number of hosts, rising, from 1 up.
+
+    Without any time of computation there is nothing to compare with, and no point.
+    """
+    compute_s = question.workload.compute_s
+    if compute_s == 0:
+        return
+    family = Family(question.environment)
+    for world in worlds:
+        if world == 1:
+            yield ScalePoint(1, compute_s, compute_s, None)
+        else:
+            prediction = question.answer(world, family).prediction
+            yield ScalePoint(world, prediction.step_s, compute_s, prediction)
+
+
+def worlds_around(hosts: int, farthest: int = FARTHEST) -> list[int]:
+    """Return the powers of two up to ``farthest``, and ``hosts``."""
+    return sorted({hosts, *(1 << k for k in range(farthest.bit_length()) if 1 << k <= farthest)})
+
+
+def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
+    """Return the largest number of hosts that it still pays to go to.
+
+    From the point before to that one each further host must add at least ``least_gain`` times the throughput
+    of a single host. 1 where none does.
+    """
+    paying = 1
+    for before, after in pairwise(points):
+        if after.speedup - before.speedup >= least_gain * (after.hosts - before.hosts):
+            paying = after.hosts
+    return paying
+
+
+def narrowed(question: Question, prediction: Prediction) -> Question:
+    """Return the question with the codec of a prediction only (identity always comes into question)."""
+    return replace(question, codecs=(prediction.plan.codec,))

@@ -1,0 +1,45 @@
+"""An environment, seen from another number of ranks than it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradwire.timing.costs import CodecCost, Environment
+
+
+def among(environment: Environment, world: int) -> Environment:
+    """Return the environment of ``world`` ranks: lines and groups go on as they begin.
+
+    The first group's size holds for all, but that the last may be smaller; lines are used again from the
+    first. A machine that ranks share is shared by all of them.
+    """
+    host = environment.host
+    if host.ranks_per_machine > 1:
+        host = replace(host, ranks_per_machine=world)
+    lines = (
+        tuple(environment.line_of(rank % len(environment.lines)) for rank in range(world))
+        if (environment.lines)
+        else ()
+    )
+    codecs = {spec: _filled(cost, world) for spec, cost in environment.codecs.items()}
+    return replace(
+        environment, codecs=codecs, host=host, lines=lines, groups=_groups(environment.groups, world)
+    )
+
+
+def cores(world: int, environment: Environment) -> int:
+    """Return how many cores the machines of ``world`` ranks have together."""
+    per_machine = max(1, environment.host.ranks_per_machine)
+    return -(-world // per_machine) * environment.host.cores
+
+
+def _filled(cost: CodecCost, world: int) -> CodecCost:
+    """Return the same costs with a point for each number of terms: a replay asks for them very often."""
+    return replace(cost, points=tuple(cost.at(terms) for terms in range(1, world + 1)))
+
+
+def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
+    if not groups or sum(groups) == world:
+        return groups
+    whole, rest = divmod(world, groups[0])
+    return (groups[0],) * whole + ((rest,) if rest else ())

@@ -1,0 +1,104 @@
+"""What is trained, as far as the time of a step depends on it: sizes of gradients, seconds of computation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import accumulate
+
+from gradwire.errors import SpecError
+from gradwire.plan import FLOAT_NBYTES
+
+PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
+"""A model of which only the size is known is taken for a row of parameters of 1 MiB, or 1024 larger ones."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One bucket: its floats, and when backward has it ready, in seconds from the start of backward."""
+
+    count: int
+    ready_s: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One training step of one host, without the exchange.
+
+    Parameters
+    ----------
+    counts
+        The floats of each parameter, in the order of the model.
+    forward_s, backward_s, update_s
+        Seconds of computation in a step; backward comes by the gradients in proportion to their sizes, the
+        last parameter first.
+
+    Raises
+    ------
+    SpecError
+        For a model without parameters, or times that cannot be.
+    """
+
+    counts: tuple[int, ...]
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    update_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        counts = tuple(self.counts)
+        object.__setattr__(self, "counts", counts)
+        if not counts or not all(type(count) is int and count >= 0 for count in counts) or not sum(counts):
+            raise SpecError(
+                "a plan is for a model with at least one parameter, whose sizes are whole numbers, but these "
+                f"are {counts[:4]!r}"
+            )
+        for name in ("forward_s", "backward_s", "update_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise SpecError(f"{name} must be a number of seconds from 0 up, but is {value!r}")
+
+    @classmethod
+    def of_count(
+        cls, count: int, forward_s: float = 0.0, backward_s: float = 0.0, update_s: float = 0.0
+    ) -> Workload:
+        """Return the workload of a model of which only the number of its parameters is known."""
+        if type(count) is not int or count < 1:
+            raise SpecError(f"a model has a whole number of parameters from 1 up, but this one has {count!r}")
+        piece = max(PIECE_COUNT, -(-count // MOST_PIECES))
+        pieces, rest = divmod(count, piece)
+        counts = (piece,) * pieces + ((rest,) if rest else ())
+        return cls(counts, forward_s, backward_s, update_s)
+
+    @property
+    def count(self) -> int:
+        """The floats of the whole gradient."""
+        return sum(self.counts)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the whole gradient."""
+        return FLOAT_NBYTES * self.count
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of a step without any exchange."""
+        return self.forward_s + self.backward_s + self.update_s
+
+    def parts(self, bucket_nbytes: int | None) -> list[Part]:
+        """Return the buckets in the order of their exchange, cut where training cuts them.
+
+        Going from the last parameter to the first, a bucket is closed before it would outgrow
+        ``bucket_nbytes``; a parameter that is larger has one of its own. None: all in one.
+        """
+        sizes: list[int] = []
+        limit = math.inf if bucket_nbytes is None else bucket_nbytes
+        for count in reversed(self.counts):
+            if sizes and FLOAT_NBYTES * (sizes[-1] + count) <= limit:
+                sizes[-1] += count
+            else:
+                sizes.append(count)
+        done = accumulate(sizes)
+        return [
+            Part(size, self.backward_s * so_far / self.count)
+            for size, so_far in zip(sizes, done, strict=True)
+        ]
