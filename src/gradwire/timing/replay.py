@@ -6,13 +6,14 @@ receives posted. What a frame costs is taken from an ``Environment``:
 - the rank's thread encodes, decodes and hands frames over; each takes a core of the machine, and ranks that
   share one wait for a free core (first come, first served);
 - a frame sets off when it has been handed over and its receive is posted (a receive that is posted late is
-  announced first, which takes the latency once more), arrives the latency later at the earliest, and occupies
-  the sender's outgoing line, the core links between groups, if any, and the receiver's incoming line one
-  after the other, cutting through: each passes bytes on as they come;
+  announced first, which takes the latency once more);
+- the streams that meet at a line or a core link share it fairly (``streams``), and what has passed arrives
+  the latency later;
 - a line passes a burst at once after a pause, as the token bucket of a rate limiter does.
 
-Where codecs and frames are free, one frame makes a chunk and the line has no burst, this equals the closed
-forms as far as they do not forbid what an exchange does: neighbouring chunks overlap here.
+Where codecs and frames are free, one frame makes a chunk and the line has no burst, a ring equals its closed
+form. Other algorithms differ from theirs by what an exchange does and a closed form does not: it lets
+neighbouring segments overlap, and sends to the next peer while the last one's frames are still on their way.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from dataclasses import dataclass, field
 
 from gradwire import collectives
 from gradwire.collectives.itinerary import AHEAD, Action, Do, Segment, itinerary
+from gradwire.timing.cores import Cores
 from gradwire.timing.costs import CodecCost, Environment
-from gradwire.timing.resources import Cores, Port
+from gradwire.timing.streams import Port, Stream, Streams
 
 
 @dataclass
@@ -111,7 +113,7 @@ def replay(
     return _Machinery(itineraries, environment.cost(codec), environment, first_terms).run()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Frame:
     """A frame between two ranks; times are None until they are known."""
 
@@ -121,13 +123,11 @@ class _Frame:
     terms: int = 1
     handed_over_s: float | None = None
     posted_s: float | None = None
-    ways: list[Port] = field(default_factory=list)
-    passed_s: float = 0.0
     left_s: float | None = None
     arrived_s: float | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Rank:
     """The state of one rank's thread. ``waits_for`` is the frame that must leave or arrive first."""
 
@@ -163,7 +163,8 @@ class _Machinery:
         ]
         _join(self._ranks)
         self._network = _Network(world, environment)
-        self._events: list[tuple[float, int, _Rank | _Frame]] = []
+        self._streams = Streams[_Frame](self._schedule)
+        self._events: list[tuple[float, int, _Rank | _Frame | Stream, int]] = []
         self._count = 0
 
     def run(self) -> Replay:
@@ -173,20 +174,24 @@ class _Machinery:
                 self._post(rank, 0.0)
             self._schedule(0.0, rank)
         while self._events:
-            now, _, subject = heapq.heappop(self._events)
+            now, _, subject, version = heapq.heappop(self._events)
             if isinstance(subject, _Rank):
                 self._go_on(subject, now)
-            elif subject.arrived_s is None:
-                self._travel(subject, now)
+            elif isinstance(subject, Stream):
+                frame = self._streams.pass_first(subject, version, now)
+                if frame is not None:
+                    self._leave(frame, now)
+            elif subject.left_s is None:
+                self._streams.push(self._network.stream(subject), subject, subject.nbytes, now)
             else:
                 self._arrive(subject, now)
         stuck = [rank.number for rank in self._ranks if rank.at < len(rank.actions) or rank.in_flight]
         assert not stuck, f"ranks {stuck} wait for ever: the itineraries do not fit together"
         return Replay([rank.times for rank in self._ranks], self._network.busiest_s)
 
-    def _schedule(self, when: float, subject: _Rank | _Frame) -> None:
+    def _schedule(self, when: float, subject: _Rank | _Frame | Stream, version: int = 0) -> None:
         self._count += 1
-        heapq.heappush(self._events, (when, self._count, subject))
+        heapq.heappush(self._events, (when, self._count, subject, version))
 
     def _go_on(self, rank: _Rank, now: float) -> None:
         """Let a rank's thread do what it can at ``now``; it schedules itself for the rest."""
@@ -272,22 +277,15 @@ class _Machinery:
     def _try_to_leave(self, frame: _Frame) -> None:
         if frame.handed_over_s is None or frame.posted_s is None:
             return
-        frame.ways = self._network.ways(frame)
         announced = frame.posted_s + self._network.latency_s(frame)
         self._schedule(max(frame.handed_over_s, announced if frame.posted_s > 0 else 0.0), frame)
 
-    def _travel(self, frame: _Frame, now: float) -> None:
-        """Let a frame's first byte come to its next line, which it has to ask for just then."""
-        begin, passed = frame.ways.pop(0).take(now, frame.nbytes)
-        frame.passed_s = max(frame.passed_s, passed)  # what comes slowly passes no faster further on
-        if frame.ways:
-            self._schedule(begin, frame)
-            return
-        frame.left_s = frame.passed_s
-        frame.arrived_s = frame.left_s + self._network.latency_s(frame)
+    def _leave(self, frame: _Frame, now: float) -> None:
+        """Let the last byte of a frame be under way, which takes the latency."""
+        frame.left_s, frame.arrived_s = now, now + self._network.latency_s(frame)
         if frame.sender.waits_for is frame:
             frame.sender.waits_for = None
-            self._schedule(max(now, frame.left_s), frame.sender)
+            self._schedule(now, frame.sender)
         self._schedule(frame.arrived_s, frame)
 
     def _arrive(self, frame: _Frame, now: float) -> None:
@@ -315,20 +313,23 @@ class _Network:
         self._group = [number for number, size in enumerate(sizes) for _ in range(size)]
         self._up = [Port(environment.core_nbytes_per_s) for _ in sizes]
         self._down = [Port(environment.core_nbytes_per_s) for _ in sizes]
+        self._streams: dict[tuple[int, int], Stream] = {}
 
     def latency_s(self, frame: _Frame) -> float:
         """Return the latency between two ranks: that of the slower one."""
         assert frame.receiver is not None
         return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
 
-    def ways(self, frame: _Frame) -> list[Port]:
-        """Return what a frame passes through, in order."""
+    def stream(self, frame: _Frame) -> Stream:
+        """Return the stream between two ranks, which passes their lines and the core links between them."""
         assert frame.receiver is not None
         sender, receiver = frame.sender.number, frame.receiver.number
-        ways = [self._out[sender]]
-        if self._group[sender] != self._group[receiver]:
-            ways += [self._up[self._group[sender]], self._down[self._group[receiver]]]
-        return [*ways, self._in[receiver]]
+        if (sender, receiver) not in self._streams:
+            ports = [self._out[sender], self._in[receiver]]
+            if self._group[sender] != self._group[receiver]:
+                ports += [self._up[self._group[sender]], self._down[self._group[receiver]]]
+            self._streams[sender, receiver] = Stream(ports)
+        return self._streams[sender, receiver]
 
     @property
     def busiest_s(self) -> float:

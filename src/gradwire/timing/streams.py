@@ -1,0 +1,167 @@
+"""Lines that several streams share fairly, as TCP connections do over one bottleneck.
+
+Between two ranks bytes flow one frame after the other; frames of different pairs that meet at a line divide
+it: every stream gets its max-min fair share of all lines on its way (Bertsekas and Gallager, Data Networks,
+section 6.5.2). Rates change only where a stream begins or ends, and only for the streams that share a line
+with it, directly or through others; so a ring, whose streams never meet, costs no more than its frames.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+Load = TypeVar("Load", bound=Hashable)
+
+
+class Port:
+    """One direction of a line, or a core link between groups.
+
+    Parameters
+    ----------
+    nbytes_per_s
+        What all its streams share; ``math.inf`` for one that is never in the way.
+    burst_nbytes
+        What passes at once after a pause: the token bucket of a rate limiter.
+    """
+
+    __slots__ = ("burst_nbytes", "carried_nbytes", "credit_nbytes", "idle_since_s", "nbytes_per_s", "streams")
+
+    def __init__(self, nbytes_per_s: float, burst_nbytes: float = 0.0) -> None:
+        self.nbytes_per_s, self.burst_nbytes = nbytes_per_s, burst_nbytes
+        self.credit_nbytes, self.idle_since_s = burst_nbytes, 0.0
+        self.carried_nbytes = 0.0
+        self.streams: dict[Stream, None] = {}  # a set that keeps its order, so that a replay is repeatable
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that what it carried takes at its rate."""
+        return self.carried_nbytes / self.nbytes_per_s
+
+    def earn(self, now_s: float) -> None:
+        """Take the credit of the pause that ends now."""
+        if self.burst_nbytes:
+            earned = (now_s - self.idle_since_s) * self.nbytes_per_s
+            self.credit_nbytes = min(self.burst_nbytes, self.credit_nbytes + earned)
+
+
+class Stream:
+    """The frames from one rank to another, which pass the same ports one after the other."""
+
+    __slots__ = ("loads", "ports", "rate", "remaining", "since_s", "version")
+
+    def __init__(self, ports: Iterable[Port]) -> None:
+        self.ports = tuple(port for port in ports if port.nbytes_per_s < math.inf)
+        self.loads = deque[tuple[object, float]]()
+        self.remaining, self.rate, self.since_s, self.version = 0.0, 0.0, 0.0, 0
+
+    def ends_s(self) -> float:
+        """Return when its first frame has passed, if nothing changes."""
+        return self.since_s + (self.remaining / self.rate if self.remaining > 0 else 0.0)
+
+
+class Streams(Generic[Load]):
+    """All streams of a replay.
+
+    Parameters
+    ----------
+    schedule
+        Called with the seconds at which a stream's first frame will have passed, the stream and its version:
+        ``pass_first`` wants both then.
+    """
+
+    def __init__(self, schedule: Callable[[float, Stream, int], None]) -> None:
+        self._schedule = schedule
+
+    def push(self, stream: Stream, load: Load, nbytes: float, now_s: float) -> None:
+        """Let a frame set off."""
+        stream.loads.append((load, nbytes))
+        for port in stream.ports:
+            port.carried_nbytes += nbytes
+        if len(stream.loads) == 1:
+            self._begin(stream, now_s)
+
+    def pass_first(self, stream: Stream, version: int, now_s: float) -> Load | None:
+        """Return the frame that has passed; None where rates have changed since that was scheduled."""
+        if version != stream.version:
+            return None
+        load, _ = stream.loads.popleft()
+        if stream.loads:
+            stream.remaining, stream.since_s = stream.loads[0][1], now_s
+            self._announce(stream)
+        else:
+            self._end(stream, now_s)
+        return load  # type: ignore[return-value]
+
+    def _begin(self, stream: Stream, now_s: float) -> None:
+        nbytes = stream.loads[0][1]
+        for port in stream.ports:
+            if not port.streams:
+                port.earn(now_s)
+            port.streams[stream] = None
+        credit = min((port.credit_nbytes for port in stream.ports), default=0.0)
+        if credit:
+            credit = min(credit, nbytes)
+            for port in stream.ports:
+                port.credit_nbytes -= credit
+        stream.remaining, stream.since_s, stream.rate = nbytes - credit, now_s, 0.0
+        self._share(_together([stream]), now_s)
+
+    def _end(self, stream: Stream, now_s: float) -> None:
+        stream.version += 1
+        others: dict[Stream, None] = {}
+        for port in stream.ports:
+            del port.streams[stream]
+            if port.streams:
+                others.update(port.streams)
+            else:
+                port.idle_since_s = now_s
+        if others:
+            self._share(_together(others), now_s)
+
+    def _share(self, streams: list[Stream], now_s: float) -> None:
+        """Give every one of ``streams``, which share ports with no other, its max-min fair rate."""
+        for stream, rate in _fair(streams):
+            if rate != stream.rate:
+                stream.remaining = max(0.0, stream.remaining - stream.rate * (now_s - stream.since_s))
+                stream.since_s, stream.rate = now_s, rate
+                self._announce(stream)
+
+    def _announce(self, stream: Stream) -> None:
+        stream.version += 1
+        self._schedule(stream.ends_s(), stream, stream.version)
+
+
+def _together(first: Iterable[Stream]) -> list[Stream]:
+    """Return ``first`` and all streams that share ports with them, directly or through others."""
+    found = dict.fromkeys(first)
+    todo = list(found)
+    while todo:
+        for port in todo.pop().ports:
+            for other in port.streams:
+                if other not in found:
+                    found[other] = None
+                    todo.append(other)
+    return list(found)
+
+
+def _fair(streams: list[Stream]) -> list[tuple[Stream, float]]:
+    """Return the max-min fair rates, by filling the narrowest port first."""
+    if len(streams) == 1:
+        return [(streams[0], min((port.nbytes_per_s for port in streams[0].ports), default=math.inf))]
+    rates: list[tuple[Stream, float]] = []
+    waiting = dict.fromkeys(streams)
+    left = {port: port.nbytes_per_s for stream in streams for port in stream.ports}
+    users = {port: len(port.streams) for port in left}
+    while waiting:
+        narrowest = min((port for port in left if users[port]), key=lambda port: left[port] / users[port])
+        rate = left[narrowest] / users[narrowest]
+        for stream in [stream for stream in narrowest.streams if stream in waiting]:
+            del waiting[stream]
+            rates.append((stream, rate))
+            for port in stream.ports:
+                left[port] = max(0.0, left[port] - rate)
+                users[port] -= 1
+    return rates
