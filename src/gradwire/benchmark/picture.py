@@ -47,6 +47,7 @@ def draw_line_rate(rate: LineRate) -> bytes:
     bandwidths.set_ylabel("bandwidth [MB/s]")
     for axes in (times, bandwidths):
         _log_sizes(axes, "message size [bytes]")
+        axes.legend(fontsize=8, frameon=False)
     return _png(figure)
 
 
@@ -59,12 +60,14 @@ def draw_allreduce(results: list[Result]) -> bytes:
     several = len({result.configuration.nbytes for result in results}) > 1
     names = list(dict.fromkeys(_name(result) for result in results))
     height = 4.2 if several else 1.6 + 0.32 * len(names)
-    figure = _new_figure((max(7.0, 5.0 * len(worlds)), height))
+    figure = _new_figure((max(8.0, 2.0 + 4.5 * len(worlds)), height))
     panels = figure.subplots(1, len(worlds), squeeze=False, sharey=True)[0]
     for axes, world in zip(panels, worlds, strict=True):
         (_draw_curves if several else _draw_bars)(axes, [it for it in results if it.world == world], names)
         axes.set_title(f"{world} ranks", fontsize=10)
         axes.spines[["top", "right"]].set_visible(False)
+    if several:
+        panels[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return _png(figure)
 
 
@@ -121,7 +124,6 @@ def _log_sizes(axes: Any, label: str) -> None:
     axes.set_yscale("log")
     axes.set_xlabel(label)
     axes.grid(alpha=0.25, which="major")
-    axes.legend(fontsize=8, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
 
 

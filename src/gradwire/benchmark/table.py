@@ -54,11 +54,12 @@ def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def size_text(nbytes: int) -> str:
     """Return a size without rounding, as ``parse_size`` reads it: ``64KiB``, ``16MB``, ``1000004B``."""
-    for units in (("B", "KiB", "MiB", "GiB"), ("B", "kB", "MB", "GB")):
-        base = 1024 if "KiB" in units else 1000
-        power = 0
-        while power < 3 and nbytes % base ** (power + 1) == 0:
-            power += 1
-        if power:
-            return f"{nbytes // base**power}{units[power]}"
-    return f"{nbytes}B"
+    return min(_exact(nbytes, 1024, "iB"), _exact(nbytes, 1000, "B"), key=len)
+
+
+def _exact(nbytes: int, base: int, ending: str) -> str:
+    power = 0
+    while power < 3 and nbytes % base == 0:
+        nbytes, power = nbytes // base, power + 1
+    prefixes = "KMG" if base == 1024 else "kMG"
+    return f"{nbytes}{prefixes[power - 1]}{ending}" if power else f"{nbytes}B"
