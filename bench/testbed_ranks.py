@@ -56,10 +56,11 @@ class Ranks:
     def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
         """Return the seconds of all-reduces, each that of its slowest rank; the same list on all ranks."""
         exchange = Exchange(self.link, plan)
-        source = gradient(count, 100 + self.rank)
+        source = self.gradient(count)
+        exchange.all_reduce(source[: min(count, 1 << 20)].clone())  # the first one makes the buffers
         seconds: list[float] = []
         started = time.monotonic()
-        for turn in range(most + 1):
+        while len(seconds) < most:
             bucket = source.clone()
             dist.barrier()
             time.sleep(SETTLE_S)
@@ -67,11 +68,14 @@ class Ranks:
             exchange.all_reduce(bucket)
             spent = torch.tensor([time.perf_counter() - begun, time.monotonic() - started])
             dist.all_reduce(spent, dist.ReduceOp.MAX)
-            if turn:  # the first one makes buffers and connections
-                seconds.append(float(spent[0]))
-            if turn >= least and float(spent[1]) > budget_s:
+            seconds.append(float(spent[0]))
+            if len(seconds) >= least and float(spent[1]) > budget_s:
                 break
         return seconds
+
+    def gradient(self, count: int) -> torch.Tensor:
+        """Return a gradient of this rank's own."""
+        return gradient(count, 100 + self.rank)
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's value."""
