@@ -3,7 +3,7 @@
     python bench/scaling.py                # needs root or user namespaces, ip and tc; about 10 minutes
     python bench/scaling.py --nbytes 16MB  # one minute
 
-INCEPTIONN, figure 15, and the measurement study, table 1. The last columns put this machine beside the models:
+INCEPTIONN, figure 15, and the measurement study, table 1. The last columns compare this machine with the models:
 the closed form, with the latency and rate measured in the same run, and the replay.
 """
 

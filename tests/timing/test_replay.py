@@ -87,6 +87,15 @@ def test_two_ranks_spend_what_their_codec_costs() -> None:
     assert times.raw_nbytes == 8 * half
 
 
+def test_the_owner_of_a_chunk_decodes_it_unless_the_codec_is_exact() -> None:
+    points = (CodecPoint(1, 1.0, 0.0, 5e-9, 0.0),)
+    exact, lossy = (
+        replay("ring", 2, COUNT, BIG_SEGMENT, "c", environment(cost=CodecCost("c", points, exact=exact)))
+        for exact in (True, False)
+    )
+    assert lossy.total_s - exact.total_s == pytest.approx(COUNT // 2 * 5e-9)
+
+
 def test_partial_sums_grow_with_their_terms() -> None:
     """A ring of four sends sums of 1, 2 and 3 terms, and then the whole sum three times."""
     cost = CodecCost("c", tuple(CodecPoint(k, float(k), 0.0, 0.0, 0.0) for k in (1, 2, 3, 4)))

@@ -63,7 +63,7 @@ def codec_cost(
     call_s = _call_s(codec, samples[0][: min(SMALL_COUNT, count)].contiguous())
     counts = sorted({1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world})
     points = [_point(codec, _sum(samples, terms), terms, count, call_s) for terms in counts]
-    return CodecCost(str(codec), tuple(points), call_s)
+    return CodecCost(str(codec), tuple(points), call_s, codec.EXACT)
 
 
 def host_cost(link: Link, barrier: Callable[[], None], cores: int, ranks_per_machine: int) -> HostCost:

@@ -32,12 +32,13 @@ class CodecPoint:
 class CodecCost:
     """A codec's costs over the number of terms in a sum, and the seconds that any call takes besides.
 
-    Checksums are included.
+    Checksums are included. Who publishes a chunk has to decode it too, unless the codec is ``exact``.
     """
 
     codec: str
     points: tuple[CodecPoint, ...]
     call_s: float = 0.0
+    exact: bool = False
 
     def __post_init__(self) -> None:
         terms = [point.terms for point in self.points]
@@ -68,7 +69,7 @@ class CodecCost:
         return 4.0 / self.at(terms).nbytes if self.at(terms).nbytes else math.inf
 
 
-FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),))
+FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
 """An identity that takes no time: what the closed forms assume."""
 
 

@@ -234,7 +234,8 @@ class _Machinery:
         count = _count(action)
         cost = self._cost.at(self._terms(rank, action))
         encode_s = self._cost.call_s + count * cost.encode_s
-        decode_s = self._cost.call_s + count * cost.decode_s if action.do is Do.PUBLISH else 0.0
+        adopts = action.do is Do.PUBLISH and not self._cost.exact
+        decode_s = self._cost.call_s + count * cost.decode_s if adopts else 0.0
         rank.times.encode_s += encode_s
         rank.times.decode_s += decode_s
         return rank.cores.take(now, encode_s + decode_s)
