@@ -3,8 +3,8 @@
     python bench/scaling.py                # needs root or user namespaces, ip and tc; about 10 minutes
     python bench/scaling.py --nbytes 16MB  # one minute
 
-INCEPTIONN, figure 15, and the measurement study, table 1. The last columns compare this machine with the models:
-the closed form, with the latency and rate measured in the same run, and the replay.
+INCEPTIONN, figure 15, and the measurement study, table 1. The last columns are errors of the models: the
+closed form, with the latency and rate that the same run has measured, and the replay.
 """
 
 from __future__ import annotations
