@@ -148,9 +148,9 @@ def test_every_rank_gets_every_share_once_without_deadlock_in_any_order_of_event
     name: str, world: int, ahead: int
 ) -> None:
     for n in (world - 1, 4 * world + 3):
-        for seed in range(2):
-            ranks = play(actions_of(name, world, n, 2, ahead), ahead, seed)
-            for rank in ranks:
+        actions = actions_of(name, world, n, 2, ahead)
+        for seed in range(2 if world < 10 else 1):
+            for rank in play(actions, ahead, seed):
                 assert set(rank.values.values()) <= {(1 << world) - 1}
                 assert not rank.kept
 
