@@ -45,12 +45,13 @@ class Ranks:
         dist.barrier()
         own = host_cost(self.link, dist.barrier, cores(), self.world)
         costs = self.gather(own)
-        if self.rank > 0:
-            dist.barrier()  # the others are still while codecs are timed
-            return None
-        samples = [gradient(1 << 20, seed) for seed in range(4)]
-        table = {spec: codec_cost(parse(spec), samples, self.world, segment_nbytes) for spec in codecs}
+        table = {}
+        if self.rank < cores():  # as many at once as share the memory in an exchange; the others are still
+            samples = [gradient(1 << 20, seed) for seed in range(4)]
+            table = {spec: codec_cost(parse(spec), samples, self.world, segment_nbytes) for spec in codecs}
         dist.barrier()
+        if self.rank > 0:
+            return None
         return Environment(fit(points), table, merge_hosts(costs[0], costs[1]))
 
     def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
