@@ -63,7 +63,7 @@ def main(nbytes: int, flows: list[tuple[int, int]]) -> None:
     told: dict[str, float] = {"rank": own, "retransmitted": retransmitted()}
     if sources:
         told["nbytes_per_s"] = nbytes * len(sources) / (max(ended) - min(began))
-    print(json.dumps(told))
+    sys.stdout.write(json.dumps(told) + "\n")
 
 
 def connect(address: str, port: int) -> socket.socket:
@@ -87,4 +87,6 @@ def retransmitted() -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), [(int(a), int(b)) for a, b in (flow.split("-") for flow in sys.argv[2].split(","))])
+    main(
+        int(sys.argv[1]), [(int(a), int(b)) for a, b in (flow.split("-") for flow in sys.argv[2].split(","))]
+    )

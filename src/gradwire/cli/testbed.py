@@ -52,7 +52,7 @@ def _clean(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="gradwire testbed clean",
         usage="gradwire testbed clean",
-        description="End and remove what this user's testbeds left when they were killed; living ones stay.",
+        description="End and remove what killed testbeds of this user have left; living ones stay.",
         epilog="example:\n  gradwire testbed clean",
     )
     parser.add_argument("-h", "--help", action="help", help="show this text")
@@ -96,7 +96,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="gradwire testbed run",
         usage="gradwire testbed run [options] -- COMMAND ...",
-        description="Run COMMAND on every host of a new network, with the variables that torchrun sets.",
+        description="Run COMMAND on every host of a new network, with torchrun's variables.",
         epilog="exit code: 0, or that of the host that failed first; 124 after --timeout\n\n"
         "example:\n  gradwire testbed run --hosts 4 --rate 1gbit -- python train.py",
     )

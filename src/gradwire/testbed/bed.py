@@ -165,6 +165,7 @@ class Testbed:
             self._supervisor = subprocess.Popen(
                 [*area, *supervisor, str(entry.path), os.readlink("/proc/self/ns/pid")],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), MARK: entry.mark},
                 start_new_session=True,  # Ctrl-C is for this process, which then knows what to do

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 from collections.abc import Sequence
@@ -36,12 +37,11 @@ class Channel:
         """Return the next message and its files, None when the other end is closed."""
         self._end.settimeout(timeout_s)
         try:
-            head, files, _, _ = socket.recv_fds(
-                self._end, _LENGTH.size, _MOST_FILES, socket.MSG_CMSG_CLOEXEC | socket.MSG_WAITALL
-            )
-            if len(head) < _LENGTH.size:
-                return None
-            body = self._exactly(_LENGTH.unpack(head)[0])
+            head, files, _, _ = socket.recv_fds(self._end, _LENGTH.size, _MOST_FILES)
+            for file in files:
+                os.set_inheritable(file, False)  # recv_fds has no way to ask for it
+            rest = self._exactly(_LENGTH.size - len(head)) if head else None
+            body = None if rest is None else self._exactly(_LENGTH.unpack(head + rest)[0])
         except ConnectionError:
             return None
         finally:

@@ -40,10 +40,11 @@ class Lines:
 
 def show(host: int, stream: Stream, text: bytes) -> None:
     """Write lines to this process's own standard output or error, the host's name before each."""
-    name = host_name(host)
-    words = text.decode(errors="backslashreplace").removesuffix("\n").split("\n")
     own: TextIO = sys.stdout if stream == "out" else sys.stderr
-    own.write("".join(f"{name} | {line}\n" for line in words))
+    letters = own.encoding or "utf-8"
+    words = text.decode(errors="backslashreplace").encode(letters, "backslashreplace").decode(letters)
+    lines = words.removesuffix("\n").split("\n")
+    own.write("".join(f"{host_name(host)} | {line}\n" for line in lines))
     own.flush()
 
 

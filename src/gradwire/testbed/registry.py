@@ -13,7 +13,7 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -101,13 +101,19 @@ def _is_locked(path: Path) -> bool:
 def _locked(folder: Path, make: bool) -> Iterator[None]:
     """Be alone in the registry. Raises ``FileNotFoundError`` where there is none to be had."""
     while True:
-        if make:
-            folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if make:
+                with suppress(FileExistsError):  # Path.mkdir would look again, when it may be gone
+                    os.mkdir(folder, mode=0o700)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if make and folder.parent.is_dir():
+                continue  # somebody has removed the empty folder meanwhile
+            raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if not _is_still(folder, descriptor):
-                continue  # somebody has removed the empty folder meanwhile
+                continue
             _check_owner(folder, os.fstat(descriptor))
             yield
             return

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.testbed.limits import burst_nbytes, gso_nbytes, queue_nbytes, tcp_settings
+
+FRAME_NBYTES = 1514
+HEADERS_NBYTES = 66  # Ethernet, IPv4 and TCP with timestamps, for every frame that a packet stands for
+
+
+@given(st.floats(12_500, 50e9))
+def test_a_burst_is_short_and_holds_whole_frames(rate: float) -> None:
+    burst = burst_nbytes(rate)
+    assert burst >= 2 * FRAME_NBYTES
+    assert burst <= max(3100, rate / 3999)
+
+
+@given(st.floats(12_500, 50e9))
+def test_what_tcp_hands_down_need_not_be_cut(rate: float) -> None:
+    packet = gso_nbytes(rate)
+    frames = packet // 1448 + 1
+    assert packet <= 65536
+    assert packet + (frames - 1) * HEADERS_NBYTES <= burst_nbytes(rate)
+    assert packet > 1500
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 64])
+def test_a_queue_holds_what_all_sockets_hold(hosts: int) -> None:
+    send_nbytes = int(tcp_settings()["tcp_wmem"].split()[-1])
+    assert (hosts - 1) * send_nbytes < queue_nbytes(hosts) < 2**32
