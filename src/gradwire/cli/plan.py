@@ -67,7 +67,7 @@ def _parser() -> Parser:
     parser = Parser(
         prog="gradwire plan",
         usage="gradwire plan --model M --hosts N [options]",
-        description="Predict the step of every plan for exchanging gradients, and choose; maybe none at all.",
+        description="Predict a training step with every plan, and choose one; maybe none at all.",
         epilog="example:\n  gradwire plan --model 25.6M --hosts 8 --rate 1gbit --backward 200ms",
     )
     _add_training(parser.add_argument_group("what is trained"))

@@ -23,8 +23,8 @@ def least(
     - Some rank sends as much as the algorithm's card says of the busiest, at best at the rate of the fastest
       line after a burst, and its last frame takes the latency.
     - All ranks together encode every value ``p`` times (``p - 1`` partial sums, and the result), add it
-      ``p - 1`` times and decode the result ``p`` times; ``2 (p - 1)`` frames carry every segment. The rank
-      with most of that has at least the average of it.
+      ``p - 1`` times and decode the result ``p`` times, or once less if the codec is exact; ``2 (p - 1)``
+      frames carry every segment. The rank with most of that has at least the average of it.
     - The cores of all machines have to do all of that.
 
     The parameters are those of ``timing.replay.replay``.
@@ -54,10 +54,12 @@ def _average_work(world: int, count: int, pieces: int, cost: CodecCost, environm
     host, others = environment.host, world - 1
     frames = 2 * others * pieces / world
     nbytes = 2 * others / world * count * _cheapest(cost, "nbytes") + frames * environment.header_nbytes
+    adopted = 0.0 if cost.exact else 1 / world
     added_s = count * others / world * _cheapest(cost, "decode_add_s")
+    stored_s = count * (others / world + adopted) * _cheapest(cost, "decode_s")
     return Terms(
         encode_s=count * _cheapest(cost, "encode_s") + pieces * cost.call_s,
-        decode_s=added_s + count * _cheapest(cost, "decode_s") + (frames + pieces / world) * cost.call_s,
+        decode_s=added_s + stored_s + (frames + adopted * pieces) * cost.call_s,
         handling_s=frames * (host.send_s + host.receive_s)
         + nbytes * (host.send_s_per_nbyte + host.receive_s_per_nbyte),
     )

@@ -34,8 +34,14 @@ def admit(
     """Say of each codec what error it brings to a sum over ``world`` ranks and whether the budget allows it.
 
     ``largest_error`` is the largest absolute error that an element of the sum may have (of the average:
-    ``world`` times less); None is no limit. Raises ``SpecError`` for a budget that is no number from 0 up.
+    ``world`` times less); None is no limit. Raises ``SpecError`` as ``check_budget`` does.
     """
+    limit = check_budget(largest_error)
+    return [_admission(codec, costs[str(codec)], world, limit) for codec in codecs]
+
+
+def check_budget(largest_error: float | None) -> float:
+    """Return the limit, infinite for None. Raises ``SpecError`` for what is no number from 0 up."""
     if largest_error is not None and not (
         isinstance(largest_error, (int, float)) and 0 <= largest_error < math.inf
     ):
@@ -43,13 +49,11 @@ def admit(
             f"the largest error must be a number from 0 up, in units of the summed gradients, but is "
             f"{largest_error!r}"
         )
-    limit = math.inf if largest_error is None else largest_error
-    return [_admission(codec, costs[str(codec)], world, limit) for codec in codecs]
+    return math.inf if largest_error is None else largest_error
 
 
 def _admission(codec: Codec, cost: CodecCost, world: int, limit: float) -> Admission:
     promised = codec.bound(torch.empty(0))  # what it promises without having seen a value
     measured = max(point.largest_error for point in cost.points)
-    exact = codec.bound(torch.linspace(0.1, 1.0, 1000)) == 0.0
     error = world * (promised or measured)
-    return Admission(codec, error, guaranteed=promised > 0 or exact, admitted=error <= limit)
+    return Admission(codec, error, guaranteed=promised > 0 or codec.EXACT, admitted=error <= limit)

@@ -10,8 +10,9 @@ from itertools import product
 from gradwire import collectives
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import SpecError
-from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
 from gradwire.planner.workload import Workload
+from gradwire.wire import MAX_FRAME_NBYTES
 
 DEFAULT_CODECS = ("identity", "bf16", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
 """What is tried when nobody names codecs: those whose error is a known share of the values, so that they need
@@ -66,6 +67,8 @@ class Space:
             if not values:
                 raise SpecError(f"the planner wants one or more {name.partition('_')[0]} to choose from")
             object.__setattr__(self, name, values)
+        for codec in self.codecs:
+            Plan(codec, segment_nbytes=SEGMENT_UNIT_NBYTES)
         for algorithm in self.algorithms:
             collectives.get(algorithm)
         for pipeline in self.pipelines:
@@ -80,9 +83,8 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
         for bucket_nbytes in _buckets(space, workload, pipeline):
             longest = max(part.count for part in workload.parts(bucket_nbytes))
             for segment_nbytes in _segments(space, longest, collectives.get(algorithm).chunks(world)):
-                plan = _plan(codec, algorithm, segment_nbytes, pipeline, bucket_nbytes)
-                if plan is not None:
-                    yield plan
+                if frame_nbytes(codec, segment_nbytes) <= MAX_FRAME_NBYTES:
+                    yield Plan(codec, algorithm, segment_nbytes, pipeline, bucket_nbytes)
 
 
 def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | None]:
@@ -105,13 +107,3 @@ def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
         yield segment_nbytes
         if segment_nbytes >= chunk_nbytes:
             return
-
-
-def _plan(
-    codec: Codec, algorithm: str, segment_nbytes: int, pipeline: int, bucket_nbytes: int | None
-) -> Plan | None:
-    """Return the plan; None where the codec's frames would be too long for such segments."""
-    try:
-        return Plan(codec, algorithm, segment_nbytes, pipeline, bucket_nbytes)
-    except SpecError:
-        return None

@@ -87,14 +87,16 @@ class ExchangeTimes:
         return self._known[key]
 
     def between(self, way: Way, count: int) -> Terms:
-        """Return what ``count`` floats take, on the straight line between the powers of two around them.
+        """Return what ``count`` floats take, on the straight line between round numbers of them.
 
-        For models with many buckets of different sizes.
+        There are four such numbers from one power of two to the next. For models with many buckets of
+        different sizes.
         """
-        low = 1 << max(0, count.bit_length() - 1)
-        found = self.terms(way, low)
-        if count > low:
-            found = found.towards(self.terms(way, 2 * low), count / low - 1)
+        apart = max(1, (1 << max(0, count.bit_length() - 1)) // 4)
+        below, beyond = divmod(count, apart)
+        found = self.terms(way, below * apart)
+        if beyond:
+            found = found.towards(self.terms(way, (below + 1) * apart), beyond / apart)
         return _at_least(found, self.least(way, count))
 
     def _find(self, way: Way, count: int) -> Terms:

@@ -11,7 +11,7 @@ from torch import nn
 from gradwire import collectives
 from gradwire.codecs import Codec, parse
 from gradwire.errors import SpecError, TensorError
-from gradwire.plan import Plan
+from gradwire.planner.budget import check_budget
 from gradwire.planner.calibration import Show, measure_codecs, synthetic_gradients
 from gradwire.planner.candidates import ALGORITHMS, DEFAULT_CODECS, Space
 from gradwire.planner.choice import Choice, Input
@@ -137,12 +137,11 @@ def pose(
     """
     tried = _codecs(codecs)
     ways = _algorithms(algorithms, site)
-    Space(tried, ways, tuple(pipelines))  # refuses what cannot be before anything is measured
-    found_line, inputs = site.find_line()
+    Space(tried, ways, tuple(pipelines))
+    check_budget(largest_error)
     if gradients is not None and not gradients:
-        raise TensorError(
-            "gradients to measure codecs on were wanted, but the list is empty; None has some made"
-        )
+        raise TensorError("the list of gradients to measure codecs on is empty; None has some made")
+    found_line, inputs = site.find_line()
     found_host, of_host = site.find_host()
     if costs is None:
         samples = synthetic_gradients(workload.count) if gradients is None else gradients
@@ -189,10 +188,7 @@ def _computation(workload: Workload) -> Input:
 
 def _codecs(codecs: Sequence[str | Codec] | None) -> tuple[Codec, ...]:
     named = DEFAULT_CODECS if codecs is None else ("identity", *codecs)
-    parsed = (parse(codec) if isinstance(codec, str) else codec for codec in named)
-    for codec in (found := tuple(dict.fromkeys(parsed))):
-        Plan(codec)
-    return found
+    return tuple(dict.fromkeys(parse(codec) if isinstance(codec, str) else codec for codec in named))
 
 
 def _algorithms(algorithms: Sequence[str] | None, site: Site) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from gradwire.planner.workload import Part, Workload
 from gradwire.timing.step_time import Bucket, overlap, pipelined_s
 
 _FEW_SIZES = 3
-"""Buckets of more sizes than these are looked up between powers of two, which saves replays."""
+"""Buckets of more sizes than these are looked up between round numbers of floats, which saves replays."""
 
 
 @dataclass(frozen=True)

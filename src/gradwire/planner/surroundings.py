@@ -35,7 +35,7 @@ def cores(world: int, environment: Environment) -> int:
 
 def _filled(cost: CodecCost, world: int) -> CodecCost:
     """Return the same costs with a point for each number of terms: a replay asks for them very often."""
-    return replace(cost, points=tuple(cost.at(terms) for terms in range(1, world + 1)))
+    return replace(cost, points=tuple(replace(cost.at(terms), terms=terms) for terms in range(1, world + 1)))
 
 
 def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:

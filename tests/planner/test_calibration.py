@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.codecs import parse
+from gradwire.errors import TensorError
+from gradwire.planner.calibration import (
+    SAMPLE_COUNT,
+    SYNTHETIC_SCALE,
+    excerpt,
+    measure_codecs,
+    synthetic_gradients,
+)
+
+
+def test_synthetic_gradients_are_laplace_and_independent() -> None:
+    one, other, *_ = synthetic_gradients(SAMPLE_COUNT)
+    assert float(one.mean()) == pytest.approx(0.0, abs=0.01 * SYNTHETIC_SCALE)
+    assert float(one.abs().mean()) == pytest.approx(SYNTHETIC_SCALE, rel=0.01)
+    assert float(one.square().mean().sqrt()) == pytest.approx(2**0.5 * SYNTHETIC_SCALE, rel=0.01)
+    assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.01
+    assert bool(one.isfinite().all())
+
+
+def test_an_excerpt_reaches_from_the_first_value_to_the_last() -> None:
+    x = torch.arange(3 * SAMPLE_COUNT, dtype=torch.float64)
+    found = excerpt(x)
+    assert found.dtype == torch.float32
+    assert len(found) == SAMPLE_COUNT
+    assert found[0] == 0
+    assert found[-1] == pytest.approx(3 * SAMPLE_COUNT, rel=1e-4)
+    assert torch.equal(excerpt(torch.ones(2, 3)), torch.ones(6))
+
+
+@pytest.mark.parametrize("wrong", [torch.ones(3, dtype=torch.int32), [1.0]])
+def test_only_floating_point_tensors_are_gradients(wrong: object) -> None:
+    with pytest.raises(TensorError, match="floating point numbers"):
+        excerpt(wrong)  # type: ignore[arg-type]
+
+
+def test_codecs_are_measured_on_the_gradients_that_are_given() -> None:
+    threads = torch.get_num_threads()
+    seen: list[tuple[int, int, str]] = []
+    gradients = [torch.zeros(40_000), torch.zeros(40_000)]
+    costs = measure_codecs(
+        [parse("identity"), parse("errbound:2^-10")], gradients, 2, 1, lambda *each: seen.append(each)
+    )
+    assert list(costs) == ["identity", "errbound:2^-10"]
+    assert costs["identity"].at(1).nbytes == 4.0
+    assert costs["errbound:2^-10"].at(2).nbytes == 0.25  # tags only
+    assert seen == [(0, 2, "identity"), (1, 2, "errbound:2^-10"), (2, 2, "")]
+    assert torch.get_num_threads() == threads

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.codecs import Codec, Identity, parse
+from gradwire.errors import SpecError
+from gradwire.planner.candidates import DEFAULT_CODECS, SEGMENTS_NBYTES, Space, candidates
+from gradwire.planner.workload import Workload
+
+
+def space(*specs: str, **more: object) -> Space:
+    return Space(tuple(map(parse, specs)), **more)  # type: ignore[arg-type]
+
+
+def test_identity_always_comes_first() -> None:
+    assert space("bf16", "identity", "bf16").codecs == (Identity(), parse("bf16"))
+    assert space().codecs == (Identity(),)
+
+
+def test_every_part_of_a_plan_is_varied() -> None:
+    plans = list(candidates(space("bf16", pipelines=(1, 2)), Workload.of_count(30_000_000, 0, 1.0), 4))
+    assert len(plans) == len(set(plans))
+    assert {str(plan.codec) for plan in plans} == {"identity", "bf16"}
+    assert {plan.algorithm for plan in plans} == {"ring", "butterfly", "tree", "star"}
+    assert {plan.segment_nbytes for plan in plans} == set(SEGMENTS_NBYTES)
+    assert {plan.bucket_nbytes for plan in plans if plan.pipeline == 1} > {None, 1 << 22}
+    assert {plan.bucket_nbytes for plan in plans if plan.pipeline == 2} == {None}
+
+
+def test_segments_stop_at_the_first_that_holds_a_chunk() -> None:
+    plans = candidates(space(algorithms=("ring",)), Workload.of_count(4 * 65_536), 4)
+    assert [plan.segment_nbytes for plan in plans] == [1 << 18]
+
+
+def test_without_backward_there_is_one_bucket() -> None:
+    plans = candidates(space(), Workload.of_count(30_000_000), 4)
+    assert {plan.bucket_nbytes for plan in plans} == {None}
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"algorithms": ()}, "one or more algorithms"),
+        ({"algorithms": ("gossip",)}, "no algorithm is called 'gossip'"),
+        ({"pipelines": (0,)}, "pipeline must be"),
+        ({"codecs": ("bf16",)}, "codec must be a Codec"),
+        ({"segments_nbytes": (5,)}, "segment_nbytes must be"),
+    ],
+)
+def test_what_cannot_be_is_refused(more: dict[str, object], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        Space(**{"codecs": ()} | more)  # type: ignore[arg-type]
+
+
+def test_the_default_codecs_keep_a_finite_bound_on_any_gradient() -> None:
+    for spec in DEFAULT_CODECS:
+        codec: Codec = parse(spec)
+        for scale in (1e-20, 1.0, 1e20):
+            gradient = scale * torch.tensor([0.3, -1.0, 0.001, 1e-9])
+            assert codec.bound(gradient) <= 0.1 * scale

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire import choose_plan
+from gradwire.errors import SpecError, TensorError
+from gradwire.plan import Plan
+from gradwire.planner.choice import SCHEMA
+from gradwire.planner.planning import as_workload
+from gradwire.planner.workload import Workload
+from gradwire.timing.costs import CodecCost, Environment, HostCost
+
+Make = Callable[..., Environment]
+HOST = HostCost(send_s=5e-5, receive_s=5e-5, cores=16)
+LOSSY = ("bf16", "quantize:8")
+
+
+@pytest.fixture
+def costs(environment: Make) -> Mapping[str, CodecCost]:
+    return environment().codecs
+
+
+def test_it_chooses_by_the_line(costs: Mapping[str, CodecCost]) -> None:
+    slow = choose_plan(200_000, 3, rate="10mbit", codecs=LOSSY, costs=costs, host=HOST)
+    assert str(slow.plan.codec) == "quantize:8"
+    assert slow.explanation.startswith("quantize:8 over ring: a step of ")
+    assert slow.prediction.step_s < slow.uncompressed.step_s
+    fast = choose_plan(200_000, 3, rate=math.inf, latency=0.0, codecs=LOSSY, costs=costs, host=HOST)
+    assert str(fast.plan.codec) == "identity"
+    assert fast.explanation.startswith("no compression: identity over ring takes ")
+
+
+def test_the_budget_is_kept(costs: Mapping[str, CodecCost]) -> None:
+    def choose(largest_error: float) -> object:
+        return choose_plan(
+            200_000,
+            3,
+            rate="10mbit",
+            codecs=[*LOSSY, "errbound:2^-10"],
+            costs={**costs, "errbound:2^-10": CodecCost("errbound:2^-10", costs["bf16"].points)},
+            host=HOST,
+            largest_error=largest_error,
+        )
+
+    loose, tight, none = choose(1.0), choose(3.1e-5), choose(0.0)
+    assert [each.admitted for each in loose.admissions] == [True] * 4  # type: ignore[attr-defined]
+    assert str(loose.plan.codec) == "quantize:8"  # type: ignore[attr-defined]
+    assert {str(each.codec) for each in tight.admissions if not each.admitted} == {  # type: ignore[attr-defined]
+        "errbound:2^-10"
+    }
+    assert str(none.plan.codec) == "identity"  # type: ignore[attr-defined]
+    assert "no other codec is allowed" in none.explanation  # type: ignore[attr-defined]
+
+
+def test_a_pipeline_is_offered_on_demand_and_named(costs: Mapping[str, CodecCost]) -> None:
+    def choose(*pipelines: int) -> object:
+        return choose_plan(
+            200_000, 3, rate="1gbit", forward_s=0.01, codecs=(), costs=costs, host=HOST, pipelines=pipelines
+        )
+
+    assert choose(1).plan.pipeline == 1  # type: ignore[attr-defined]
+    piped = choose(1, 2)
+    assert piped.plan.pipeline == 2  # type: ignore[attr-defined]
+    assert "a step old, which changes the training" in piped.explanation  # type: ignore[attr-defined]
+
+
+def test_the_plan_comes_back_from_its_file_and_from_the_json(
+    tmp_path: Path, costs: Mapping[str, CodecCost]
+) -> None:
+    choice = choose_plan(
+        [nn.Parameter(torch.zeros(300, 300)), nn.Parameter(torch.zeros(7))],
+        3,
+        rate="100mbit",
+        backward_s=0.01,
+        codecs=LOSSY,
+        costs=costs,
+        host=HOST,
+    )
+    choice.plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == choice.plan
+    values = json.loads(choice.to_json())
+    assert values["schema"] == SCHEMA
+    assert Plan.from_json(json.dumps(values["plan"])) == choice.plan
+    assert values["prediction"]["step_s"] == choice.prediction.step_s
+    assert [each["step_s"] for each in values["ranking"]] == [each.step_s for each in choice.ranking]
+    assert {each["source"] for each in values["inputs"]} == {"told", "assumed"}
+
+
+def test_codecs_are_measured_where_nobody_has() -> None:
+    gradients = [torch.zeros(70_000), torch.zeros(70_000)]
+    choice = choose_plan(70_000, 2, rate="1mbit", codecs=["errbound:2^-10"], gradients=gradients, host=HOST)
+    assert choice.prediction.ratio > 15  # of zeros only the tags travel
+    assert ("gradients", "2 recorded", "measured") in [
+        (each.name, each.value, each.source) for each in choice.inputs
+    ]
+
+
+def test_groups_offer_the_hierarchy(costs: Mapping[str, CodecCost]) -> None:
+    choice = choose_plan(
+        200_000, 6, rate="10gbit", group_size=3, core_rate="100mbit", codecs=(), costs=costs, host=HOST
+    )
+    assert "hierarchical:3" in choice.question.algorithms
+    flat = choose_plan(200_000, 6, rate="10gbit", codecs=(), costs=costs, host=HOST)
+    assert choice.prediction.step_s > flat.prediction.step_s
+
+
+def test_a_workload_is_made_of_what_is_trained() -> None:
+    first, second = nn.Linear(3, 4), nn.Linear(4, 2)
+    model = nn.Sequential(first, second)
+    first.bias.requires_grad_(False)
+    assert as_workload(model, 1.0, 2.0, 3.0) == Workload((12, 8, 2), 1.0, 2.0, 3.0)
+    tied = [second.weight, second.weight]
+    assert as_workload(nn.ParameterList(tied), 0.0, 0.0, 0.0).counts == (8,)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "reason"),
+    [
+        ({"codecs": ["zip"]}, SpecError, "no codec is named 'zip'"),
+        ({"algorithms": ["gossip"]}, SpecError, "no algorithm is called 'gossip'"),
+        ({"algorithms": []}, SpecError, "one or more algorithms"),
+        ({"pipelines": (0,)}, SpecError, "pipeline must be"),
+        ({"pipelines": ()}, SpecError, "one or more pipelines"),
+        ({"largest_error": -1.0}, SpecError, "largest error must be"),
+        ({"gradients": []}, TensorError, "list of gradients .* is empty"),
+        ({"hosts": 1}, SpecError, "nothing to exchange"),
+        ({"rate": None}, SpecError, "needs to know the line"),
+        ({"model": 0}, SpecError, "whole number of parameters"),
+        ({"backward_s": -1.0}, SpecError, "backward_s must be"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, object], kind: type[Exception], reason: str
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("it measured")
+
+    monkeypatch.setattr("gradwire.planner.planning.measure_codecs", never)
+    monkeypatch.setattr("gradwire.planner.site.measure_host", never)
+    with pytest.raises(kind, match=reason):
+        choose_plan(**{"model": 1000, "hosts": 4, "rate": "1gbit"} | values)  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gradwire import Choice, choose_plan
+from gradwire.planner.report import WIDTH, lines, ranking_lines, scaling_lines
+from gradwire.planner.scaling import ScalePoint, scaling
+from gradwire.timing.costs import CodecCost, Environment, HostCost
+
+LONG = "inceptionn:2^-10,bounded"
+
+
+@pytest.fixture
+def choice(environment: Callable[..., Environment]) -> Choice:
+    costs = dict(environment().codecs)
+    costs[LONG] = CodecCost(LONG, costs["bf16"].points)
+    return choose_plan(
+        3_000_000,
+        12,
+        rate="100mbit",
+        forward_s=10.0,
+        backward_s=20.0,
+        codecs=[LONG, "quantize:8", "bf16"],
+        algorithms=["ring", "hierarchical:4,star+star"],
+        pipelines=(1, 2),
+        largest_error=1e-3,
+        costs=costs,
+        host=HostCost(cores=2),
+    )
+
+
+def test_nothing_is_wider_than_a_hundred_columns(choice: Choice) -> None:
+    points = tuple(scaling(choice.question, [1, 2, 4]))
+    for line in lines(replace(choice, scaling=points), top=50):
+        assert len(line) <= WIDTH
+
+
+def test_the_chosen_plan_is_marked_and_shown_whatever_its_place(choice: Choice) -> None:
+    for top in (1, 50):
+        marked = [line for line in ranking_lines(choice, top) if line.startswith(">")]
+        assert len(marked) == 1
+        assert str(choice.plan.codec) in marked[0]
+
+
+def test_every_term_has_a_column(choice: Choice) -> None:
+    head = ranking_lines(choice, 3)[0].split()
+    assert {"step", "bare", "exchange", "encode", "decode", "frames", "wait"} <= set(head)
+
+
+def test_codecs_beyond_the_budget_are_named(choice: Choice) -> None:
+    text = "\n".join(lines(choice, 3))
+    assert "beyond the largest error of 0.001" in text
+    assert LONG in text
+
+
+def test_the_last_host_that_pays_is_told() -> None:
+    points = [
+        ScalePoint(hosts, hosts / speedup, 1.0, None) for hosts, speedup in ((1, 1.0), (2, 1.8), (4, 2.0))
+    ]
+    assert "Up to 2 hosts pay" in " ".join(scaling_lines(points))
+    assert "Every host up to 2" in " ".join(scaling_lines(points[:2]))
