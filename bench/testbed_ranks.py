@@ -55,7 +55,7 @@ class Ranks:
         return Environment(fit(points), table, merge_hosts(costs[0], costs[1]))
 
     def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
-        """Return the seconds of all-reduces, each that of its slowest rank; the same list on all ranks."""
+        """Return the seconds of all-reduces, until the last rank is done; the same list on all ranks."""
         exchange = Exchange(self.link, plan)
         source = self.gradient(count)
         exchange.all_reduce(source[: min(count, 1 << 20)].clone())  # the first one makes the buffers
@@ -63,16 +63,21 @@ class Ranks:
         started = time.monotonic()
         while len(seconds) < most:
             bucket = source.clone()
-            dist.barrier()
-            time.sleep(SETTLE_S)
-            begun = time.perf_counter()
+            begun = self._meet()
             exchange.all_reduce(bucket)
-            spent = torch.tensor([time.perf_counter() - begun, time.monotonic() - started])
+            spent = torch.tensor([time.monotonic() - begun, time.monotonic() - started], dtype=torch.float64)
             dist.all_reduce(spent, dist.ReduceOp.MAX)
             seconds.append(float(spent[0]))
             if len(seconds) >= least and float(spent[1]) > budget_s:
                 break
         return seconds
+
+    def _meet(self) -> float:
+        """Return at the same moment on all ranks, whose clock is one: a barrier lets them go ms apart."""
+        moment = torch.tensor([time.monotonic() + SETTLE_S], dtype=torch.float64)
+        dist.all_reduce(moment, dist.ReduceOp.MAX)
+        time.sleep(max(0.0, float(moment[0]) - time.monotonic()))
+        return float(moment[0])
 
     def gradient(self, count: int) -> torch.Tensor:
         """Return a gradient of this rank's own."""

@@ -5,8 +5,8 @@ receives posted. What a frame costs is taken from an ``Environment``:
 
 - the rank's thread encodes, decodes and hands frames over; each takes a core of the machine, and ranks that
   share one wait for a free core (first come, first served);
-- a frame sets off when it has been handed over and its receive is posted (a receive that is posted late is
-  announced first, which takes the latency once more);
+- a frame sets off when it has been handed over and its receive is posted; a receive that is posted late is
+  announced first, which takes the latency once more, and what waits in front of the notice on a busy line;
 - the streams that meet at a line or a core link share it fairly (``streams``), and what has passed arrives
   the latency later;
 - a line passes a burst at once after a pause, as the token bucket of a rate limiter does.
@@ -122,7 +122,7 @@ class _Frame:
     nbytes: float = 0.0
     terms: int = 1
     handed_over_s: float | None = None
-    posted_s: float | None = None
+    announced_s: float | None = None
     left_s: float | None = None
     arrived_s: float | None = None
 
@@ -272,14 +272,14 @@ class _Machinery:
             rank.posted_up_to = (math.inf, 0.0)
             return
         action, frame = rank.to_post.popleft()
-        frame.posted_s, rank.posted_up_to = now, action.order
+        rank.posted_up_to = action.order
+        frame.announced_s = now + self._network.notice_s(frame) if now > 0 else 0.0
         self._try_to_leave(frame)
 
     def _try_to_leave(self, frame: _Frame) -> None:
-        if frame.handed_over_s is None or frame.posted_s is None:
+        if frame.handed_over_s is None or frame.announced_s is None:
             return
-        announced = frame.posted_s + self._network.latency_s(frame)
-        self._schedule(max(frame.handed_over_s, announced if frame.posted_s > 0 else 0.0), frame)
+        self._schedule(max(frame.handed_over_s, frame.announced_s), frame)
 
     def _leave(self, frame: _Frame, now: float) -> None:
         """Let the last byte of a frame be under way, which takes the latency."""
@@ -320,6 +320,11 @@ class _Network:
         """Return the latency between two ranks: that of the slower one."""
         assert frame.receiver is not None
         return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
+
+    def notice_s(self, frame: _Frame) -> float:
+        """Return how long it takes to tell the sender of a frame that its receive is posted."""
+        assert frame.receiver is not None
+        return self.latency_s(frame) + self._out[frame.receiver.number].queue_s
 
     def stream(self, frame: _Frame) -> Stream:
         """Return the stream between two ranks, which passes their lines and the core links between them."""

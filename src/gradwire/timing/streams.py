@@ -13,6 +13,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
+QUEUED_NBYTES = 2 << 16
+"""What waits in front of a newcomer on a busy line: TCP small queues leave a connection two large packets."""
+
 Load = TypeVar("Load", bound=Hashable)
 
 
@@ -39,6 +42,11 @@ class Port:
     def busy_s(self) -> float:
         """Seconds that what it carried takes at its rate."""
         return self.carried_nbytes / self.nbytes_per_s
+
+    @property
+    def queue_s(self) -> float:
+        """Seconds for which something small waits here now."""
+        return QUEUED_NBYTES / self.nbytes_per_s if self.streams else 0.0
 
     def earn(self, now_s: float) -> None:
         """Take the credit of the pause that ends now."""
