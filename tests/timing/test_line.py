@@ -28,6 +28,7 @@ def test_the_fit_finds_the_line_that_made_the_points(latency: float, rate: float
     found = fit(points(made))
     assert found.latency_s == pytest.approx(latency + max(0.0, 1 - burst) / rate)  # of one byte
     assert found.nbytes_per_s == pytest.approx(rate, rel=1e-3)
+    assert found.duplex_share == pytest.approx(0.9, rel=1e-3)
     assert found.burst_nbytes == pytest.approx(burst, rel=1e-3, abs=1e-3 * (1 << 22))
 
 
@@ -46,6 +47,12 @@ def test_a_message_takes_the_latency_and_what_the_burst_leaves() -> None:
 def test_no_line_is_like_this(latency: float, rate: float, burst: float) -> None:
     with pytest.raises(SpecError, match="a line's"):
         Line(latency, rate, burst)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.1, math.nan])
+def test_no_line_keeps_such_a_share_both_ways(share: float) -> None:
+    with pytest.raises(SpecError, match="duplex_share must be above 0 and at most 1"):
+        Line(0.0, 1e6, duplex_share=share)
 
 
 def test_a_fit_needs_points() -> None:

@@ -125,6 +125,16 @@ def test_the_slowest_line_sets_the_pace_of_a_ring() -> None:
     assert found.total_s == pytest.approx(4 * NBYTES / 3 / 1e7, rel=0.1)
 
 
+def test_both_directions_at_once_have_their_own_rate() -> None:
+    lines = tuple(Line(0.0, 1e8, duplex_share=0.5) for _ in range(2))
+    ring, star = (
+        replay(name, 2, COUNT, BIG_SEGMENT, "free", environment(lines=lines)).total_s
+        for name in ("ring", "star")
+    )
+    assert ring == pytest.approx(NBYTES / 0.5e8)
+    assert star == pytest.approx(2 * NBYTES / 1e8)  # up, then down
+
+
 def test_a_core_link_is_shared_by_its_group() -> None:
     flat = environment(latency_s=0.0)
     narrow = environment(latency_s=0.0, groups=(2, 2), core_nbytes_per_s=1e7)

@@ -37,6 +37,9 @@ class Line:
         1 / beta: bytes per second on the plateau; ``math.inf`` for a line that costs nothing.
     burst_nbytes
         Bytes that pass at once after a pause.
+    duplex_share
+        The share of the rate that each direction keeps while the other is busy, too: acknowledgements take
+        some of it, and on one machine the processor.
 
     Raises
     ------
@@ -47,6 +50,7 @@ class Line:
     latency_s: float
     nbytes_per_s: float
     burst_nbytes: float = 0.0
+    duplex_share: float = 1.0
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -58,6 +62,10 @@ class Line:
         rate = self.nbytes_per_s
         if not (isinstance(rate, (int, float)) and rate > 0):
             raise SpecError(f"a line's nbytes_per_s must be a number above 0, but is {rate!r}")
+        if not (isinstance(self.duplex_share, (int, float)) and 0 < self.duplex_share <= 1):
+            raise SpecError(
+                f"a line's duplex_share must be above 0 and at most 1, but is {self.duplex_share!r}"
+            )
 
     @property
     def beta_s_per_nbyte(self) -> float:
@@ -152,17 +160,20 @@ def fit(points: Sequence[Point]) -> Line:
     """Return the line that measured points come to. Raises ``SpecError`` without any point.
 
     The latency is the time of the smallest message, the rate the median stream over the sizes within a
-    factor of 16 of the largest, and the burst what the middle sizes were faster than that.
+    factor of 16 of the largest, and the burst what the middle sizes were faster than that; the same large
+    sizes tell what both directions at once leave of the rate.
     """
     if not points:
         raise SpecError("a line rate needs at least one measured message size, but there is none")
     ordered = sorted(points, key=lambda point: point.nbytes)
     latency_s = ordered[0].time_s
     largest = ordered[-1].nbytes
-    rate = statistics.median(point.nbytes_per_s for point in ordered if 16 * point.nbytes >= largest)
+    large = [point for point in ordered if 16 * point.nbytes >= largest]
+    rate = statistics.median(point.nbytes_per_s for point in large)
+    duplex_share = min(1.0, statistics.median(point.duplex_nbytes_per_s for point in large) / rate)
     low, high = _BURST_SHOWS_NBYTES
     early = [
         point.nbytes - (point.time_s - latency_s) * rate for point in ordered if low <= point.nbytes <= high
     ]
     burst_nbytes = max(0.0, statistics.median(early)) if early else 0.0
-    return Line(latency_s, rate, burst_nbytes)
+    return Line(latency_s, rate, burst_nbytes, duplex_share)

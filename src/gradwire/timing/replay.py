@@ -162,7 +162,7 @@ class _Machinery:
             for number, actions in enumerate(itineraries)
         ]
         _join(self._ranks)
-        self._network = _Network(world, environment)
+        self._network = _Network([_both_ways(actions) for actions in itineraries], environment)
         self._streams = Streams[_Frame](self._schedule)
         self._events: list[tuple[float, int, _Rank | _Frame | Stream, int]] = []
         self._count = 0
@@ -305,12 +305,17 @@ class _Machinery:
 class _Network:
     """The lines of all ranks, and the core links between groups."""
 
-    def __init__(self, world: int, environment: Environment) -> None:
-        lines = [environment.line_of(rank) for rank in range(world)]
+    def __init__(self, both_ways: list[bool], environment: Environment) -> None:
+        lines = [environment.line_of(rank) for rank in range(len(both_ways))]
         self._latency_s = [line.latency_s for line in lines]
-        self._out = [Port(line.nbytes_per_s, line.burst_nbytes) for line in lines]
-        self._in = [Port(line.nbytes_per_s, line.burst_nbytes) for line in lines]
-        sizes = environment.groups or (world,)
+        rates = [
+            line.nbytes_per_s * (line.duplex_share if both else 1.0)
+            for line, both in zip(lines, both_ways, strict=True)
+        ]
+        self._out, self._in = (
+            [Port(rate, line.burst_nbytes) for rate, line in zip(rates, lines, strict=True)] for _ in range(2)
+        )
+        sizes = environment.groups or (len(both_ways),)
         self._group = [number for number, size in enumerate(sizes) for _ in range(size)]
         self._up = [Port(environment.core_nbytes_per_s) for _ in sizes]
         self._down = [Port(environment.core_nbytes_per_s) for _ in sizes]
@@ -359,6 +364,12 @@ def _join(ranks: list[_Rank]) -> None:
                 frame = rank.frames[i] = ways[action.peer, rank.number].popleft()
                 frame.receiver = rank
                 rank.to_post.append((action, frame))
+
+
+def _both_ways(actions: list[Action]) -> bool:
+    """Return whether a rank sends and receives at once in some step, as in a ring but not in a tree."""
+    sends = {action.step for action in actions if not action.receives}
+    return any(action.receives and action.step in sends for action in actions)
 
 
 def _count(action: Action) -> int:

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
-QUEUED_NBYTES = 2 << 16
-"""What waits in front of a newcomer on a busy line: TCP small queues leave a connection two large packets."""
+QUEUED_S = 1e-3
+"""What waits in front of a newcomer on a busy line: TCP small queues let a connection queue so much."""
 
 Load = TypeVar("Load", bound=Hashable)
 
@@ -46,7 +46,7 @@ class Port:
     @property
     def queue_s(self) -> float:
         """Seconds for which something small waits here now."""
-        return QUEUED_NBYTES / self.nbytes_per_s if self.streams else 0.0
+        return QUEUED_S if self.streams else 0.0
 
     def earn(self, now_s: float) -> None:
         """Take the credit of the pause that ends now."""
