@@ -14,7 +14,8 @@ LEAST_BURST_NBYTES = 3100
 """Two whole frames: with less, a full frame would have to wait for a full bucket."""
 GSO_SHARE = 0.9
 """Of the burst, for the packets that TCP hands down. A larger one would be cut into frames in software, in
-the middle of the path: 83,000 a second at 1 Gbit, with which four hosts in a ring on two cores reach 0.45 of their rate instead of 0.95."""
+the middle of the path: 83,000 a second at 1 Gbit. Four hosts in a ring on two cores reach 0.45 of their rate
+then, instead of 0.95."""
 MOST_GSO_NBYTES = 65536
 SEND_BUFFER_NBYTES = 4 << 20
 RECEIVE_BUFFER_NBYTES = 6 << 20
