@@ -20,6 +20,7 @@ from typing import Any
 
 from gradwire.codecs import parse
 from gradwire.plan import Plan
+from gradwire.planner.choose import UNCERTAINTY
 from gradwire.timing.replay import replay
 from testbed_ranks import Ranks, append, median, run_bed
 
@@ -28,7 +29,7 @@ CODECS = ["identity", "errbound:2^-10", "quantize:8"]
 SIZES = [4 << 20, 16 << 20]
 SEGMENTS = [1 << 20]
 NETWORKS = [
-    (2, "1gbit"),
+    (2, "500mbit"),
     (3, "500mbit"),
     (4, "500mbit"),
     (4, "200mbit"),
@@ -113,7 +114,7 @@ def report(points: list[dict[str, Any]]) -> None:
     for place, there in by_place.items():
         for codecs in (CODECS[:1], CODECS[:2], CODECS):  # three accuracy budgets
             allowed = [point for point in there if point["codec"] in codecs]
-            chosen = min(allowed, key=lambda point: point["predicted_s"])
+            chosen = choose(allowed)
             best = min(allowed, key=lambda point: point["measured_s"])
             loss = chosen["measured_s"] / best["measured_s"] - 1
             losses.append(loss)
@@ -125,6 +126,13 @@ def report(points: list[dict[str, Any]]) -> None:
             )
     good = sum(loss <= 0.03 for loss in losses)
     print(f"within 3 % of the best: {good} of {len(losses)} choices ({100 * good / len(losses):.0f} %)\n")
+
+
+def choose(points: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the point that the planner takes: the simplest of those that tie with the fastest."""
+    fastest_s = min(point["predicted_s"] for point in points)
+    ties = [point for point in points if point["predicted_s"] * (1 - UNCERTAINTY) <= fastest_s]
+    return min(ties, key=lambda point: (CODECS.index(point["codec"]), ALGORITHMS.index(point["algorithm"])))
 
 
 if __name__ == "__main__":
