@@ -68,7 +68,10 @@ def _where_the_time_goes(chosen: Prediction) -> str:
         "handling frames": chosen.handling_s,
     }
     largest = max(terms, key=terms.__getitem__)
-    return (
-        f"Of the exchange's {format_duration(chosen.exchange_s)} {format_duration(chosen.exposed_s)} are "
-        f"exposed; most of it is {largest} ({format_duration(terms[largest])})."
+    exchange, exposed = format_duration(chosen.exchange_s), format_duration(chosen.exposed_s)
+    shown = (
+        f"All of the exchange's {exchange} are"
+        if exchange == exposed
+        else f"{exposed} of the exchange's {exchange} are"
     )
+    return f"{shown} exposed; most of the exchange is {largest} ({format_duration(terms[largest])})."
