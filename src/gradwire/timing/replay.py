@@ -206,7 +206,7 @@ class _Machinery:
         elif not rank.encoded and action.do is not Do.FORWARD:
             rank.encoded = True
             self._schedule(self._encode(rank, action, now), rank)
-        elif action.order > rank.posted_up_to or self._retire(rank, now, down_to=AHEAD - 1):
+        elif self._retire(rank, now, down_to=AHEAD - 1):
             self._send(rank, action, frame, now)
 
     def _reached(self, rank: _Rank, frame: _Frame, when: float | None, now: float) -> bool:
