@@ -202,7 +202,7 @@ def test_however_the_parent_ends_no_process_stays(
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, said)
     deadline = time.monotonic() + 5
     while (left := session_of(process.pid)) and time.monotonic() < deadline:
