@@ -110,3 +110,11 @@ def test_the_choice_is_that_of_an_exhaustive_search(
 def test_a_faster_line_never_makes_the_fastest_step_longer(environment: Make) -> None:
     steps = [select(environment(rate)).ranking[0].step_s for rate in (1e6, 1e7, 1e8, 1e9, 1e10)]
     assert steps == sorted(steps, reverse=True)
+
+
+def test_among_equals_the_largest_segment_is_taken(environment: Make) -> None:
+    place = environment(1.25e6, 0.0, host=HostCost())
+    found = select(place, ("quantize:8",), 2, Workload.of_count(8_000_000), algorithms=("ring",))
+    steps = {each.plan.segment_nbytes: each.step_s for each in found.ranking}
+    assert max(steps.values()) * (1 - UNCERTAINTY) < min(steps.values())
+    assert found.plan.segment_nbytes == max(steps) == 1 << 22

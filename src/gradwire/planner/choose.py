@@ -52,7 +52,8 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     A step that is longer than the shortest by less than the share ``uncertainty`` of itself ties with it.
     Among ties no compression wins over compression, which must be faster by more than the uncertainty; then a
     pipeline of 1 over a longer one (which changes the training), the earlier algorithm of ``space`` over the
-    later, the earlier codec, one bucket over several; then the shorter step wins.
+    later, the earlier codec, fewer buckets and larger segments, which have fewer frames; then the shorter
+    step wins.
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
     exact = _search(predictor, [plan for plan in plans if _is_exact(plan)], uncertainty)
@@ -96,7 +97,8 @@ def _preference(prediction: Prediction, space: Space) -> tuple[float, ...]:
         plan.pipeline,
         space.algorithms.index(plan.algorithm),
         space.codecs.index(plan.codec),
-        prediction.buckets > 1,
+        prediction.buckets,
+        -plan.segment_nbytes,
         prediction.step_s,
     )
 
