@@ -39,6 +39,12 @@ def test_only_floating_point_tensors_are_gradients(wrong: object) -> None:
         excerpt(wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_gradients_that_are_not_finite_measure_nothing(value: float) -> None:
+    with pytest.raises(TensorError, match="must be finite"):
+        excerpt(torch.tensor([0.0, value]))
+
+
 def test_codecs_are_measured_on_the_gradients_that_are_given() -> None:
     threads = torch.get_num_threads()
     seen: list[tuple[int, int, str]] = []

@@ -75,7 +75,7 @@ def synthetic_gradients(count: int) -> list[torch.Tensor]:
 def excerpt(gradient: torch.Tensor) -> torch.Tensor:
     """Return at most ``SAMPLE_COUNT`` values as 1-D float32 on the CPU, from all over the gradient.
 
-    Raises ``TensorError`` for what is no tensor of floating point numbers.
+    Raises ``TensorError`` for what is no tensor of floating point numbers, and for values that are not finite.
     """
     if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
         kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
@@ -85,4 +85,7 @@ def excerpt(gradient: torch.Tensor) -> torch.Tensor:
         length = SAMPLE_COUNT // STRETCHES
         apart = (flat.numel() - length) // (STRETCHES - 1)
         flat = torch.cat([flat[i * apart : i * apart + length] for i in range(STRETCHES)])
-    return flat.to(device="cpu", dtype=torch.float32).contiguous()
+    values = flat.to(device="cpu", dtype=torch.float32).contiguous()
+    if not values.isfinite().all():
+        raise TensorError("a gradient to measure codecs on must be finite, but NaN or infinity is in it")
+    return values

@@ -22,6 +22,7 @@ from gradwire.planner.record import record_gradients
 from gradwire.planner.threads import use_threads
 
 REPEATS = 5
+MOST_COUNT = 10**13
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)(?:e(\d{1,2}))? ?([kKMGB]?)")
 _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -50,8 +51,10 @@ def parse_count(text: str) -> int | None:
     if match is None:
         return None
     count = Fraction(match[1]) * 10 ** (int(match[2] or 0) + _THOUSANDS[match[3]])
-    if count.denominator != 1 or count == 0:
-        raise SpecError(f"a model has a whole number of parameters from 1 up, but --model says {text!r}")
+    if count.denominator != 1 or not 0 < count <= MOST_COUNT:
+        raise SpecError(
+            f"a model has a whole number of parameters from 1 to {MOST_COUNT:.0e}, but --model says {text!r}"
+        )
     return int(count)
 
 
