@@ -75,7 +75,7 @@ def synthetic_gradients(count: int) -> list[torch.Tensor]:
 def excerpt(gradient: torch.Tensor) -> torch.Tensor:
     """Return at most ``SAMPLE_COUNT`` values as 1-D float32 on the CPU, from all over the gradient.
 
-    Raises ``TensorError`` for what is no tensor of floating point numbers, and for values that are none.
+    Raises ``TensorError`` for anything but a tensor of finite floating point numbers.
     """
     if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
         kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
