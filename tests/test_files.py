@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,11 @@ def test_what_can_be_written_is_known_before_and_nothing_is_left(tmp_path: Path)
         with pytest.raises(JobError, match=f"--json .*{reason}; name"):
             check_writable("--json", tmp_path / path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    for path in (Path("/dev/null"), Path("/dev/stdout"), tmp_path / "pipe", tmp_path / "link"):
+        with pytest.raises(JobError, match=r"--json .* is no ordinary file"):
+            check_writable("--json", path)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from gradwire.errors import JobError
 
+_DEVICES = Path("/dev")
+
 
 def write_files(files: Mapping[Path, bytes]) -> None:
     """Write ``files`` (path -> content), all or none, with the folders that they need. Raises ``JobError``.
@@ -38,6 +40,8 @@ def check_writable(option: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise JobError(f"{option} {path} is a folder; name a file")
+        if place.resolve() == _DEVICES or (path.exists() and not path.is_file()):
+            raise JobError(f"{option} {path} is no ordinary file, and results would replace it; name another")
         while not (place.is_symlink() or place.exists()) and place != place.parent:
             place = place.parent
         with tempfile.TemporaryDirectory(prefix=".gradwire-", dir=place):

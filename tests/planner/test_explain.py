@@ -54,6 +54,8 @@ def test_no_compression_says_where_none_is_allowed_or_none_comes_near() -> None:
     plain = prediction("identity", 0.2)
     assert "no other codec is allowed within the accuracy budget" in reasons(plain, plain, admitted=False)
     assert "every codec would take longer" in reasons(plain, plain)
+    alone = explain(Selection(plain, plain, (plain,), 1), [Admission(parse("identity"), 0.0, True, True)])
+    assert "no other codec was to be tried" in alone
 
 
 def test_a_hidden_exchange_and_a_stale_gradient_are_told() -> None:

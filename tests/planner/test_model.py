@@ -32,6 +32,12 @@ def frozen():
 def raises():
     raise ValueError("no weights here\\nat all")
 
+def leaves():
+    raise SystemExit(3)
+
+def is_ended():
+    raise SystemExit(143)
+
 def wants(more):
     return nn.Linear(3, 2)
 
@@ -104,6 +110,7 @@ def test_a_factory_may_give_inputs_too() -> None:
         ("some_factories:number", "must be a function without arguments, but is a int"),
         ("some_factories:raises", "raised ValueError: no weights here"),
         ("some_factories:wants", "raised TypeError"),
+        ("some_factories:leaves", "ended the program with exit code 3 and gave no model"),
         ("some_factories:text", "must return a torch.nn.Module, .* but returned a str"),
         ("some_factories:frozen", "without trainable parameters"),
     ],
@@ -112,6 +119,12 @@ def test_a_factory_that_is_none_is_one_sentence(text: str, reason: str) -> None:
     with pytest.raises(SpecError, match=reason) as caught:
         load_factory(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_signal_still_ends_a_factory() -> None:
+    with pytest.raises(SystemExit) as caught:
+        load_factory("some_factories:is_ended")
+    assert caught.value.code == 143
 
 
 def test_passes_are_timed_and_their_gradients_kept() -> None:

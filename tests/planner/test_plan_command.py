@@ -92,7 +92,7 @@ def test_a_factory_is_measured_with_its_own_gradients(capsys: pytest.CaptureFixt
     printed = capsys.readouterr().out
     for told in (
         "60,200 parameters",
-        "(measured here)",
+        "(forward and backward measured here)",
         "5 recorded (measured)",
         "hosts share",
         "quantize:8",
@@ -138,6 +138,7 @@ def test_a_factory_is_measured_with_its_own_gradients(capsys: pytest.CaptureFixt
         (f"{BASE} --out damaged.json/plan.json", "--out damaged.json/plan.json cannot be written"),
         (f"{BASE} --out folder", "--out folder is a folder"),
         (f"{BASE} --json a.json --out a.json", "both name a.json"),
+        (f"{BASE} --json a.json --out folder/../a.json", "both name folder/../a.json"),
         (f"{BASE} --out=", "name a file"),
     ],
 )

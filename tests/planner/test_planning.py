@@ -102,6 +102,12 @@ def test_codecs_are_measured_where_nobody_has() -> None:
     ]
 
 
+def test_costs_that_are_missing_are_named(costs: Mapping[str, CodecCost]) -> None:
+    known = {"identity": costs["identity"]}
+    with pytest.raises(SpecError, match="the costs of bf16 were not measured"):
+        choose_plan(1000, 2, rate="1gbit", codecs=["bf16"], costs=known, host=HOST)
+
+
 def test_groups_offer_the_hierarchy(costs: Mapping[str, CodecCost]) -> None:
     choice = choose_plan(
         200_000, 6, rate="10gbit", group_size=3, core_rate="100mbit", codecs=(), costs=costs, host=HOST
@@ -133,6 +139,17 @@ def test_a_workload_is_made_of_what_is_trained() -> None:
         ({"hosts": 1}, SpecError, "nothing to exchange"),
         ({"rate": None}, SpecError, "needs to know the line"),
         ({"model": 0}, SpecError, "whole number of parameters"),
+        ({"model": 10**99}, SpecError, "at most 1000000000000000 parameters, but this one has 1e.99"),
+        ({"model": "resnet"}, SpecError, "torch.nn.Module, .* but what came is 'resnet'"),
+        ({"model": 25.6e6}, SpecError, "torch.nn.Module, .* but what came is 25600000.0"),
+        ({"model": [nn.Parameter(torch.ones(2)), 3]}, SpecError, "torch.nn.Module, .* but what came is 3"),
+        ({"model": torch.ones(2)}, SpecError, "torch.nn.Module, .* but what came is tensor"),
+        ({"model": nn.LazyLinear(2)}, SpecError, "let it see an input first"),
+        ({"codecs": "bf16"}, SpecError, "codecs must be a list, but is 'bf16'"),
+        ({"algorithms": "ring"}, SpecError, "algorithms must be a list, but is 'ring'"),
+        ({"pipelines": 2}, SpecError, r"pipelines must be a list, but is 2; write \[2\]"),
+        ({"gradients": torch.ones(9)}, TensorError, "gradients must be a list of tensors, but is a Tensor"),
+        ({"gradients": [torch.ones(999)]}, TensorError, "1000 values or more, but one has 999"),
         ({"backward_s": -1.0}, SpecError, "backward_s must be"),
     ],
 )

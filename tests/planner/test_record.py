@@ -88,10 +88,10 @@ def test_what_cannot_be_recorded_or_saved_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "holds no gradients"),
+        (b"", "holds no gradients that torch.load can read; write them with gradwire.record_gradients"),
         (b"PK\x03\x04 no archive", "holds no gradients"),
         ({"a": 1}, "must hold a list of gradients, but holds a dict"),
-        ([], "must hold a list of gradients"),
+        ([], "must hold a list of gradients, but holds none"),
         ([torch.ones(2), 3], "floating point numbers, but int is in it"),
         ([torch.ones(2, dtype=torch.int64)], "torch.int64 is in it"),
         ([torch.ones(2), torch.ones(3)], "one size"),

@@ -58,6 +58,10 @@ def test_a_line_of_another_machine_wants_a_word(tmp_path: Path) -> None:
         ({"hosts": 1}, "nothing to exchange"),
         ({"hosts": 2.5}, "from 2 up"),
         ({"hosts": 4, "group_size": 4, "core_rate": 1e8}, "groups have from 2 hosts up to 3"),
+        ({"hosts": 2, "group_size": 2, "core_rate": 1e8}, "2 hosts make no groups"),
+        ({"hosts": 4, "group_size": 2, "core_rate": 0}, "core_rate must be a rate above 0"),
+        ({"hosts": 4, "group_size": 2, "core_rate": math.nan}, "core_rate must be a rate above 0"),
+        ({"hosts": 4, "group_size": 2, "core_rate": [1]}, "core_rate must be a rate above 0"),
         ({"hosts": 4, "group_size": 2}, "groups need both"),
         ({"hosts": 4, "core_rate": 1e8}, "groups need both"),
     ],
@@ -77,6 +81,7 @@ def test_what_cannot_be_is_refused(values: dict[str, object], reason: str) -> No
         ({"rate": "1gbit", "latency": "5"}, "a time is written like"),
         ({"line": Line(0.0, 1.0), "rate": "1gbit"}, "either measured or told"),
         ({"line": "missing.json"}, "missing.json cannot be read"),
+        ({"line": 3}, "line must be a Line, a LineRate or the file of one, but is 3"),
     ],
 )
 def test_a_line_that_is_not_told_is_refused(values: dict[str, object], reason: str) -> None:

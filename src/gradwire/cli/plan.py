@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import get_terminal_size
 
 import torch
 
@@ -55,7 +56,9 @@ def run(arguments: Sequence[str]) -> None:
             most_hosts=words.scale_to,
             show=show,
         )
-    choice = answer(question, site.hosts, (*model.inputs, *inputs))
+    known = {each.name for each in model.inputs}
+    others = (each for each in inputs if each.name not in known)
+    choice = answer(question, site.hosts, (*model.inputs, *others))
     if words.scale_to:
         points = scaling(narrowed(question, choice.prediction), worlds_around(site.hosts, words.scale_to))
         choice = replace(choice, scaling=tuple(points))
@@ -137,7 +140,7 @@ def _check(words: argparse.Namespace) -> None:
         check_writable("--json", words.json)
     if words.out is not None:
         check_writable("--out", words.out)
-    if words.json is not None and words.out is not None and words.json.absolute() == words.out.absolute():
+    if words.json is not None and words.out is not None and words.json.resolve() == words.out.resolve():
         raise SpecError(f"--json and --out both name {words.out}; name two files")
 
 
@@ -189,11 +192,22 @@ def _model(words: argparse.Namespace, site: Site) -> _Model:
         for text, seconds in zip(told, (measured.forward_s, measured.backward_s), strict=True)
     )
     workload = as_workload(model, forward_s, backward_s, update_s)
-    passes = f"forward {format_duration(forward_s)}, backward {format_duration(backward_s)}"
-    source = "measured here" if None in told else "told"
+    names = [name for name, text in zip(("forward", "backward"), told, strict=True) if text is None]
+    source = f"{' and '.join(names)} measured here" if names else "told"
     return _Model(
-        workload, (_sizes(workload, words.model), Input("passes", passes, source)), measured.gradients
+        workload,
+        (_sizes(workload, words.model), Input("computation", _passes(workload), source)),
+        measured.gradients,
     )
+
+
+def _passes(workload: Workload) -> str:
+    seconds = {
+        "forward": workload.forward_s,
+        "backward": workload.backward_s,
+        "update": workload.update_s,
+    }
+    return ", ".join(f"{name} {format_duration(each)}" for name, each in seconds.items())
 
 
 def _sizes(workload: Workload, source: str) -> Input:
@@ -209,7 +223,8 @@ def _progress() -> Iterator[Show]:
 
     def show(done: int, total: int, what: str) -> None:
         bar = "#" * (24 * done // max(1, total))
-        sys.stderr.write(f"\r\x1b[Kmeasuring codecs [{bar:<24}] {done}/{total} {what}")
+        text = f"measuring codecs [{bar:<24}] {done}/{total} {what}"
+        sys.stderr.write(f"\r\x1b[K{text[: get_terminal_size().columns - 1]}")  # a second line would stay
         sys.stderr.flush()
 
     try:

@@ -80,7 +80,9 @@ def excerpt(gradient: torch.Tensor) -> torch.Tensor:
     if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
         kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
         raise TensorError(f"a gradient must be a tensor of floating point numbers, but this one is {kind}")
-    flat = gradient.detach().flatten()
+    if gradient.is_meta:
+        raise TensorError("a gradient must have values, but this one is on the device 'meta'")
+    flat = (gradient if gradient.layout is torch.strided else gradient.to_dense()).detach().flatten()
     if flat.numel() > SAMPLE_COUNT:
         length = SAMPLE_COUNT // STRETCHES
         apart = (flat.numel() - length) // (STRETCHES - 1)

@@ -53,7 +53,10 @@ def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> st
             least = 100 * UNCERTAINTY
             reason += f"; a codec must gain more than {least:.0f} %, which predictions may be wrong by"
         return f"{reason}."
-    if not any(each.admitted for each in admissions if not isinstance(each.codec, Identity)):
+    others = [each for each in admissions if not isinstance(each.codec, Identity)]
+    if not others:
+        return f"{begin}, and no other codec was to be tried."
+    if not any(each.admitted for each in others):
         return f"{begin}, and no other codec is allowed within the accuracy budget."
     return f"{begin}, and every codec would take longer."
 

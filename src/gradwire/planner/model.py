@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ REPEATS = 5
 MOST_COUNT = 10**13
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)(?:e(\d{1,2}))? ?([kKMGB]?)")
 _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
+_EXITS_BY_SIGNAL = tuple(128 + number for number in (signal.SIGTERM, signal.SIGHUP))
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -113,6 +115,8 @@ def _find(text: str) -> Callable[[], object]:
     try:
         with _current_folder():
             found: object = importlib.import_module(module_name)
+    except SystemExit as leaving:
+        raise _left(text, leaving) from leaving
     except Exception as error:
         raise SpecError(
             f"the model {text} cannot be imported: {type(error).__name__}: {_first_line(error)}; run "
@@ -131,10 +135,19 @@ def _call(text: str, factory: Callable[[], object]) -> object:
     try:
         with _current_folder():
             return factory()
+    except SystemExit as leaving:
+        raise _left(text, leaving) from leaving
     except Exception as error:
         raise SpecError(
             f"{text}, called without arguments, raised {type(error).__name__}: {_first_line(error)}"
         ) from error
+
+
+def _left(text: str, leaving: SystemExit) -> BaseException:
+    """Return what to raise where the user's code ends the program, which must not pass for a plan."""
+    if leaving.code in _EXITS_BY_SIGNAL:
+        return SystemExit(leaving.code)
+    return SpecError(f"the model {text} ended the program with exit code {leaving.code!r} and gave no model")
 
 
 @contextmanager

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradwire import collectives
 from gradwire.codecs import Codec, parse
 from gradwire.errors import SpecError, TensorError
+from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES
 from gradwire.planner.budget import check_budget
 from gradwire.planner.calibration import Show, measure_codecs, synthetic_gradients
 from gradwire.planner.candidates import ALGORITHMS, DEFAULT_CODECS, Space
@@ -135,12 +138,12 @@ def pose(
 
     ``most_hosts`` is for how many the question will be asked at most, where that is more than the site has.
     """
+    _check_lists(codecs, algorithms, pipelines)
+    _check_gradients(gradients, min(workload.count, SEGMENT_UNIT_NBYTES // FLOAT_NBYTES))
     tried = _codecs(codecs)
     ways = _algorithms(algorithms, site)
     Space(tried, ways, tuple(pipelines))
     check_budget(largest_error)
-    if gradients is not None and not gradients:
-        raise TensorError("the list of gradients to measure codecs on is empty; None has some made")
     found_line, inputs = site.find_line()
     found_host, of_host = site.find_host()
     if costs is None:
@@ -152,6 +155,8 @@ def pose(
     environment = Environment(
         found_line, costs, found_host, groups=site.groups, core_nbytes_per_s=site.core_nbytes_per_s
     )
+    for codec in tried:
+        environment.cost(str(codec))
     question = Question(workload, environment, tried, ways, tuple(pipelines), largest_error)
     kind = "synthetic (Laplace)" if gradients is None else f"{len(gradients)} recorded"
     inputs += [
@@ -174,10 +179,53 @@ def as_workload(model: Model, forward_s: float, backward_s: float, update_s: flo
         return model
     if isinstance(model, int):
         return Workload.of_count(model, forward_s, backward_s, update_s)
-    parameters = model.parameters() if isinstance(model, nn.Module) else model
-    unique = {id(each): each for each in parameters if each.requires_grad}
-    counts = tuple(each.numel() for each in unique.values())
+    counts = tuple(each.numel() for each in _trainable(model))
     return Workload(counts, forward_s, backward_s, update_s)
+
+
+def _trainable(model: nn.Module | Iterable[nn.Parameter]) -> Iterable[nn.Parameter]:
+    """Return what is trained, each parameter once."""
+    found: object = model.parameters() if isinstance(model, nn.Module) else model
+    parameters: list[Any] = list(found) if _is_list(found) else [found]
+    strange = [each for each in parameters if not isinstance(each, torch.Tensor)]
+    if strange or not _is_list(found):
+        raise SpecError(
+            "a plan is for a torch.nn.Module, for its parameters or for a whole number of them, but what "
+            f"came is {(strange or parameters)[0]!r:.60}"
+        )
+    if any(is_lazy(each) for each in parameters):
+        raise SpecError(
+            "the model has parameters whose sizes it does not know before its first forward pass; let it see "
+            "an input first"
+        )
+    return {id(each): each for each in parameters if each.requires_grad}.values()
+
+
+def _is_list(value: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes, torch.Tensor))
+
+
+def _check_lists(codecs: object, algorithms: object, pipelines: object) -> None:
+    """Refuse a single value where a list is wanted: the letters of a word would be taken one by one."""
+    for name, several in (("codecs", codecs), ("algorithms", algorithms), ("pipelines", pipelines)):
+        if not (several is None and name != "pipelines") and not _is_list(several):
+            raise SpecError(f"{name} must be a list, but is {several!r}; write [{several!r}]")
+
+
+def _check_gradients(gradients: object, fewest: int) -> None:
+    """Refuse what codecs cannot be measured on; of few values only the cost of the call would show."""
+    if gradients is None:
+        return
+    if not isinstance(gradients, Sequence) or isinstance(gradients, str):
+        raise TensorError(f"gradients must be a list of tensors, but is a {type(gradients).__name__}")
+    if not gradients:
+        raise TensorError("the list of gradients to measure codecs on is empty; None has some made")
+    shortest = min(each.numel() if isinstance(each, torch.Tensor) else fewest for each in gradients)
+    if shortest < fewest:
+        raise TensorError(
+            f"the gradients to measure codecs on must have {fewest} values or more, but one has {shortest}; "
+            "record those of the model itself"
+        )
 
 
 def _computation(workload: Workload) -> Input:

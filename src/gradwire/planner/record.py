@@ -108,12 +108,12 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
         raise DataError(f"the gradients {path} cannot be read: {error.strerror or error}") from error
     except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
         raise DataError(
-            f"{path} holds no gradients: torch.load says {_first_line(error)!r}; write them with "
-            "gradwire.planner.record_gradients"
+            f"{path} holds no gradients that torch.load can read; write them with gradwire.record_gradients"
         ) from error
     gradients = [found] if isinstance(found, torch.Tensor) else found
     if not isinstance(gradients, (list, tuple)) or not gradients:
-        raise DataError(f"{path} must hold a list of gradients, but holds a {type(found).__name__}")
+        held = f"a {type(found).__name__}" if found else "none"
+        raise DataError(f"{path} must hold a list of gradients, but holds {held}")
     for gradient in gradients:
         if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
             kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__

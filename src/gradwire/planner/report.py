@@ -66,7 +66,9 @@ def scaling_lines(points: Sequence[ScalePoint]) -> list[str]:
     ]
     paying, last = hosts_that_pay(points), points[-1].hosts
     verdict = (
-        f"Every host up to {last} still adds {LEAST_GAIN:g} of a host's throughput or more."
+        f"No second host pays: it adds less than {LEAST_GAIN:g} of a host's throughput."
+        if paying == 1
+        else f"Every host up to {last} still adds {LEAST_GAIN:g} of a host's throughput or more."
         if paying == last
         else f"Up to {paying} hosts pay: beyond, a further host adds less than {LEAST_GAIN:g} of a host's "
         "throughput."

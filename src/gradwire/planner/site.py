@@ -58,6 +58,8 @@ class Site:
             raise SpecError(f"a plan is for a whole number of hosts from 2 up, but this is {self.hosts!r}")
         if self.hosts == 1:
             raise SpecError("1 host has nothing to exchange, so there is nothing to plan; ask for 2 or more")
+        if self.group_size is not None and self.hosts == 2:
+            raise SpecError("2 hosts make no groups, of which the smallest has 2 of 3 hosts; leave them out")
         if self.group_size is not None and (
             type(self.group_size) is not int or not 1 < self.group_size < self.hosts
         ):
@@ -67,6 +69,9 @@ class Site:
             )
         if (self.group_size is None) != (self.core_rate is None):
             raise SpecError("groups need both, how many hosts there are in each and the rate between them")
+        core = self.core_nbytes_per_s
+        if not (isinstance(core, (int, float)) and core > 0):
+            raise SpecError(f"core_rate must be a rate above 0, such as '10gbit', but is {core!r}")
 
     @property
     def is_shared(self) -> bool:
@@ -138,6 +143,8 @@ def _measured(line: Line | LineRate | str | os.PathLike[str], elsewhere: bool) -
         return line, "told"
     if isinstance(line, LineRate):
         return line.line, "measured"
+    if not isinstance(line, (str, os.PathLike)):
+        raise SpecError(f"line must be a Line, a LineRate or the file of one, but is {line!r}")
     rate = LineRate.load(Path(line), elsewhere=elsewhere)
     return rate.line, f"measured{' elsewhere' if elsewhere else ''}, {line}"
 

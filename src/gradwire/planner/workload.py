@@ -13,6 +13,10 @@ PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
 """A model of which only the size is known is taken for a row of parameters of 1 MiB, or 1024 larger ones."""
 
 
+MOST_COUNT = 10**15
+"""More parameters than any model has are a slip of the pen."""
+
+
 @dataclass(frozen=True)
 class Part:
     """One bucket: its floats, and when backward has it ready, in seconds from the start of backward."""
@@ -64,6 +68,8 @@ class Workload:
         """Return the workload of a model of which only the number of its parameters is known."""
         if type(count) is not int or count < 1:
             raise SpecError(f"a model has a whole number of parameters from 1 up, but this one has {count!r}")
+        if count > MOST_COUNT:
+            raise SpecError(f"a model has at most {MOST_COUNT} parameters, but this one has {count:.3g}")
         piece = max(PIECE_COUNT, -(-count // MOST_PIECES))
         pieces, rest = divmod(count, piece)
         counts = (piece,) * pieces + ((rest,) if rest else ())
