@@ -42,7 +42,15 @@ def test_a_message_takes_the_latency_and_what_the_burst_leaves() -> None:
 
 @pytest.mark.parametrize(
     ("latency", "rate", "burst"),
-    [(-1.0, 1e6, 0.0), (math.nan, 1e6, 0.0), (0.0, 0.0, 0.0), (0.0, math.nan, 0.0), (0.0, 1e6, -1.0)],
+    [
+        (-1.0, 1e6, 0.0),
+        (math.nan, 1e6, 0.0),
+        (0.0, 0.0, 0.0),
+        (0.0, math.nan, 0.0),
+        (0.0, 1e6, -1.0),
+        (0.0, 10**400, 0.0),
+        (True, 1e6, 0.0),
+    ],
 )
 def test_no_line_is_like_this(latency: float, rate: float, burst: float) -> None:
     with pytest.raises(SpecError, match="a line's"):
@@ -90,6 +98,12 @@ def test_a_file_of_another_machine_is_refused_unless_it_is_meant(tmp_path: Path)
         ),
         ('{"schema": "gradwire.line-rate/1"}', "is a damaged line rate"),
         ('{"schema": "gradwire.line-rate/1", "points": [{}], "line": {}}', "is a damaged line rate"),
+        ("[" * 100_000, "is no JSON"),
+        (
+            '{"schema": "gradwire.line-rate/1", "points": [{"nbytes": 0, "time_s": 1, "nbytes_per_s": 1, '
+            '"duplex_nbytes_per_s": 1}], "line": {}}',
+            "a damaged line rate: a measured point's nbytes must be a number above 0",
+        ),
     ],
 )
 def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str, reason: str) -> None:

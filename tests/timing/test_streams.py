@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing.streams import Port, Stream, Streams
+from gradwire.timing.streams import QUEUED_S, Port, Stream, Streams
 
 
 def play(pushes: list[tuple[float, Stream, str, float]]) -> dict[str, float]:
@@ -71,6 +71,16 @@ def test_a_burst_passes_at_once_and_is_earned_again_in_a_pause() -> None:
     passed = play([(0.0, stream, "a", 50.0), (1.0, stream, "b", 150.0), (2.25, stream, "c", 125.0)])
     assert passed == pytest.approx({"a": 0.0, "b": 2.0, "c": 3.25})  # c has earned 25 in a quarter
     assert port.busy_s == pytest.approx(3.25)
+
+
+def test_something_small_waits_for_what_is_queued_but_not_for_all_of_a_frame() -> None:
+    port, fast = Port(100.0), Port(1e12)
+    assert port.queue_s == 0.0
+    streams = Streams[str](lambda _when, _stream, _version: None)
+    streams.push(Stream([port]), "a", 50.0, 0.0)
+    streams.push(Stream([fast]), "b", 50.0, 0.0)
+    assert port.queue_s == QUEUED_S
+    assert fast.queue_s == pytest.approx(50.0 / 1e12)
 
 
 def test_an_endless_line_takes_no_time() -> None:

@@ -3,7 +3,7 @@
 A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums,
 in memory that no cache holds any more, on gradients that the caller brings (a hook can record some) and on
 the sums of several of them, which are what travels after the first hop. Frames are measured with an exchange
-of the identity, whose own costs are taken off.
+of the identity, whose own costs per byte are taken off.
 """
 
 from __future__ import annotations

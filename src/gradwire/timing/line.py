@@ -57,12 +57,12 @@ class Line:
             ("latency_s", self.latency_s, 0.0),
             ("burst_nbytes", self.burst_nbytes, 0.0),
         ):
-            if not (isinstance(value, (int, float)) and least <= value < math.inf):
+            if not (_is_number(value) and least <= value < math.inf):
                 raise SpecError(f"a line's {name} must be a number from 0 up, but is {value!r}")
         rate = self.nbytes_per_s
-        if not (isinstance(rate, (int, float)) and rate > 0):
+        if not (_is_number(rate) and rate > 0):
             raise SpecError(f"a line's nbytes_per_s must be a number above 0, but is {rate!r}")
-        if not (isinstance(self.duplex_share, (int, float)) and 0 < self.duplex_share <= 1):
+        if not (_is_number(self.duplex_share) and 0 < self.duplex_share <= 1):
             raise SpecError(
                 f"a line's duplex_share must be above 0 and at most 1, but is {self.duplex_share!r}"
             )
@@ -92,6 +92,11 @@ class Point:
     time_s: float
     nbytes_per_s: float
     duplex_nbytes_per_s: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (_is_number(value) and 0 < value < math.inf):
+                raise SpecError(f"a measured point's {name} must be a number above 0, but is {value!r}")
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ class LineRate:
                 f"the line rate {path} cannot be read: {error.strerror or error}; "
                 "'gradwire bench line-rate --json FILE' writes one"
             ) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SpecError(f"the line rate {path} is no JSON: {error}") from error
         rate = cls._from(values, path)
         if rate.machine_id != machine_id() and not elsewhere:
@@ -177,3 +182,10 @@ def fit(points: Sequence[Point]) -> Line:
     ]
     burst_nbytes = max(0.0, statistics.median(early)) if early else 0.0
     return Line(latency_s, rate, burst_nbytes, duplex_share)
+
+
+def _is_number(value: object) -> bool:
+    """Return whether ``value`` is a number that fits a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return isinstance(value, float) or abs(value) < 1 << 1023

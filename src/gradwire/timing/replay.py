@@ -54,7 +54,7 @@ class RankTimes:
 
 @dataclass
 class Replay:
-    """What a replay came to: every rank's times, and for how long the busiest line was busy."""
+    """What a replay came to: every rank's times, and what the busiest line's bytes take at its rate."""
 
     ranks: list[RankTimes]
     line_busy_s: float
@@ -344,7 +344,7 @@ class _Network:
 
     @property
     def busiest_s(self) -> float:
-        """Seconds for which the busiest line or core link had bytes to pass."""
+        """Seconds that the bytes of the busiest line or core link take at its rate."""
         return max(port.busy_s for port in (*self._out, *self._in, *self._up, *self._down))
 
 

@@ -40,13 +40,14 @@ class Port:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that what it carried takes at its rate."""
+        """Seconds that what it carried takes at its rate; a burst takes less."""
         return self.carried_nbytes / self.nbytes_per_s
 
     @property
     def queue_s(self) -> float:
-        """Seconds for which something small waits here now."""
-        return QUEUED_S if self.streams else 0.0
+        """Seconds for which something small waits here now: for what is queued, if that is not more."""
+        left_nbytes = sum(stream.remaining for stream in self.streams)
+        return min(QUEUED_S, left_nbytes / self.nbytes_per_s)
 
     def earn(self, now_s: float) -> None:
         """Take the credit of the pause that ends now."""
