@@ -96,6 +96,8 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("line-rate --sizes 4x", "a size is written like '16MB'"),
         ("line-rate --repeats 0", "must be above 0, but are 0, 16 and 0.1"),
         ("line-rate --time nan", "must be above 0"),
+        ("line-rate --repeats 1000000", "--repeats is at most 1000"),
+        ("line-rate --time 1e9", "but they are 5, 1e+09 and 16"),
         ("line-rate --link 3mbps", "a rate is written like"),
         ("line-rate --link 1bit", "--link must be 1kbit to 1000gbit"),
         ("line-rate --timeout 0", "--timeout must be 1 to 86400"),
@@ -103,6 +105,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("line-rate --json .", "--json . is a folder; name a file"),
         ("line-rate --plot=", "name a file"),
         ("allreduce --json a --plot a", "--json and --plot both name a"),
+        ("allreduce --json a --plot b/../a", "--json and --plot both name a"),
         ("allreduce --sizes 4,7", "a size must be a multiple of 4, a float32, but is 7 bytes"),
         ("allreduce --codecs zip", "no codec is named 'zip'"),
         ("allreduce --algorithms gossip", "no algorithm is called 'gossip'"),
@@ -135,6 +138,16 @@ def test_a_mistake_is_one_sentence_and_starts_nothing(
     assert printed.err.count("\n") == 1
     assert printed.out == ""
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_more_than_the_memory_holds_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwire.benchmark.ranks.run_local", never)
+    monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 1000}.get)
+    assert main(["bench", "allreduce", "--sizes", "50000,100000", "--workers", "2,3"]) == 2
+    reason = "3 ranks with 100kB each need 1.5MB of memory at least, but this machine has 1MB"
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", ["line-rate", "allreduce"])

@@ -127,6 +127,25 @@ def test_a_stranger_at_the_port_who_says_nothing_is_not_waited_for(monkeypatch: 
         assert time.monotonic() - started < 8
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("MASTER_ADDR", "no.such.host.invalid", "MASTER_ADDR must be .* 'no.such.host.invalid' is not known"),
+        ("MASTER_ADDR", "x" * 70 + ".org", "MASTER_ADDR must be rank 0's address or name"),
+        ("MASTER_PORT", "99999", "MASTER_PORT must be 1 to 65535, but is 99999"),
+        ("MASTER_PORT", "0", "MASTER_PORT must be 1 to 65535, but is 0"),
+    ],
+)
+def test_an_address_that_nobody_has_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, rank: int, variable: str, value: str, reason: str
+) -> None:
+    launch(monkeypatch, rank, 2)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(JobError, match=reason):
+        join_launched(1)
+
+
 def test_a_port_that_is_taken_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         launch(monkeypatch, 0, 2, stranger.getsockname()[1])

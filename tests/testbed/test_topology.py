@@ -70,6 +70,8 @@ def test_hosts_have_names_and_addresses_of_their_own() -> None:
         (lambda: Topology((None,), delay_s=float("nan")), "but is nan s"),
         (lambda: Topology.from_json("["), "not JSON"),
         (lambda: Topology.from_json("[]"), "this is a list"),
+        (lambda: Topology.from_json("[" * 100_000), "not JSON: maximum recursion"),
+        (lambda: Topology.from_dict({"rates": [0] * 100}), r"\[0, 0, 0, 0, 0, 0, \.\.\.\]$"),
         (lambda: Topology.from_json('{"rate": "1gbit"}'), "this one has 'rate'"),
         (lambda: Topology.from_json('{"rates": "1gbit"}'), "'rates' of a topology is a list like"),
         (lambda: Topology.from_json('{"rates": [1]}'), "'rates' of a topology is a list like"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,16 +22,19 @@ from gradwire.benchmark.result import Result, torch_times
 from gradwire.errors import JobError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.files import write_files
+from gradwire.launch.rendezvous import is_launched
 from gradwire.launch.seat import Seat, Task
 from gradwire.links import Link
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
 from gradwire.timing.line import Line, LineRate, fit
 from gradwire.timing.line_rate import QUICK, measure
-from gradwire.units import format_duration
+from gradwire.units import format_duration, format_size
 
 SCHEMA = "gradwire.bench-allreduce/1"
 """Changes whenever a field changes its name, unit or meaning."""
 LEAST_ITERATIONS = 3
+LEAST_COPIES = 5
+"""Of a bucket in a rank's memory: itself, and as float64 while it is compared with the exact sum."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,7 @@ def check(options: AllReduceOptions) -> None:
     for nbytes in options.sizes:
         if nbytes % FLOAT_NBYTES:
             raise JobError(f"a size must be a multiple of {FLOAT_NBYTES}, a float32, but is {nbytes} bytes")
+    _check_memory(max(options.worlds), max(options.sizes))
     for segment in options.segments:
         if segment % SEGMENT_UNIT_NBYTES:
             raise JobError(f"--segments must be multiples of {SEGMENT_UNIT_NBYTES} bytes, but {segment} came")
@@ -135,6 +140,16 @@ def check(options: AllReduceOptions) -> None:
     _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
     _native.threads()
     check_outputs(options.json_file, options.plot_file)
+
+
+def _check_memory(world: int, nbytes: int) -> None:
+    """Raise ``JobError`` for ranks that no memory holds: the kernel would end any program for them."""
+    needed, there = world * nbytes * LEAST_COPIES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if not is_launched() and needed > there:
+        raise JobError(
+            f"{world} ranks with {format_size(nbytes)} each need {format_size(needed)} of memory at least, "
+            f"but this machine has {format_size(there)}; choose smaller sizes, or fewer workers"
+        )
 
 
 def work(seat: Seat[Event], options: AllReduceOptions) -> None:

@@ -14,6 +14,7 @@ from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks
 from gradwire.benchmark.record import check_outputs, make_record, to_json
 from gradwire.benchmark.report import print_line_rate
 from gradwire.benchmark.table import size_text
+from gradwire.errors import JobError
 from gradwire.files import write_files
 from gradwire.launch.seat import Seat, Task
 from gradwire.timing.line import LineRate, Point
@@ -21,6 +22,9 @@ from gradwire.timing.line_rate import Effort, measure
 from gradwire.units import format_duration, format_rate
 
 Pair = tuple[int, int]
+MOST_REPEATS = 1000
+MOST_S = 3600.0
+MOST_WINDOW = 10_000
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ Event = Measured | PairDone
 def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
     """Measure, print and write; return the lines, {} on ranks that keep nothing. Raises ``GradwireError``."""
     check_network(options.workers, options.link, options.timeout_s)
+    _check_effort(options.effort)
     check_outputs(options.json_file, options.plot_file)
     task = Task(
         work=work,
@@ -90,6 +95,15 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
         files[options.plot_file] = draw_line_rate(first)
     write_files(files)
     return rates
+
+
+def _check_effort(effort: Effort) -> None:
+    """Raise ``JobError`` for what hardly ends; it is more often a slip than a wish."""
+    if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
+        raise JobError(
+            f"--repeats is at most {MOST_REPEATS}, --time {MOST_S:g} (seconds) and --window {MOST_WINDOW}, "
+            f"but they are {effort.repeats}, {effort.time_s:g} and {effort.window}"
+        )
 
 
 def work(seat: Seat[Event], options: LineRateOptions) -> None:

@@ -31,7 +31,7 @@ def topology() -> object:
         return None
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise JobError(f"{TOPOLOGY} must hold JSON, but {text[:40]!r} came; unset it: {error}") from error
 
 
@@ -49,5 +49,5 @@ def check_outputs(json_file: Path | None, plot_file: Path | None) -> None:
         check_writable("--plot", plot_file)
         if importlib.util.find_spec("matplotlib") is None:
             raise JobError("--plot needs matplotlib, not installed here; pip install 'gradwire[train]'")
-    if json_file is not None and plot_file is not None and json_file.absolute() == plot_file.absolute():
+    if json_file is not None and plot_file is not None and json_file.resolve() == plot_file.resolve():
         raise JobError(f"--json and --plot both name {json_file}; name two files")

@@ -64,7 +64,10 @@ def _clean(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     words = list(arguments)
     end = words.index("--") if "--" in words else len(words)
-    options, command = _parser().parse_args(words[:end]), words[end + 1 :]
+    parser, command = _parser(), words[end + 1 :]
+    options, unknown = parser.parse_known_args(words[:end])
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; the command comes after '--'")
     if not command:
         raise SpecError("name the command that every host is to run, after '--': -- python train.py")
     topology = _topology(options)
@@ -107,7 +110,7 @@ def _parser() -> Parser:
     group.add_argument("--delay", metavar="TIME", help="of every frame, one way: 1ms (0)")
     group.add_argument("--groups", type=int, metavar="N", help="switches with equally many hosts (1)")
     group.add_argument("--core", metavar="RATE", help="of each switch to the core, each way (unlimited)")
-    group.add_argument("--topology", type=Path, metavar="FILE", help="all of this as JSON")
+    group.add_argument("--topology", type=_file, metavar="FILE", help="all of this as JSON")
     group = parser.add_argument_group("run")
     group.add_argument("--timeout", type=_seconds, metavar="S", help="end the hosts after S seconds (never)")
     group.add_argument(
@@ -130,7 +133,7 @@ def _topology(options: argparse.Namespace) -> Topology:
         rates,
         equal_groups(len(rates), 1 if options.groups is None else options.groups),
         parse_rate(options.core),
-        parse_duration(options.delay or "0"),
+        parse_duration("0" if options.delay is None else options.delay),
     )
 
 
@@ -152,7 +155,10 @@ def _read(path: Path) -> Topology:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise SpecError(f"--topology {path} cannot be read: {reason}") from error
-    return Topology.from_json(text)
+    try:
+        return Topology.from_json(text)
+    except SpecError as error:
+        raise SpecError(f"--topology {path}: {error}") from error
 
 
 def _seconds(text: str) -> float:
@@ -160,6 +166,13 @@ def _seconds(text: str) -> float:
         return float(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"name a number of seconds, not {text!r}") from error
+
+
+def _file(text: str) -> Path:
+    """Refuse the empty name, which is an unset variable of a script."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a file")
+    return Path(text)
 
 
 def _folder(text: str) -> Path:

@@ -24,6 +24,7 @@ from gradwire.errors import JobError
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
 """What torch may take beyond its timeout before we stop to listen to it."""
+MOST_PORT = 65535
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
@@ -72,6 +73,7 @@ def join_launched(timeout_s: float) -> Store:
     """Return the store at MASTER_ADDR:MASTER_PORT. Raises ``JobError`` within about ``timeout_s``."""
     rank, world = launched_rank()
     host, port = os.environ["MASTER_ADDR"], _whole("MASTER_PORT")
+    _check_address(host, port)
     if rank > 0:
         _reach(host, port, timeout_s, rank)
     answer = _meet(rank, world, timeout_s)
@@ -102,6 +104,19 @@ def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -
                 f"all ranks need the same options, but {key} is {value} on rank {rank} and {first.get(key)} "
                 "on rank 0"
             )
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raise ``JobError`` for an address that nobody has: torch would log forty lines about it."""
+    if not 1 <= port <= MOST_PORT:
+        raise JobError(f"MASTER_PORT must be 1 to {MOST_PORT}, but is {port}")
+    try:
+        socket.getaddrinfo(host, port)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise JobError(
+            f"MASTER_ADDR must be rank 0's address or name, but {host!r} is not known here ({reason})"
+        ) from error
 
 
 def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:

@@ -92,7 +92,7 @@ class Supervisor:
         except OSError as error:
             sweep()
             self._hosts.clear()
-            self._channel.send({"told": "refused", "reason": str(error)})
+            self._channel.send({"told": "refused", "reason": error.strerror or str(error)})
         finally:
             for file in files:
                 os.close(file)

@@ -105,7 +105,10 @@ class Runner:
                 if self._watch.is_over:
                     self._tell({"do": "sweep"})
             case "refused":
-                raise TestbedError(f"the command cannot be started: {message['reason']}")
+                raise TestbedError(
+                    f"the command cannot be started: {message['reason']}; it must be a program for this "
+                    "machine, or begin with '#!' and one"
+                )
             case "swept":
                 self._swept = True
 

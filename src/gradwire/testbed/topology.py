@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -125,7 +126,7 @@ class Topology:
         """Return the topology that a JSON text describes. Raises ``SpecError``."""
         try:
             words = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SpecError(f"a topology is a JSON object, but this text is not JSON: {error}") from error
         if not isinstance(words, dict):
             raise SpecError(f"a topology is a JSON object, but this is a {type(words).__name__}")
@@ -186,12 +187,12 @@ def _listed(words: Mapping[str, Any], key: str, kind: type) -> Sequence[Any]:
     values = words.get(key, [])
     if not isinstance(values, list) or not all(type(value) is kind for value in values):
         example = '["1gbit", "1gbit"]' if kind is str else "[2, 2]"
-        raise SpecError(f"{key!r} of a topology is a list like {example}, but is {values!r}")
+        raise SpecError(f"{key!r} of a topology is a list like {example}, but is {reprlib.repr(values)}")
     return values
 
 
 def _text(words: Mapping[str, Any], key: str, default: str) -> str:
     value = words.get(key, default)
     if not isinstance(value, str):
-        raise SpecError(f"{key!r} of a topology is a text like {default!r}, but is {value!r}")
+        raise SpecError(f"{key!r} of a topology is a text like {default!r}, but is {reprlib.repr(value)}")
     return value
