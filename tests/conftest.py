@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,10 @@ from support.processes import collect, run_rank
 
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
 settings.load_profile("gradwire")
+
+# A script's background job ignores SIGINT, and the processes that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
