@@ -42,11 +42,27 @@ def check_writable(option: str, path: Path) -> None:
             raise JobError(f"{option} {path} is a folder; name a file")
         if place.resolve() == _DEVICES or (path.exists() and not path.is_file()):
             raise JobError(f"{option} {path} is no ordinary file, and results would replace it; name another")
+    except OSError as error:
+        raise _refused(option, path, place, "file", error) from error
+    _try_folder(option, path, place, "file")
+
+
+def check_folder_writable(option: str, folder: Path) -> None:
+    """Raise ``JobError``, which names the option, unless files can be made in ``folder``; leave no trace."""
+    _try_folder(option, folder, folder, "folder")
+
+
+def _try_folder(option: str, path: Path, place: Path, kind: str) -> None:
+    """Make something in the nearest folder above that exists, and take it away."""
+    try:
         while not (place.is_symlink() or place.exists()) and place != place.parent:
             place = place.parent
         with tempfile.TemporaryDirectory(prefix=".gradwire-", dir=place):
             pass
     except OSError as error:
-        raise JobError(
-            f"{option} {path} cannot be written: {place}: {error.strerror or error}; name another file"
-        ) from error
+        raise _refused(option, path, place, kind, error) from error
+
+
+def _refused(option: str, path: Path, place: Path, kind: str, error: OSError) -> JobError:
+    reason = error.strerror or error
+    return JobError(f"{option} {path} cannot be written: {place}: {reason}; name another {kind}")

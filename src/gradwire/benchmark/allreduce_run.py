@@ -16,12 +16,11 @@ from gradwire.benchmark.data import Data, DataSpec, load_gradient
 from gradwire.benchmark.display import progress
 from gradwire.benchmark.picture import draw_allreduce
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
-from gradwire.benchmark.record import check_outputs, make_record, to_json
+from gradwire.benchmark.record import check_outputs, make_record, write_outputs
 from gradwire.benchmark.report import print_allreduce
 from gradwire.benchmark.result import Result, torch_times
 from gradwire.errors import JobError
 from gradwire.exchange import Accounting, Exchange
-from gradwire.files import write_files
 from gradwire.launch.rendezvous import is_launched
 from gradwire.launch.seat import Seat, Task
 from gradwire.links import Link
@@ -102,12 +101,12 @@ def run_allreduce(options: AllReduceOptions) -> list[Result]:
         return []
     options, results = _measure(options)
     print_allreduce(results, options.line, str(options.data), options.link)
-    files: dict[Path, bytes] = {}
-    if options.json_file is not None:
-        files[options.json_file] = to_json(_describe(options, results))
-    if options.plot_file is not None:
-        files[options.plot_file] = draw_allreduce(results)
-    write_files(files)
+    write_outputs(
+        options.json_file,
+        lambda: _describe(options, results),
+        options.plot_file,
+        lambda: draw_allreduce(results),
+    )
     return results
 
 

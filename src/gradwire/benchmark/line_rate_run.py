@@ -11,11 +11,10 @@ from pathlib import Path
 from gradwire.benchmark.display import progress
 from gradwire.benchmark.picture import draw_line_rate
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
-from gradwire.benchmark.record import check_outputs, make_record, to_json
+from gradwire.benchmark.record import check_outputs, make_record, write_outputs
 from gradwire.benchmark.report import print_line_rate
 from gradwire.benchmark.table import size_text
 from gradwire.errors import JobError
-from gradwire.files import write_files
 from gradwire.launch.seat import Seat, Task
 from gradwire.timing.line import LineRate, Point
 from gradwire.timing.line_rate import Effort, measure
@@ -88,12 +87,12 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
     rates = _measure(task)
     first = rates[0, 1]
     print_line_rate(rates, options.link)
-    files: dict[Path, bytes] = {}
-    if options.json_file is not None:
-        files[options.json_file] = to_json(_describe(options, rates))
-    if options.plot_file is not None:
-        files[options.plot_file] = draw_line_rate(first)
-    write_files(files)
+    write_outputs(
+        options.json_file,
+        lambda: _describe(options, rates),
+        options.plot_file,
+        lambda: draw_line_rate(first),
+    )
     return rates
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from gradwire.errors import JobError
-from gradwire.files import check_writable
+from gradwire.files import check_writable, write_files
 from gradwire.machine import describe_machine, describe_versions
 from gradwire.testbed.variables import TOPOLOGY
 
@@ -51,3 +52,18 @@ def check_outputs(json_file: Path | None, plot_file: Path | None) -> None:
             raise JobError("--plot needs matplotlib, not installed here; pip install 'gradwire[train]'")
     if json_file is not None and plot_file is not None and json_file.resolve() == plot_file.resolve():
         raise JobError(f"--json and --plot both name {json_file}; name two files")
+
+
+def write_outputs(
+    json_file: Path | None,
+    describe: Callable[[], dict[str, object]],
+    plot_file: Path | None,
+    draw: Callable[[], bytes],
+) -> None:
+    """Write what was asked for, all or none; only that is made. Raises ``JobError``."""
+    files: dict[Path, bytes] = {}
+    if json_file is not None:
+        files[json_file] = to_json(describe())
+    if plot_file is not None:
+        files[plot_file] = draw()
+    write_files(files)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from gradwire import _native, collectives
 from gradwire.codecs import parse
 from gradwire.errors import JobError
+from gradwire.files import check_folder_writable
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
@@ -128,16 +128,7 @@ def check_data(options: JobOptions, dataset: Dataset) -> None:
 
 def check_writable(out: Path) -> None:
     """Raise ``JobError`` unless the folder ``out`` and ``FILES`` in it can be written; leave no trace."""
-    place = out
-    try:
-        while not (place.is_symlink() or place.exists()) and place != place.parent:
-            place = place.parent
-        with tempfile.TemporaryDirectory(prefix=".gradwire-", dir=place):
-            pass
-    except OSError as error:
-        raise JobError(
-            f"--out {out} cannot be written: {place}: {error.strerror or error}; name another folder"
-        ) from error
+    check_folder_writable("--out", out)
     for name in FILES:
         if (out / name).is_dir():
             raise JobError(f"--out {out} cannot be written: {name} in it is a folder; name another folder")
