@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradwire.timing.costs import CodecCost, Environment
+from gradwire.timing.costs import Environment
 
 
 def among(environment: Environment, world: int) -> Environment:
@@ -18,24 +18,16 @@ def among(environment: Environment, world: int) -> Environment:
         host = replace(host, ranks_per_machine=world)
     lines = (
         tuple(environment.line_of(rank % len(environment.lines)) for rank in range(world))
-        if (environment.lines)
+        if environment.lines
         else ()
     )
-    codecs = {spec: _filled(cost, world) for spec, cost in environment.codecs.items()}
-    return replace(
-        environment, codecs=codecs, host=host, lines=lines, groups=_groups(environment.groups, world)
-    )
+    return replace(environment, host=host, lines=lines, groups=_groups(environment.groups, world))
 
 
 def cores(world: int, environment: Environment) -> int:
     """Return how many cores the machines of ``world`` ranks have together."""
     per_machine = max(1, environment.host.ranks_per_machine)
     return -(-world // per_machine) * environment.host.cores
-
-
-def _filled(cost: CodecCost, world: int) -> CodecCost:
-    """Return the same costs with a point for each number of terms: a replay asks for them very often."""
-    return replace(cost, points=tuple(replace(cost.at(terms), terms=terms) for terms in range(1, world + 1)))
 
 
 def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:

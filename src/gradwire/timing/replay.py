@@ -23,6 +23,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from gradwire import collectives
 from gradwire.collectives.itinerary import AHEAD, Action, Do, Segment, itinerary
@@ -154,6 +155,7 @@ class _Machinery:
         world = len(itineraries)
         host = environment.host
         self._cost, self._host, self._header_nbytes = cost, host, environment.header_nbytes
+        self._cost_at = cache(cost.at)  # every frame asks
         self._first_terms = first_terms
         per_machine = max(1, host.ranks_per_machine)
         machines = [Cores(min(host.cores, 2 * per_machine)) for _ in range(-(-world // per_machine))]
@@ -232,7 +234,7 @@ class _Machinery:
 
     def _encode(self, rank: _Rank, action: Action, now: float) -> float:
         count = _count(action)
-        cost = self._cost.at(self._terms(rank, action))
+        cost = self._cost_at(self._terms(rank, action))
         encode_s = self._cost.call_s + count * cost.encode_s
         adopts = action.do is Do.PUBLISH and not self._cost.exact
         decode_s = self._cost.call_s + count * cost.decode_s if adopts else 0.0
@@ -242,7 +244,7 @@ class _Machinery:
 
     def _send(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
         frame.terms = self._terms(rank, action)
-        frame.nbytes = self._header_nbytes + _count(action) * self._cost.at(frame.terms).nbytes
+        frame.nbytes = self._header_nbytes + _count(action) * self._cost_at(frame.terms).nbytes
         rank.times.frames += 1
         rank.times.raw_nbytes += 4 * _count(action)
         rank.times.wire_nbytes += frame.nbytes
@@ -258,7 +260,7 @@ class _Machinery:
     def _receive(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
         self._post(rank, now)
         adds = action.do is Do.ADD
-        cost = self._cost.at(frame.terms)
+        cost = self._cost_at(frame.terms)
         rank.terms[action.segment] = frame.terms + (self._terms(rank, action) if adds else 0)
         decode_s = self._cost.call_s + _count(action) * (cost.decode_add_s if adds else cost.decode_s)
         handle_s = self._host.receive_s + frame.nbytes * self._host.receive_s_per_nbyte
