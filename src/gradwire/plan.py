@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -137,3 +138,27 @@ def frame_nbytes(codec: Codec, segment_nbytes: int) -> int:
 
 def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def bucket_members(counts: Sequence[int], bucket_nbytes: int | None) -> list[range]:
+    """Return which parameters share a bucket, by their numbers, in the order of the buckets' exchange.
+
+    Backward finishes the parameters in about the reverse of their order, so the last ones come first. A
+    bucket is closed before it would outgrow its bytes.
+
+    Parameters
+    ----------
+    counts
+        The floats of every parameter.
+    bucket_nbytes
+        The most bytes in a bucket; a parameter that is larger has a bucket of its own. None: all in one.
+    """
+    members: list[range] = []
+    stop, size = len(counts), 0
+    for first in reversed(range(len(counts))):
+        full = bucket_nbytes is not None and FLOAT_NBYTES * (size + counts[first]) > bucket_nbytes
+        if full and first + 1 < stop:
+            members.append(range(first + 1, stop))
+            stop, size = first + 1, 0
+        size += counts[first]
+    return [*members, range(stop)] if stop else members

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from gradwire.errors import SpecError
-from gradwire.plan import FLOAT_NBYTES
+from gradwire.plan import FLOAT_NBYTES, bucket_members
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
 """A model of which only the size is known is taken for a row of parameters of 1 MiB, or 1024 larger ones."""
@@ -91,18 +91,11 @@ class Workload:
         return self.forward_s + self.backward_s + self.update_s
 
     def parts(self, bucket_nbytes: int | None) -> list[Part]:
-        """Return the buckets in the order of their exchange, cut where training cuts them.
-
-        Going from the last parameter to the first, a bucket is closed before it would outgrow
-        ``bucket_nbytes``; a parameter that is larger has one of its own. None: all in one.
-        """
-        sizes: list[int] = []
-        limit = math.inf if bucket_nbytes is None else bucket_nbytes
-        for count in reversed(self.counts):
-            if sizes and FLOAT_NBYTES * (sizes[-1] + count) <= limit:
-                sizes[-1] += count
-            else:
-                sizes.append(count)
+        """Return the buckets in the order of their exchange, as training cuts them."""
+        sizes = [
+            sum(self.counts[members.start : members.stop])
+            for members in bucket_members(self.counts, bucket_nbytes)
+        ]
         done = accumulate(sizes)
         return [
             Part(size, self.backward_s * so_far / self.count)

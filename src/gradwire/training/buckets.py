@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import torch
 
-from gradwire.plan import FLOAT_NBYTES
+from gradwire.plan import bucket_members
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,7 @@ def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
         The most bytes in a bucket; a parameter that is larger has a bucket of its own. None: all in one.
     """
     starts = [0, *accumulate(counts)]
-    buckets: list[Bucket] = []
-    stop = len(counts)
-    for first in reversed(range(len(counts))):
-        whole = first == 0
-        if not whole and bucket_nbytes is not None:
-            whole = FLOAT_NBYTES * (starts[stop] - starts[first - 1]) > bucket_nbytes
-        if whole:
-            buckets.append(Bucket(starts[first], starts[stop], range(first, stop)))
-            stop = first
-    return buckets
+    return [
+        Bucket(starts[members.start], starts[members.stop], members)
+        for members in bucket_members(counts, bucket_nbytes)
+    ]
