@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo test lint types layers check sanitize bench clean
+.PHONY: help setup demo test coverage faults lint types layers check sanitize bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -17,13 +17,22 @@ setup: .venv/ready ## make .venv with gradwire in it (needs python3, gcc and mak
 demo: .venv/ready ## the main job: compare the methods on real digits over four workers at 100 Mbit/s
 	$(BIN)/gradwire train --compare --data digits --workers 4 --link 100mbit --out runs/demo
 
-test: .venv/ready ## the test suite
-	$(BIN)/python -m pytest
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test: .venv/ready ## the test suite, on two workers
+	$(TESTS)
+
+coverage: .venv/ready ## the test suite, and what of each room it runs (build/coverage.json)
+	$(TESTS) --cov --cov-report=json:build/coverage.json
+	$(BIN)/python scripts/check_coverage.py build/coverage.json
+
+faults: .venv/ready ## the fault matrix with 20 runs of each cell, and the elastic restart
+	GRADWIRE_FAULT_REPEATS=20 $(BIN)/python -m pytest tests/faults
 
 lint: .venv/ready ## format, lint and spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs src tests bench native scripts
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples src tests bench native scripts
 
 types: .venv/ready ## strict types
 	$(BIN)/mypy

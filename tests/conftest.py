@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from gradwire.links import Link, loopback
-from support.processes import collect, run_rank
+from support.processes import Pool, prepare
 
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
 settings.load_profile("gradwire")
@@ -68,32 +67,57 @@ def _run_ranks(
     return results
 
 
-@pytest.fixture
-def run_processes(tmp_path: Path) -> Callable[..., list[Any]]:
-    """Return ``run_processes(world, fn, *args, timeout_s=60, absent=())``.
+ONE_WORKER_FOLDERS = {"faults", "testbed"}
+"""Their tests load the machine, or compare its namespaces before and after."""
+ONE_WORKER = {"test_mpi_link", "test_gloo_tls", "test_smart_nic_prototype"}
+"""Modules that do their work once, for all of their tests."""
 
-    It calls ``fn(*args)`` in ``world`` new processes with ``torch.distributed`` initialised over Gloo and
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in a hook of its own
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tell pytest-xdist which tests one worker does, one after the other (``--dist loadgroup``)."""
+    for item in items:
+        if item.path.parent.name in ONE_WORKER_FOLDERS:
+            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
+        elif "run_processes" in getattr(item, "fixturenames", ()):  # they share ranks
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+        elif item.path.stem in ONE_WORKER:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    wanted = any("run_processes" in getattr(item, "fixturenames", ()) for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        prepare()
+
+
+@pytest.fixture(scope="session")
+def process_pool() -> Iterator[Pool]:
+    pool = Pool()
+    yield pool
+    pool.end()
+
+
+@pytest.fixture
+def run_processes(process_pool: Pool, tmp_path: Path) -> Callable[..., list[Any]]:
+    """Return ``run_processes(world, fn, *args, timeout_s=60, absent=(), alone=False)``.
+
+    It calls ``fn(*args)`` in ``world`` processes with ``torch.distributed`` newly initialised over Gloo and
     returns the results in the order of the ranks. A process that raises fails the test with its traceback,
-    one that gives no answer in time fails it too; the ranks in ``absent`` are not waited for.
+    one that gives no answer in time fails it too; the ranks in ``absent`` are not waited for. Other tests
+    use the same processes, unless ranks are absent or ``alone`` says that ``fn`` spoils them.
     """
 
     def run(
-        world: int, fn: Callable[..., Any], *args: object, timeout_s: float = 60.0, absent: Sequence[int] = ()
+        world: int,
+        fn: Callable[..., Any],
+        *args: object,
+        timeout_s: float = 60.0,
+        absent: Sequence[int] = (),
+        alone: bool = False,
     ) -> list[Any]:
-        context = multiprocessing.get_context("forkserver")  # torch is imported once, not in every process
-        context.set_forkserver_preload(["torch", "torch.distributed", "gradwire"])
         folder = tmp_path / f"processes-{time.monotonic_ns()}"
         folder.mkdir()
-        processes = [
-            context.Process(target=run_rank, args=(rank, world, folder, fn, args)) for rank in range(world)
-        ]
-        for process in processes:
-            process.start()
-        try:
-            return collect(processes, folder, timeout_s, absent)
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+        return process_pool.run(world, fn, args, folder, timeout_s, absent, alone)
 
     return run

@@ -167,17 +167,17 @@ def test_ranks_that_disagree_all_learn_it_and_can_start_afresh(run_processes: Ru
 
 
 def alone() -> tuple[str, float]:
-    if dist.get_rank() == 1:
-        gradwire.all_reduce(torch.ones(10), timeout_s=1.0)
-        time.sleep(3.0)
-        return "", 0.0
     gradwire.all_reduce(torch.ones(10), timeout_s=1.0)
+    if dist.get_rank() == 1:
+        dist.barrier()
+        return "", 0.0
     started = time.monotonic()
     with pytest.raises(ExchangeError) as caught:
         gradwire.all_reduce(torch.ones(10), timeout_s=1.0)
     seconds = time.monotonic() - started
     with pytest.raises(ExchangeError, match=r"connecting with the 2 ranks .* do all ranks of the group call"):
         gradwire.all_reduce(torch.ones(10), timeout_s=0.5)
+    dist.barrier()
     return str(caught.value), seconds
 
 
@@ -185,7 +185,7 @@ def alone() -> tuple[str, float]:
 def test_a_rank_that_does_not_call_is_a_timeout(run_processes: RunProcesses) -> None:
     message, seconds = run_processes(2, alone)[0]
     assert "rank 0 receiving from rank 1: nothing happened within 1 s" in message
-    assert seconds < 2.5
+    assert seconds < 10
 
 
 def forget_a_group() -> int:

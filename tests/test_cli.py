@@ -61,7 +61,7 @@ def test_every_codec_has_a_line_that_fits(capsys: pytest.CaptureFixture[str]) ->
         ("train --codec quantize:9", "4 or 8 bits"),
         ("train --codec errbound:0.001", "power of two"),
         ("train --link 100mbps", "a rate is written like '100mbit'"),
-        ("train --algorithm gossip", "no algorithm is called 'gossip'; choose one of butterfly"),
+        ("train --algorithm gossip", "no algorithm is called 'gossip'; choose one of backend"),
         ("train --algorithm hierarchical:4,ring", "one algorithm more than group sizes"),
         ("train --model gpt", "--model is one of mlp, hdc, cnn"),
         ("train --data imagenet", "--data is one of digits, mnist, fashion"),

@@ -23,6 +23,7 @@ PLANS = st.builds(
     segment_nbytes=st.integers(1, 64).map(lambda units: units * SEGMENT_UNIT_NBYTES),
     pipeline=st.integers(1, 8),
     bucket_nbytes=st.none() | st.integers(1, 1 << 40).map(lambda floats: 4 * floats),
+    residual=st.sampled_from([None, False, True]),
 )
 
 
@@ -40,6 +41,7 @@ def test_json_is_readable() -> None:
         "segment_nbytes": 262144,
         "pipeline": 2,
         "bucket_nbytes": None,
+        "residual": None,
     }
     assert json.loads(replace(plan, bucket_nbytes=25_000_000).to_json())["bucket_nbytes"] == 25_000_000
 
@@ -47,6 +49,21 @@ def test_json_is_readable() -> None:
 def test_json_of_before_there_were_buckets_is_read() -> None:
     old = '{"codec": "errbound:2^-10", "algorithm": "star", "segment_nbytes": 262144, "pipeline": 2}'
     assert Plan.from_json(old) == Plan(parse("errbound:2^-10"), "star", 1 << 18, pipeline=2)
+
+
+def test_json_of_before_there_were_residuals_leaves_them_to_the_codec() -> None:
+    old = '{"codec": "topk:0.01", "algorithm": "ring", "segment_nbytes": 16384, "pipeline": 1, '
+    plan = Plan.from_json(old + '"bucket_nbytes": null}')
+    assert plan == Plan(parse("topk:0.01"), "ring", 16384)
+    assert plan.keeps_residual
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_codec_says_whether_residuals_are_kept_unless_the_plan_does(spec: str) -> None:
+    wanted = spec.startswith(("topk", "quantize:4"))
+    assert Plan(parse(spec)).keeps_residual is wanted
+    for residual in (False, True):
+        assert Plan(parse(spec), residual=residual).keeps_residual is residual
 
 
 def test_what_json_leaves_out_keeps_its_default() -> None:
@@ -74,6 +91,8 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ({"bucket_nbytes": 0}, r"bucket_nbytes must be a whole number from 4 up, but is 0"),
         ({"bucket_nbytes": 6}, r"bucket_nbytes must be a multiple of 4, but is 6"),
         ({"bucket_nbytes": "25MB"}, r"bucket_nbytes must be a whole number from 4 up, but is '25MB'"),
+        ({"residual": 1}, r"residual must be True, False or None, but is 1$"),
+        ({"residual": "no"}, r"residual must be True, False or None, but is 'no'$"),
         ({"bucket_nbytes": 4.0}, r"bucket_nbytes must be a whole number from 4 up, but is 4\.0"),
         (
             {"segment_nbytes": 1 << 30},
@@ -94,7 +113,8 @@ def test_a_value_that_no_exchange_can_use_is_refused(changes: dict[str, object],
         ("[" * 100_000, r"a plan must be a JSON object, but this is no JSON"),
         (
             '{"codex": "fp16"}',
-            r"a plan has no codex; it has codec, algorithm, segment_nbytes, pipeline, bucket_nbytes$",
+            r"a plan has no codex; it has codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, "
+            r"residual$",
         ),
         ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
         ('{"codec": 17}', r"codec must be a spec such as 'errbound:2\^-10', but is 17"),

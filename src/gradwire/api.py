@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from gradwire.codecs import Codec, parse
 from gradwire.codecs.spec import is_real
-from gradwire.errors import ExchangeError, LinkError, SpecError, TensorError
+from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError, TensorError
 from gradwire.exchange import Exchange
-from gradwire.links.process_group import ProcessGroupLink
+from gradwire.links.process_group import ProcessGroupLink, store_of
 from gradwire.plan import Plan
 
 DEFAULT_CODEC = "errbound:2^-10"
@@ -31,10 +31,7 @@ class _Member:
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
-        try:
-            link = ProcessGroupLink(group, timeout_s=timeout_s)
-        except LinkError as error:
-            raise ExchangeError(f"{error}; do all ranks of the group call all_reduce?") from error
+        link = connect(group, timeout_s, ExchangeError, "; do all ranks of the group call all_reduce?")
         self.link = link
         self.exchange = lru_cache(_KEPT_EXCHANGES)(lambda plan: Exchange(link, plan))
 
@@ -102,9 +99,8 @@ def all_reduce(
     """
     _check(tensor)
     chosen = _choose(plan, codec, algorithm, segment_nbytes)
-    if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
-        raise SpecError(f"timeout_s must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {timeout_s!r}")
-    group = _check_group(group)
+    check_timeout(timeout_s)
+    group = member_group(group, "call all_reduce")
     with _alone_in(group):
         member = _members.get(group)
         if member is None:
@@ -143,6 +139,12 @@ def _choose(
     return Plan.load(plan)
 
 
+def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
+    """Raise ``SpecError`` unless a wait may last so many seconds; ``name`` is the argument's."""
+    if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
+        raise SpecError(f"{name} must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {timeout_s!r}")
+
+
 @contextmanager
 def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
     """Refuse a second thread: which of its calls would meet which call of a peer's threads is not defined."""
@@ -177,15 +179,44 @@ def _check(tensor: torch.Tensor) -> None:
         raise TensorError("all_reduce wants a contiguous tensor, but this one has gaps; use .contiguous()")
 
 
-def _check_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str = "") -> None:
+    """Raise ``kind`` unless ``torch.distributed`` is initialised; ``otherwise`` is another thing to do."""
     if not dist.is_available() or not dist.is_initialized():
-        raise ExchangeError(
+        raise kind(
             "torch.distributed is not initialised; call torch.distributed.init_process_group first"
+            f"{otherwise}"
         )
+
+
+def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "") -> dist.ProcessGroup:
+    """Return ``group``, or the world; this process is to be in it, ``doing`` something with its ranks.
+
+    Raises ``ExchangeError``, also where ``torch.distributed`` is not initialised.
+    """
+    check_initialised(otherwise=otherwise)
     world = dist.group.WORLD
     chosen = world if group is None else group
     if not isinstance(chosen, dist.ProcessGroup) or dist.get_rank(chosen) < 0:
-        raise ExchangeError(
-            f"rank {dist.get_rank()} is not in the group; call all_reduce on the group's ranks only"
-        )
+        raise ExchangeError(f"rank {dist.get_rank()} is not in the group; {doing} on the group's ranks only")
     return chosen
+
+
+def connect(
+    group: dist.ProcessGroup,
+    timeout_s: float,
+    kind: type[GradwireError],
+    ending: str,
+    ranks: Sequence[int] | None = None,
+) -> ProcessGroupLink:
+    """Return a new link with the members of ``group``, in the order of ``ranks``.
+
+    Raises ``kind``: where they do not come the text ends with ``ending``.
+    """
+    try:
+        store_of(group)
+    except LinkError as error:
+        raise kind(str(error)) from error
+    try:
+        return ProcessGroupLink(group, ranks, timeout_s)
+    except LinkError as error:
+        raise kind(f"{error}{ending}") from error

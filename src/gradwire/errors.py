@@ -29,8 +29,20 @@ class LinkTimeoutError(LinkError, TimeoutError):
     """A peer did not send or take a frame within the link's timeout."""
 
 
+class StateError(GradwireError, ValueError):
+    """A saved state that belongs to another rank, world or model, or replicas whose states differ."""
+
+
 class ExchangeError(GradwireError):
     """An exchange failed; the message names rank, peer and step, ``__cause__`` holds the reason."""
+
+
+class AttachError(GradwireError):
+    """A model cannot take gradwire's hook: it is no DDP, has another hook, or its ranks disagree."""
+
+
+class MissingPackageError(GradwireError, ImportError):
+    """An optional package is not installed, or does not load; the message names gradwire's extra with it."""
 
 
 class DataError(GradwireError):

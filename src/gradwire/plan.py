@@ -38,6 +38,9 @@ class Plan:
         The most bytes of float32 that training exchanges as one bucket, a multiple of 4; a parameter that is
         larger has a bucket of its own. With None the whole gradient is one bucket. Smaller buckets let the
         exchange begin during backward, but each costs the latency of a whole exchange.
+    residual
+        Whether training keeps what this rank's encodings lose and adds it to the next step's gradient, for
+        one gradient's memory; None leaves it to the codec.
 
     Raises
     ------
@@ -50,6 +53,7 @@ class Plan:
     segment_nbytes: int = 1 << 22
     pipeline: int = 1
     bucket_nbytes: int | None = None
+    residual: bool | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
@@ -61,12 +65,19 @@ class Plan:
         self._check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES)
         if self.bucket_nbytes is not None:
             self._check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES)
+        if self.residual is not None and not isinstance(self.residual, bool):
+            raise SpecError(f"residual must be True, False or None, but is {self.residual!r}")
         longest_nbytes = frame_nbytes(self.codec, self.segment_nbytes)
         if longest_nbytes > MAX_FRAME_NBYTES:
             raise SpecError(
                 f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes with "
                 f"{self.codec}, but {MAX_FRAME_NBYTES} is the most; choose a smaller segment_nbytes"
             )
+
+    @property
+    def keeps_residual(self) -> bool:
+        """Whether training keeps residuals: what ``residual`` says, or else what the codec wants."""
+        return self.codec.WANTS_RESIDUAL if self.residual is None else self.residual
 
     def to_json(self) -> str:
         """Return the plan as a JSON object, the codec as its spec."""
@@ -77,6 +88,7 @@ class Plan:
                 "segment_nbytes": self.segment_nbytes,
                 "pipeline": self.pipeline,
                 "bucket_nbytes": self.bucket_nbytes,
+                "residual": self.residual,
             }
         )
 

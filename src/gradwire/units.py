@@ -113,3 +113,10 @@ def _number(digits: str) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number < math.inf else None
+
+
+def is_number(value: object) -> bool:
+    """Return whether ``value`` is a number that fits a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return isinstance(value, float) or abs(value) < 1 << 1023

@@ -17,6 +17,7 @@ from gradwire.wire import HEADER_NBYTES
 RunRanks = Callable[..., list[Any]]
 EACH_ALGORITHM = pytest.mark.parametrize("algorithm", sorted(collectives.TABLE))
 WORLD, TIMEOUT_S = 4, 1.0
+LONG_S = 10.0  # what is noticed at once is noticed in much less on any machine
 ELEMENTS = WORLD * 3 * (SEGMENT_UNIT_NBYTES // 4)
 FRAMES_OF_RANK_1 = {
     "ring": [f"step {i // 3} of the ring schedule, segment {i % 3} of chunk {1 - i // 3}" for i in range(6)],
@@ -33,7 +34,7 @@ RECEIVER_FROM_RANK_1 = {"ring": 2, "star": 0, "tree": 0, "butterfly": 3, "hierar
 
 
 def exchanged(
-    run_ranks: RunRanks, fault: Fault, algorithm: str = "ring"
+    run_ranks: RunRanks, fault: Fault, algorithm: str = "ring", timeout_s: float = TIMEOUT_S
 ) -> tuple[list[Any], list[torch.Tensor]]:
     """All-reduce under a fault; return every rank's outcome and what its tensor holds then."""
     tensors = [torch.full((ELEMENTS,), float(1 << rank)) for rank in range(WORLD)]
@@ -42,7 +43,7 @@ def exchanged(
         plan = Plan(algorithm=algorithm, segment_nbytes=SEGMENT_UNIT_NBYTES)
         Exchange(link, plan).all_reduce(tensors[link.rank], average=False)
 
-    links = [FaultyLink(link, [fault]) for link in loopback(WORLD, TIMEOUT_S)]
+    links = [FaultyLink(link, [fault]) for link in loopback(WORLD, timeout_s)]
     return run_ranks(WORLD, rank, links=links, errors="return"), tensors
 
 
@@ -65,8 +66,8 @@ def test_a_spoilt_frame_is_an_error_on_every_rank_that_names_rank_peer_and_step(
     receiver = RECEIVER_FROM_RANK_1[algorithm]
     noticed_at = FRAMES_OF_RANK_1[algorithm][3 if kind == "duplicate" else 2]
     started = time.monotonic()
-    errors, _ = exchanged(run_ranks, Fault(kind, rank=1, step=2, bit=bit), algorithm)
-    assert time.monotonic() - started < TIMEOUT_S
+    errors, _ = exchanged(run_ranks, Fault(kind, rank=1, step=2, bit=bit), algorithm, LONG_S)
+    assert time.monotonic() - started < LONG_S
     assert all(isinstance(error, ExchangeError) for error in errors)
     assert f"{noticed_at}: rank {receiver} receiving from rank 1: {reason}" in str(errors[receiver])
     assert isinstance(errors[receiver].__cause__, FrameError)
@@ -93,8 +94,8 @@ def test_a_link_that_breaks_in_the_reduce_half_is_an_error_on_every_rank_at_once
     run_ranks: RunRanks, step: int, algorithm: str
 ) -> None:
     started = time.monotonic()
-    errors, _ = exchanged(run_ranks, Fault("fail", rank=1, step=step), algorithm)
-    assert time.monotonic() - started < TIMEOUT_S
+    errors, _ = exchanged(run_ranks, Fault("fail", rank=1, step=step), algorithm, LONG_S)
+    assert time.monotonic() - started < LONG_S
     assert all(isinstance(error, ExchangeError) for error in errors)
     assert all(isinstance(error.__cause__, LinkError) for error in errors)
     assert "the link broke, as its faults ask" in str(errors[1])
@@ -112,7 +113,7 @@ def test_a_silent_peer_is_a_timeout_on_every_rank(run_ranks: RunRanks, algorithm
 
     started = time.monotonic()
     errors = run_ranks(WORLD, rank, links=loopback(WORLD, TIMEOUT_S), errors="return")
-    assert time.monotonic() - started < 3 * TIMEOUT_S
+    assert time.monotonic() - started < 10 * TIMEOUT_S
     silent = [error for error in errors if error is not None]
     assert len(silent) == WORLD - 1
     assert all(isinstance(error, ExchangeError) for error in silent)
@@ -136,14 +137,14 @@ def test_an_interrupt_closes_the_link_and_goes_on_as_itself(run_ranks: RunRanks)
         def isend(self, to: int, frame: torch.Tensor) -> Any:  # noqa: ARG002 - the contract's parameters
             raise KeyboardInterrupt
 
-    ends = loopback(2, TIMEOUT_S)
+    ends = loopback(2, LONG_S)
 
     def rank(link: Link) -> None:
         Exchange(link, Plan()).all_reduce(torch.ones(100))
 
     started = time.monotonic()
     errors = run_ranks(2, rank, links=[Interrupting(ends[0], []), ends[1]], errors="return")
-    assert time.monotonic() - started < TIMEOUT_S
+    assert time.monotonic() - started < LONG_S
     assert isinstance(errors[0], KeyboardInterrupt)
     assert isinstance(errors[1], ExchangeError)
     assert "rank 0 has closed its link" in str(errors[1])

@@ -22,6 +22,18 @@ def test_a_list_may_hold_codecs_with_commas() -> None:
     )
 
 
+def test_a_server_may_have_a_staleness() -> None:
+    assert parse_runs("server@2:quantize:8,block=256,server@0,server,sync") == (
+        Run("server", "quantize:8,block=256", 2),
+        Run("server", staleness=0),
+        PS_SYNC,
+        D_SYNC,
+    )
+    assert str(make_run("server", "quantize:8", 2)) == "server@2:quantize:8"
+    assert make_run("server", "quantize:8", 2).label == "SSP 2 + quantize:8"
+    assert make_run("server", staleness=0).label == "SSP 0"
+
+
 def test_specs_become_canonical() -> None:
     assert make_run("sync", "quantize:8,block=1024") == make_run("sync", "quantize:8")
 
@@ -34,6 +46,12 @@ def test_specs_become_canonical() -> None:
         ("sync:zip", "no codec is named 'zip'"),
         ("sync,pipe,sync:identity", "sync:identity comes twice"),
         ("sync:quantize:9", "quantize"),
+        ("server@:identity", "a staleness is written like server@2, but 'server@' came"),
+        ("server@-1", "a staleness is written like server@2"),
+        ("server@" + "9" * 5000, "a staleness is written like server@2"),
+        ("server@1001", "a staleness must be 0 to 1000, but is 1001"),
+        ("pipe@2", "only the method server has a staleness, but the method is pipe"),
+        ("server@2,sync,server@2", "server@2:identity comes twice"),
     ],
 )
 def test_mistakes_are_named(text: str, reason: str) -> None:

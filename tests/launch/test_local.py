@@ -1,6 +1,5 @@
 """Tasks in processes of this machine: what they say, and who is to blame."""
 
-import multiprocessing
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from gradwire.errors import JobError
 from gradwire.launch.local import run_local
 from gradwire.launch.seat import Seat, Task
+from support.processes import children
 from support.tasks import fail_with_an_echo, introduce, leave_without_a_word
 
 pytestmark = pytest.mark.processes
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 @pytest.fixture(autouse=True)
 def nobody_stays() -> Iterator[None]:
     yield
-    assert not multiprocessing.active_children()
+    assert not children()
 
 
 def make_task(work: Callable[[Seat[str], str], None], world: int) -> Task[str, str]:

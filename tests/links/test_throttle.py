@@ -147,16 +147,16 @@ def test_an_unlimited_port_adds_nothing(run_ranks: RunRanks) -> None:
 
 
 def test_a_transfer_longer_than_the_timeout_is_a_timeout_at_once() -> None:
-    links = [ThrottledLink(link, Port(1000.0)) for link in loopback(2, 0.5)]
+    links = [ThrottledLink(link, Port(1000.0)) for link in loopback(2, 5.0)]
     receiving = links[1].irecv(0, megabyte())
     sending = links[0].isend(1, megabyte())
     started = time.monotonic()
     for waiting in (receiving, sending):
         with pytest.raises(
-            LinkTimeoutError, match=r"rank . .* rank .: at this rate the frame needs more than 0\.5 s"
+            LinkTimeoutError, match=r"rank . .* rank .: at this rate the frame needs more than 5 s"
         ):
             waiting.wait()
-    assert time.monotonic() - started < 0.4
+    assert time.monotonic() - started < 4
 
 
 @pytest.mark.parametrize("nbytes", [8, 100])

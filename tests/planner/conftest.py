@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gradwire.timing.costs import Environment, HostCost
+from gradwire.timing.environment import Environment
+from gradwire.timing.host import HostCost
 from gradwire.timing.line import Line
 from support.planner_costs import NBYTES, codec_cost
 

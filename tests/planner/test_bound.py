@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.planner.bound import least
-from gradwire.timing.costs import CodecCost, CodecPoint, Environment, HostCost
+from gradwire.timing.environment import CodecCost, CodecPoint, Environment
+from gradwire.timing.host import HostCost
 from gradwire.timing.line import Line
 from gradwire.timing.replay import replay
 

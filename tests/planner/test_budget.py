@@ -7,7 +7,7 @@ import pytest
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.planner.budget import Admission, admit
-from gradwire.timing.costs import CodecCost, CodecPoint
+from gradwire.timing.environment import CodecCost, CodecPoint
 
 
 def ask(spec: str, error: float, world: int, budget: float | None) -> Admission:

@@ -12,6 +12,7 @@ from gradwire.planner.calibration import (
     measure_codecs,
     synthetic_gradients,
 )
+from gradwire.timing.line import Line
 
 
 def test_synthetic_gradients_are_laplace_and_independent() -> None:
@@ -56,7 +57,12 @@ def test_codecs_are_measured_on_the_gradients_that_are_given() -> None:
     seen: list[tuple[int, int, str]] = []
     gradients = [torch.zeros(40_000), torch.zeros(40_000)]
     costs = measure_codecs(
-        [parse("identity"), parse("errbound:2^-10")], gradients, 2, 1, lambda *each: seen.append(each)
+        [parse("identity"), parse("errbound:2^-10")],
+        gradients,
+        2,
+        1,
+        Line(0.0, 1e9),
+        lambda *each: seen.append(each),
     )
     assert list(costs) == ["identity", "errbound:2^-10"]
     assert costs["identity"].at(1).nbytes == 4.0

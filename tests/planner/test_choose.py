@@ -12,7 +12,8 @@ from gradwire.planner.choose import UNCERTAINTY, Selection, choose
 from gradwire.planner.exchange_times import Family
 from gradwire.planner.predict import Predictor
 from gradwire.planner.workload import Workload
-from gradwire.timing.costs import CodecCost, CodecPoint, Environment, HostCost
+from gradwire.timing.environment import CodecCost, CodecPoint, Environment
+from gradwire.timing.host import HostCost
 from gradwire.timing.line import Line
 
 Make = Callable[..., Environment]

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from gradwire.planner.exchange_times import REPLAYED_WORLD, Family, Way
-from gradwire.timing.costs import Environment, HostCost
+from gradwire.timing.environment import Environment
+from gradwire.timing.host import HostCost
 from gradwire.timing.replay import replay
 
 Make = Callable[..., Environment]

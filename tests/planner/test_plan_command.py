@@ -10,7 +10,8 @@ from gradwire.cli import main
 from gradwire.codecs import Codec
 from gradwire.plan import Plan
 from gradwire.planner.site import TESTBED
-from gradwire.timing.costs import CodecCost, HostCost
+from gradwire.timing.environment import CodecCost
+from gradwire.timing.host import HostCost
 from gradwire.timing.line import LineRate, Point
 from support.planner_costs import made_up
 
@@ -61,7 +62,7 @@ def test_it_says_what_it_knows_ranks_chooses_and_writes(capsys: pytest.CaptureFi
 def test_no_compression_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     words = "plan --model 300k --hosts 3 --rate unlimited --latency 0 --scale-to 0 --out plan.json"
     assert main(words.split()) == 0
-    assert "no compression: identity over ring" in capsys.readouterr().out
+    assert "no compression: identity over backend" in capsys.readouterr().out
     assert str(Plan.load("plan.json").codec) == "identity"
 
 

@@ -8,7 +8,8 @@ import pytest
 from gradwire import Choice, choose_plan
 from gradwire.planner.report import WIDTH, lines, ranking_lines, scaling_lines
 from gradwire.planner.scaling import ScalePoint, scaling
-from gradwire.timing.costs import CodecCost, Environment, HostCost
+from gradwire.timing.environment import CodecCost, Environment
+from gradwire.timing.host import HostCost
 
 LONG = "inceptionn:2^-10,bounded"
 

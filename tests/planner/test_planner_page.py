@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.cli import main
-from gradwire.timing.costs import HostCost
+from gradwire.timing.host import HostCost
 
 PAGE = (Path(__file__).parents[2] / "docs" / "planner.md").read_text(encoding="utf-8")
 

@@ -15,7 +15,8 @@ from gradwire.plan import Plan
 from gradwire.planner.choice import SCHEMA
 from gradwire.planner.planning import as_workload
 from gradwire.planner.workload import Workload
-from gradwire.timing.costs import CodecCost, Environment, HostCost
+from gradwire.timing.environment import CodecCost, Environment
+from gradwire.timing.host import HostCost
 
 Make = Callable[..., Environment]
 HOST = HostCost(send_s=5e-5, receive_s=5e-5, cores=16)
@@ -34,7 +35,7 @@ def test_it_chooses_by_the_line(costs: Mapping[str, CodecCost]) -> None:
     assert slow.prediction.step_s < slow.uncompressed.step_s
     fast = choose_plan(200_000, 3, rate=math.inf, latency=0.0, codecs=LOSSY, costs=costs, host=HOST)
     assert str(fast.plan.codec) == "identity"
-    assert fast.explanation.startswith("no compression: identity over ring takes ")
+    assert fast.explanation.startswith("no compression: identity over backend takes ")
 
 
 def test_the_budget_is_kept(costs: Mapping[str, CodecCost]) -> None:

@@ -11,7 +11,8 @@ from gradwire.plan import Plan
 from gradwire.planner.exchange_times import Family
 from gradwire.planner.predict import Prediction, Predictor
 from gradwire.planner.workload import Workload
-from gradwire.timing.costs import Environment, HostCost
+from gradwire.timing.environment import Environment
+from gradwire.timing.host import HostCost
 from gradwire.timing.replay import replay
 
 Make = Callable[..., Environment]

@@ -8,7 +8,7 @@ from gradwire.codecs import parse
 from gradwire.planner.question import Question
 from gradwire.planner.scaling import ScalePoint, hosts_that_pay, narrowed, scaling, worlds_around
 from gradwire.planner.workload import Workload
-from gradwire.timing.costs import Environment
+from gradwire.timing.environment import Environment
 
 Make = Callable[..., Environment]
 

@@ -9,7 +9,7 @@ import pytest
 from gradwire.errors import SpecError
 from gradwire.machine import cores
 from gradwire.planner.site import ASSUMED_LATENCY_S, TESTBED, Site
-from gradwire.timing.costs import HostCost
+from gradwire.timing.host import HostCost
 from gradwire.timing.line import Line, LineRate, Point
 
 POINTS = [Point(1, 2e-4, 1e3, 1e3), Point(1 << 22, 0.04, 1.1e8, 1.1e8)]

@@ -28,5 +28,13 @@ def test_what_tcp_hands_down_need_not_be_cut(rate: float) -> None:
 
 @pytest.mark.parametrize("hosts", [1, 2, 64])
 def test_a_queue_holds_what_all_sockets_hold(hosts: int) -> None:
-    send_nbytes = int(tcp_settings()["tcp_wmem"].split()[-1])
+    send_nbytes = int(tcp_settings(["reno"])["tcp_wmem"].split()[-1])
     assert (hosts - 1) * send_nbytes < queue_nbytes(hosts) < 2**32
+
+
+@pytest.mark.parametrize(
+    ("allowed", "chosen"),
+    [(["reno", "cubic"], "cubic"), (["reno", "bbr"], "reno"), (["bbr", "cubic"], "cubic")],
+)
+def test_hosts_do_not_inherit_an_unusual_congestion_control(allowed: list[str], chosen: str) -> None:
+    assert tcp_settings(allowed)["tcp_congestion_control"] == chosen

@@ -38,3 +38,9 @@ def test_hosts_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert variables(Topology.even(3), 0, "mark", {})["OMP_NUM_THREADS"] == "5"
     assert variables(Topology.even(32), 0, "mark", {})["OMP_NUM_THREADS"] == "1"
     assert variables(Topology.even(3), 0, "mark", {"OMP_NUM_THREADS": "9"})["OMP_NUM_THREADS"] == "9"
+
+
+def test_pytorch_does_not_warn_unless_it_is_asked_to() -> None:
+    quiet, asked = "TORCH_CPP_LOG_LEVEL", {"TORCH_CPP_LOG_LEVEL": "INFO"}
+    assert variables(Topology.even(2), 0, "mark", {})[quiet] == "ERROR"
+    assert variables(Topology.even(2), 0, "mark", asked)[quiet] == "INFO"

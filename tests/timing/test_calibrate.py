@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +12,15 @@ import torch
 from gradwire.codecs import parse
 from gradwire.errors import TensorError
 from gradwire.links.base import Link
-from gradwire.timing.calibrate import codec_cost, host_cost, merge_hosts
-from gradwire.timing.costs import HostCost
+from gradwire.timing.calibrate import (
+    LONGEST_REST_S,
+    REPEATS,
+    codec_cost,
+    end_cost,
+    rest_between_segments,
+)
+from gradwire.timing.host import EndCost, both_ends
+from gradwire.timing.line import Line
 
 
 def laplace(count: int, seed: int) -> torch.Tensor:
@@ -56,20 +65,32 @@ def test_gradients_that_cannot_be_used_are_refused(samples: list[torch.Tensor]) 
         codec_cost(parse("bf16"), samples, world=2)
 
 
+def test_a_thread_rests_as_long_as_a_compressed_segment_is_on_the_line() -> None:
+    assert rest_between_segments(Line(0.0, 1e9), 1 << 20) == (1 << 18) / 1e9
+    assert rest_between_segments(Line(0.0, 1e3), 1 << 20) == LONGEST_REST_S
+    assert rest_between_segments(Line(0.0, math.inf), 1 << 20) == 0
+
+
+def test_rests_take_their_time_and_are_not_counted() -> None:
+    rest_s = 2e-3
+    started = time.monotonic()
+    cost = codec_cost(parse("bf16"), SAMPLES, world=2, segment_nbytes=1 << 16, rest_s=rest_s)
+    assert time.monotonic() - started > 2 * 3 * REPEATS * rest_s  # two points, three calls
+    assert max(point.encode_s for point in cost.points) * (1 << 14) < rest_s
+
+
 def test_every_rank_returns_and_each_side_knows_its_own_costs(run_ranks: Callable[..., list[Any]]) -> None:
     barrier = threading.Barrier(3)
 
     def meet() -> None:
         barrier.wait(30)
 
-    def measure(link: Link) -> HostCost:
-        return host_cost(link, meet, cores=2, ranks_per_machine=3)
+    def measure(link: Link) -> EndCost:
+        return end_cost(link, meet)
 
-    receiver, sender, bystander = run_ranks(3, measure)
-    assert sender.receive_s == sender.receive_s_per_nbyte == 0
-    assert receiver.send_s == receiver.send_s_per_nbyte == 0
-    assert sender.send_s > 0
-    assert receiver.receive_s > 0
-    assert bystander.ranks_per_machine == 3
-    both = merge_hosts(receiver, sender)
-    assert (both.send_s, both.receive_s, both.cores) == (sender.send_s, receiver.receive_s, 2)
+    receiver, sender, alone = run_ranks(3, measure)
+    assert min(sender.frame_s, receiver.frame_s) > 0
+    assert alone.frame_s == 0
+    both = both_ends(sender, receiver, cores=2, ranks_per_machine=3)
+    assert (both.send_s, both.receive_s) == (sender.frame_s, receiver.frame_s)
+    assert (both.cores, both.ranks_per_machine) == (2, 3)

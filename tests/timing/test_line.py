@@ -32,6 +32,16 @@ def test_the_fit_finds_the_line_that_made_the_points(latency: float, rate: float
     assert found.burst_nbytes == pytest.approx(burst, rel=1e-3, abs=1e-3 * (1 << 22))
 
 
+def test_a_disturbance_does_not_make_the_line_slower_nor_one_lucky_size_faster() -> None:
+    made = points(Line(1e-4, 1e8), [1 << k for k in range(18, 25)])
+    disturbed = [replace(point, nbytes_per_s=3e7, duplex_nbytes_per_s=2e7) for point in made[3:5]]
+    lucky = replace(made[5], nbytes_per_s=2e8)
+    found = fit([*made[:3], *disturbed, lucky, made[6]])
+    assert found.nbytes_per_s == pytest.approx(1e8)
+    assert found.duplex_share == pytest.approx(0.9)
+    assert fit(made[:1]).nbytes_per_s == made[0].nbytes_per_s
+
+
 def test_a_message_takes_the_latency_and_what_the_burst_leaves() -> None:
     line = Line(1e-3, 1e6, 500.0)
     assert line.time_s(1) == line.time_s(500) == 1e-3

@@ -13,6 +13,7 @@ from gradwire.links.base import Receiving, Sending
 from gradwire.timing.line import Point, fit
 from gradwire.timing.line_rate import QUICK, Effort, measure
 from gradwire.timing.traffic import Pair
+from support.noise import likely, undisturbed
 
 RunRanks = Callable[..., list[Any]]
 
@@ -88,14 +89,20 @@ def test_the_lower_rank_has_the_points_and_shows_them(run_ranks: RunRanks) -> No
 
 def test_a_throttled_link_has_the_line_that_it_was_given(run_ranks: RunRanks) -> None:
     rate, latency_s = 20e6, 0.003
-    links = [ThrottledLink(link, Port(rate, latency_s)) for link in loopback(2)]
     effort = Effort((1, 1 << 17, 1 << 18), repeats=3, time_s=0.05)
-    points, _ = run_ranks(2, lambda link: measure(link, 1 - link.rank, effort), links=links)
-    line = fit(points)
-    assert latency_s <= line.latency_s < 3 * latency_s
-    assert 0.6 * rate < line.nbytes_per_s < 1.05 * rate
-    assert 0.6 * rate < points[-1].duplex_nbytes_per_s < 1.05 * rate, "directions do not share a rate"
-    assert points[-1].time_s > latency_s + 0.95 * (1 << 18) / rate
+
+    def attempt() -> None:
+        links = [ThrottledLink(link, Port(rate, latency_s)) for link in loopback(2)]
+        points, _ = run_ranks(2, lambda link: measure(link, 1 - link.rank, effort), links=links)
+        line = fit(points)
+        assert line.latency_s >= latency_s
+        assert points[-1].time_s > latency_s + 0.95 * (1 << 18) / rate
+        assert points[-1].duplex_nbytes_per_s < 1.05 * rate
+        likely(line.latency_s < 3 * latency_s, line)
+        likely(0.6 * rate < line.nbytes_per_s < 1.05 * rate, line)  # a line's slope may err both ways
+        likely(points[-1].duplex_nbytes_per_s > 0.6 * rate, points)  # the directions do not share a rate
+
+    undisturbed(attempt)
 
 
 def test_a_slow_line_is_not_measured_for_hours(run_ranks: RunRanks) -> None:

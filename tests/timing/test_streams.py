@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing.streams import QUEUED_S, Port, Stream, Streams
+from gradwire.timing.streams import NEWCOMER, QUEUED_S, Port, Stream, Streams
 
 
 def play(pushes: list[tuple[float, Stream, str, float]]) -> dict[str, float]:
@@ -58,11 +58,11 @@ def test_what_one_stream_cannot_use_goes_to_the_others() -> None:
     assert passed == pytest.approx({"slow": 1.0, "a": 1.0, "b": 1.0})
 
 
-def test_a_late_comer_slows_what_is_under_way() -> None:
+def test_a_late_comer_slows_what_is_under_way_but_gets_less() -> None:
     door = Port(100.0)
     one, other = Stream([door]), Stream([door])
     passed = play([(0.0, one, "first", 200.0), (1.0, other, "second", 100.0)])
-    assert passed == pytest.approx({"first": 3.0, "second": 3.0})
+    assert passed == pytest.approx({"first": 1.0 + (1.0 + NEWCOMER), "second": 3.0})
 
 
 def test_a_burst_passes_at_once_and_is_earned_again_in_a_pause() -> None:

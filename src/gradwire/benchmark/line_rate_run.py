@@ -16,7 +16,11 @@ from gradwire.benchmark.report import print_line_rate
 from gradwire.benchmark.table import size_text
 from gradwire.errors import JobError
 from gradwire.launch.seat import Seat, Task
-from gradwire.timing.line import LineRate, Point
+from gradwire.links import Link
+from gradwire.machine import cores
+from gradwire.timing.calibrate import REPEATS, end_cost
+from gradwire.timing.host import FRAMES, LARGE_NBYTES, EndCost, HostCost, both_ends
+from gradwire.timing.line import LineRate, Point, fit
 from gradwire.timing.line_rate import Effort, measure
 from gradwire.units import format_duration, format_rate
 
@@ -24,6 +28,9 @@ Pair = tuple[int, int]
 MOST_REPEATS = 1000
 MOST_S = 3600.0
 MOST_WINDOW = 10_000
+_SENDER, _ROUNDS = "line-rate/sender", "line-rate/rounds"
+_HOST_S = 2.0
+"""What frames cost may take so long to measure; on a slow line it does not matter."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,14 @@ class PairDone:
     points: tuple[Point, ...]
 
 
-Event = Measured | PairDone
+@dataclass(frozen=True)
+class HostDone:
+    """What frames cost the ranks 0 and 1 is known."""
+
+    host: HostCost
+
+
+Event = Measured | PairDone | HostDone
 
 
 def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
@@ -110,6 +124,7 @@ def work(seat: Seat[Event], options: LineRateOptions) -> None:
     with met_ranks(seat, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
+            first: tuple[Point, ...] = ()
             for number, pair in enumerate(options.pairs):
                 seat.doing = f"line between the ranks {pair[0]} and {pair[1]}"
                 if number and ranks.rank in pair:
@@ -118,7 +133,14 @@ def work(seat: Seat[Event], options: LineRateOptions) -> None:
                 if ranks.rank in pair:
                     points = measure(link, sum(pair) - ranks.rank, options.effort, _teller(seat, pair))
                 _share(ranks, seat, pair, points)
+                first = first or points
             ranks.hear(_word(options.pairs[-1]))
+            seat.doing = "what frames cost"
+            if ranks.rank == 0:
+                ranks.say(_ROUNDS, str(_rounds(fit(first).nbytes_per_s)))
+            rounds = int(ranks.hear(_ROUNDS))
+            if rounds:
+                _measure_host(ranks, seat, link, rounds)
         finally:
             link.close()
 
@@ -132,6 +154,21 @@ def _share(ranks: Ranks, seat: Seat[Event], pair: Pair, points: tuple[Point, ...
         seat.tell(PairDone(pair, tuple(Point(**values) for values in heard)))
 
 
+def _rounds(nbytes_per_s: float) -> int:
+    """Return how often frames can be timed over such a line in good time; 0 where it would take too long."""
+    return min(REPEATS, int(_HOST_S * nbytes_per_s / (FRAMES * LARGE_NBYTES)))
+
+
+def _measure_host(ranks: Ranks, seat: Seat[Event], link: Link, rounds: int) -> None:
+    """Let rank 0 tell what frames cost; rank 1 is the sender whose costs are measured."""
+    own = end_cost(link, ranks.barrier, rounds)
+    if ranks.rank == 1:
+        ranks.say(_SENDER, json.dumps(asdict(own)))
+    if ranks.rank == 0:
+        sender = EndCost(**json.loads(ranks.hear(_SENDER)))
+        seat.tell(HostDone(both_ends(sender, own, cores(), seat.neighbours)))
+
+
 def _teller(seat: Seat[Event], pair: Pair) -> Callable[[Point], None]:
     return lambda point: seat.tell(Measured(pair, point)) if seat.rank == 0 else None
 
@@ -142,21 +179,24 @@ def _word(pair: Pair) -> str:
 
 def _measure(task: Task[LineRateOptions, Event]) -> dict[Pair, LineRate]:
     options, sizes = task.options, len(task.options.effort.sizes)
-    rates: dict[Pair, LineRate] = {}
+    points: dict[Pair, tuple[Point, ...]] = {}
+    host: HostCost | None = None
     with progress(len(options.pairs) * sizes, options.quiet) as advance:
         done = 0
 
         def show(event: Event) -> None:
-            nonlocal done
+            nonlocal done, host
             if isinstance(event, Measured):
                 advance(done + 1, _describe_point(event))
                 done += 1
+            elif isinstance(event, PairDone):
+                points[event.pair] = event.points
+                done = len(points) * sizes
             else:
-                rates[event.pair] = LineRate.of(event.points)
-                done = len(rates) * sizes
+                host = event.host
 
         perform(task, show)
-    return rates
+    return {pair: LineRate.of(of_pair, host) for pair, of_pair in points.items()}
 
 
 def _describe_point(event: Measured) -> str:
@@ -168,6 +208,8 @@ def _describe_point(event: Measured) -> str:
 def _when(event: Event | None) -> str:
     if event is None:
         return "before the first message size"
+    if isinstance(event, HostDone):
+        return "after everything was measured"
     return f"while the line between the ranks {event.pair[0]} and {event.pair[1]} was measured"
 
 

@@ -59,7 +59,7 @@ def algorithm_specs(text: str) -> tuple[str, ...]:
     >>> algorithm_specs("ring,hierarchical:4,ring+star,tree")
     ('ring', 'hierarchical:4,ring+star', 'tree')
     """
-    specs = _once("--algorithms", _specs(text, set(collectives.TABLE)))
+    specs = _once("--algorithms", _specs(text, set(collectives.NAMES)))
     for spec in specs:
         collectives.get(spec)
     return specs

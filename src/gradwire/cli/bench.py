@@ -12,7 +12,7 @@ from gradwire.benchmark.data import DataSpec
 from gradwire.benchmark.line_rate_run import LineRateOptions, run_line_rate
 from gradwire.benchmark.lists import algorithm_specs, codec_specs, geometric, listed, whole_numbers
 from gradwire.cli.parser import Parser
-from gradwire.collectives import TABLE as ALGORITHMS
+from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.rendezvous import launched_workers
 from gradwire.plan import Plan

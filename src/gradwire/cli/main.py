@@ -28,6 +28,7 @@ COMMANDS = MappingProxyType(
         "bench": "measure the line between ranks, or all-reduces over it",
         "testbed": "run a command on hosts with rate-limited links, all on this machine",
         "plan": "predict what plans take on a network, and choose one",
+        "doctor": "check this machine, or a cluster's ranks, before training",
         "codecs": "list the codecs: spec, size, bound, source",
     }
 )

@@ -14,7 +14,7 @@ import torch
 
 from gradwire.benchmark.lists import algorithm_specs, codec_specs
 from gradwire.cli.parser import Parser
-from gradwire.collectives import TABLE as ALGORITHMS
+from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.files import check_writable, write_files
 from gradwire.machine import cores

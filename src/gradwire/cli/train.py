@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gradwire.cli.parser import Parser
-from gradwire.collectives import TABLE as ALGORITHMS
+from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.job.data import DATASETS
 from gradwire.job.models import MODELS
@@ -21,7 +21,7 @@ from gradwire.plan import Plan
 from gradwire.units import parse_size
 
 COMPARED_CODEC = "quantize:8"
-PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket")
+PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket", "staleness")
 """The options that a plan leaves nothing to say."""
 
 
@@ -72,6 +72,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak: rises, then falls to 0 (0.03)"
     )
     group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps under way (2)")
+    group.add_argument("--staleness", type=int, metavar="S", help="server: steps ahead of the slowest (sync)")
     group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and shuffles (0)")
 
@@ -158,6 +159,8 @@ def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
 
 
 def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
+    if words.staleness is not None and (words.runs is not None or words.compare):
+        raise SpecError("a comparison writes the staleness as in --runs server@2,sync; leave out --staleness")
     if words.runs is not None:
         if words.compare or words.method or words.codec is not None:
             raise SpecError("--runs names methods and codecs: leave out --compare, --method and --codec")
@@ -167,4 +170,4 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
             raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
         return comparison(COMPARED_CODEC if words.codec is None else words.codec)
     codec = UNCOMPRESSED if words.codec is None else words.codec
-    return (make_run(words.method or "pipe", codec),)
+    return (make_run(words.method or "pipe", codec, words.staleness),)

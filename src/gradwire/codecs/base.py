@@ -53,6 +53,11 @@ class Codec(ABC):
     EXACT: ClassVar[bool] = False
     """Whether decoding always gives back the bits that were encoded, so that an owner need not decode."""
 
+    @property
+    def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of most codecs
+        """Whether training suffers unless what encoding loses is added to the next gradient."""
+        return False
+
     @abstractmethod
     def __str__(self) -> str:
         """Return the spec, such that ``parse(str(codec)) == codec``."""

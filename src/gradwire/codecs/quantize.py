@@ -71,6 +71,11 @@ class Quantize(NativeCodec):
             )
 
     @property
+    def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of other codecs
+        """With 4 bits, whose steps are coarse."""
+        return self.bits == 4
+
+    @property
     def _params(self) -> tuple[int, ...]:
         return self.bits, self.block
 

@@ -53,6 +53,7 @@ class TopK(Codec):
     name: ClassVar[str] = "topk"
     wire_id: ClassVar[int] = 10
     EXAMPLES: ClassVar[tuple[str, ...]] = ("topk:0.01", "topk:0.3", "topk:1")
+    WANTS_RESIDUAL: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not is_real(self.fraction, 0.0, 1.0) or self.fraction == 0:

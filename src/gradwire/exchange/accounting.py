@@ -10,8 +10,9 @@ class Accounting:
     """Bytes that this rank sent and seconds that it spent; accountings add up.
 
     ``raw_nbytes`` counts the float32 bytes that were sent and ``wire_nbytes`` the bytes of the frames that
-    carried them, headers included. ``encode_s`` and ``decode_s`` include the checksums; ``wait_s`` is spent
-    waiting for peers; the rest of ``total_s`` is handing frames over.
+    carried them, headers included. ``encode_s`` and ``decode_s`` include the checksums, ``decode_s`` the
+    division of an average; ``wait_s`` is spent waiting for peers; the rest of ``total_s`` is handing frames
+    over.
     """
 
     raw_nbytes: int = 0

@@ -14,7 +14,9 @@ from gradwire.codecs.base import check_chunk
 from gradwire.collectives.itinerary import AHEAD, Action, itinerary
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
 from gradwire.exchange.accounting import Accounting
+from gradwire.exchange.feedback import KeptLosses, Losses, check_residual
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
+from gradwire.exchange.own_all_reduce import OwnAllReduce
 from gradwire.exchange.walk import Resources, Walk
 from gradwire.links.base import Link
 from gradwire.plan import Plan
@@ -48,26 +50,49 @@ class Exchange:
         self._framers = {plan.codec: Framer(plan.codec, self._segment_count)}
         self._incoming = incoming_buffers()
         self._sent, self._received = Sequences(), Sequences()
+        self._own = OwnAllReduce(link, plan)
+        self._lost = torch.empty(0, dtype=torch.float32, device="cpu")
         self._failure: str | None = None
         self._at_work = threading.Lock()
 
-    def all_reduce(self, tensor: torch.Tensor, average: bool = True) -> Accounting:
+    def all_reduce(
+        self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+    ) -> Accounting:
         """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
 
         Where the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
-        exact one. Raises ``TensorError`` before anything is sent, and ``ExchangeError``.
-        """
-        accounting = self._walk("schedule", tensor, self.plan.codec, AVERAGE if average else 0)
-        if average:
-            tensor.detach().div_(self.link.world)
-        return accounting
+        exact one.
 
-    def reduce(self, tensor: torch.Tensor) -> Accounting:
+        Parameters
+        ----------
+        tensor
+            The bucket.
+        average
+            Whether to divide the sum by the number of ranks.
+        residual
+            Error feedback (Seide et al., Interspeech 2014): this rank's own, of the same length, in memory of
+            its own. It is added to ``tensor`` before anything is sent and then holds what this rank's
+            encodings lost, in any hop: the sum plus all ranks' residuals is the exact sum of the tensors and
+            the old residuals, within float rounding. Where the sum is not finite, which nobody can use, it
+            holds what it held before on all ranks, and so it does after a failure.
+
+        Raises
+        ------
+        TensorError
+            Before anything is sent or changed.
+        ExchangeError
+            When a peer fails or disagrees.
+        """
+        return self._walk("schedule", tensor, self.plan.codec, AVERAGE if average else 0, residual)
+
+    def reduce(self, tensor: torch.Tensor, residual: torch.Tensor | None = None) -> Accounting:
         """Do the reduce half: ``star`` leaves the sum at rank 0, ``ring`` every chunk at its owner.
 
-        Elsewhere ``tensor`` holds partial sums then. Raises ``TensorError`` and ``ExchangeError``.
+        Elsewhere ``tensor`` holds partial sums then. ``residual`` is what it is for ``all_reduce``; an owner
+        encodes nothing of its chunk, so its residual is 0 there. A rank keeps the old one where ``tensor``
+        is not finite, which others may not see. Raises ``TensorError`` and ``ExchangeError``.
         """
-        return self._walk("reduce", tensor, self.plan.codec)
+        return self._walk("reduce", tensor, self.plan.codec, 0, residual)
 
     def broadcast(self, tensor: torch.Tensor, codec: Codec | None = None) -> Accounting:
         """Do the broadcast half, with a codec of its own where one is given; ``star`` broadcasts from rank 0.
@@ -80,39 +105,80 @@ class Exchange:
         """Close the link."""
         self.link.close()
 
-    def _walk(self, half: str, tensor: torch.Tensor, codec: Codec, flags: int = 0) -> Accounting:
+    def _walk(
+        self,
+        half: str,
+        tensor: torch.Tensor,
+        codec: Codec,
+        flags: int = 0,
+        residual: torch.Tensor | None = None,
+    ) -> Accounting:
         check_chunk(tensor, "tensor")
+        if residual is not None:
+            check_residual(residual, tensor)
         if not self._at_work.acquire(blocking=False):
             raise ExchangeError(
                 f"rank {self.link.rank}: another thread is using this exchange; it serves one at a time"
             )
         try:
-            return self._walk_alone(half, tensor, codec, flags)
+            return self._walk_alone(half, tensor, codec, flags, residual)
         finally:
             self._at_work.release()
 
-    def _walk_alone(self, half: str, tensor: torch.Tensor, codec: Codec, flags: int) -> Accounting:
+    def _walk_alone(
+        self, half: str, tensor: torch.Tensor, codec: Codec, flags: int, residual: torch.Tensor | None
+    ) -> Accounting:
         if self._failure is not None:
             raise ExchangeError(f"this exchange failed before; make a new one ({self._failure})")
         start = time.perf_counter()
+        if half == "schedule" and self._own.takes(codec, tensor.numel()):
+            losses = self._losses(codec, residual)
+            return self._by_the_transport(tensor.detach(), losses, average=bool(flags & AVERAGE))
         way = (self.plan.algorithm, half, self.link.rank, self.link.world)
         actions = _itinerary(*way, tensor.numel(), self._segment_count)
-        walk = Walk(self._resources(codec, flags), tensor.detach(), actions)
+        losses = self._losses(codec, residual)
+        walk = Walk(self._resources(codec, flags), tensor.detach(), actions, losses)
         try:
             accounting = walk.run()
         except BaseException as error:
-            self._failure = self._describe(half, walk.action, error)
-            self.link.close()
-            if isinstance(error, (FrameError, LinkError, PayloadError)):
-                raise ExchangeError(self._failure) from error
+            self._give_up(self._describe(half, walk.action, error), error)
             raise
         accounting.total_s = time.perf_counter() - start
         return accounting
+
+    def _by_the_transport(self, tensor: torch.Tensor, losses: Losses, *, average: bool) -> Accounting:
+        """Let the link sum a bucket that no codec changes."""
+        losses.begin(tensor)
+        try:
+            accounting = self._own.run(tensor)
+        except BaseException as error:
+            self._give_up(
+                f"the {self.plan.algorithm} all-reduce: {str(error) or type(error).__name__}", error
+            )
+            raise
+        if average:
+            tensor.div_(self.link.world)
+        losses.commit()
+        return accounting
+
+    def _give_up(self, failure: str, error: BaseException) -> None:
+        """Be of no further use, and let the peers learn of it; raise what a peer or the network caused."""
+        self._failure = failure
+        self.link.close()
+        if isinstance(error, (FrameError, LinkError, PayloadError)):
+            raise ExchangeError(failure) from error
 
     def _resources(self, codec: Codec, flags: int) -> Resources:
         if codec not in self._framers:
             self._framers[codec] = Framer(codec, self._segment_count)
         return Resources(self.link, self._framers[codec], self._incoming, self._sent, self._received, flags)
+
+    def _losses(self, codec: Codec, residual: torch.Tensor | None) -> Losses:
+        if residual is None:
+            return Losses(codec)
+        if self._lost.numel() < residual.numel():
+            self._lost = torch.empty_like(residual, requires_grad=False)
+        return KeptLosses(codec, residual.detach(), self._lost[: residual.numel()])
 
     def _describe(self, half: str, action: Action | None, error: BaseException) -> str:
         reason = str(error) or type(error).__name__

@@ -13,9 +13,10 @@ import torch
 
 from gradwire.collectives.itinerary import AHEAD, Action, Do, Segment
 from gradwire.exchange.accounting import Accounting
+from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences, renumber
 from gradwire.links.base import Link, Receiving, Sending
-from gradwire.wire import HEADER_NBYTES
+from gradwire.wire import AVERAGE, HEADER_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,15 @@ class Resources:
 class Walk:
     """The state of one walk: frames in flight, receives posted, frames kept for forwarding."""
 
-    def __init__(self, resources: Resources, tensor: torch.Tensor, actions: list[Action]) -> None:
+    def __init__(
+        self, resources: Resources, tensor: torch.Tensor, actions: list[Action], losses: Losses
+    ) -> None:
         self.accounting = Accounting()
         self.action: Action | None = None
         self._own = resources
         self._tensor = tensor
         self._actions = actions
+        self._losses = losses
         self._to_post = iter([action for action in actions if action.receives])
         self._posted: deque[tuple[Receiving, torch.Tensor]] = deque()
         self._in_flight: deque[tuple[Action, Sending, Outgoing]] = deque()
@@ -54,6 +58,8 @@ class Walk:
             Do.ADD: self._receive,
             Do.STORE: self._receive,
         }
+        with self._clock("encode_s"):
+            self._losses.begin(self._tensor)
         for _ in range(AHEAD):
             self._post()
         for action in self._actions:
@@ -61,19 +67,26 @@ class Walk:
             handlers[action.do](action)
         while self._in_flight:
             self._retire()
+        with self._clock("decode_s"):
+            self._losses.commit()
         return self.accounting
 
     def _send_partial(self, action: Action) -> None:
-        self._isend(action, self._encode(action))
+        outgoing = self._encode(action)
+        self._isend(action, outgoing)
+        with self._clock("decode_s"):
+            self._losses.sent(outgoing.frame[HEADER_NBYTES:], self._elements(action), action.segment.start)
 
     def _publish(self, action: Action) -> None:
         outgoing = self._encode(action)
-        if not self._own.framer.codec.EXACT:
-            with self._clock("decode_s"):
-                self._own.framer.codec.decode(outgoing.frame[HEADER_NBYTES:], self._elements(action))
+        payload, start = outgoing.frame[HEADER_NBYTES:], action.segment.start
+        with self._clock("decode_s"):
+            self._losses.published(payload, self._elements(action), start)
         if action.keep:
             self._kept[action.segment] = outgoing
         self._isend(action, outgoing)
+        with self._clock("decode_s"):
+            self._finish(self._elements(action))
 
     def _forward(self, action: Action) -> None:
         outgoing = self._kept[action.segment]
@@ -98,6 +111,7 @@ class Walk:
                 self._own.framer.codec.decode_add(payload, elements)
             else:
                 self._own.framer.codec.decode(payload, elements)
+                self._finish(elements)
         if not action.keep:
             self._own.incoming.give(buffer)
             return
@@ -105,6 +119,11 @@ class Walk:
         if frame.data_ptr() != buffer.data_ptr():
             frame = buffer[: frame.numel()].copy_(frame)
         self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence)
+
+    def _finish(self, elements: torch.Tensor) -> None:
+        """Turn a finished sum into the average, if that is wanted: here, where a cache still holds it."""
+        if self._own.flags & AVERAGE:
+            elements.div_(self._own.link.world)
 
     def _encode(self, action: Action) -> Outgoing:
         with self._clock("encode_s"):

@@ -1,11 +1,16 @@
-"""What a job compares: runs, each a method of training and a codec, written ``pipe:quantize:8``."""
+"""What a job compares: runs, each a method of training and a codec, written ``pipe:quantize:8``.
+
+A server with bounded staleness is written ``server@2:quantize:8``: workers may be two steps ahead.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from gradwire.codecs import parse
+from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError
 
 METHODS = MappingProxyType({"server": "PS-Sync", "sync": "D-Sync", "pipe": "Pipe-SGD"})
@@ -13,22 +18,33 @@ METHODS = MappingProxyType({"server": "PS-Sync", "sync": "D-Sync", "pipe": "Pipe
 
 UNCOMPRESSED = "identity"
 
+_SHORT_NUMBER = re.compile("[0-9]{1,9}")
+
+LARGEST_STALENESS = 1000
+"""Of a job; a run that takes fewer steps is not held back at all."""
+
 
 @dataclass(frozen=True)
 class Run:
-    """One training from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec."""
+    """One training from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec.
+
+    ``staleness`` is for the method ``server``: by how many steps a worker may be ahead of the slowest (stale
+    synchronous parallel, SSP); None is PS-Sync.
+    """
 
     method: str
     codec: str = UNCOMPRESSED
+    staleness: int | None = None
 
     @property
     def label(self) -> str:
-        """The name in tables and plots: ``Pipe-SGD + quantize:8``."""
-        name = METHODS[self.method]
+        """The name in tables and plots: ``Pipe-SGD + quantize:8``, ``SSP 2``."""
+        name = METHODS[self.method] if self.staleness is None else f"SSP {self.staleness}"
         return name if self.codec == UNCOMPRESSED else f"{name} + {self.codec}"
 
     def __str__(self) -> str:
-        return f"{self.method}:{self.codec}"
+        staleness = "" if self.staleness is None else f"@{self.staleness}"
+        return f"{self.method}{staleness}:{self.codec}"
 
 
 PS_SYNC = Run("server")
@@ -36,11 +52,13 @@ D_SYNC = Run("sync")
 """The baselines that speed-ups refer to."""
 
 
-def make_run(method: str, codec: str = UNCOMPRESSED) -> Run:
+def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = None) -> Run:
     """Return a run with the codec's canonical spec. Raises ``SpecError``."""
     if method not in METHODS:
         raise SpecError(f"a method is one of {', '.join(METHODS)}, but {method!r} came")
-    return Run(method, str(parse(codec)))
+    if staleness is not None:
+        _check_staleness(method, staleness)
+    return Run(method, str(parse(codec)), staleness)
 
 
 def comparison(codec: str) -> tuple[Run, ...]:
@@ -59,7 +77,7 @@ def parse_runs(text: str) -> tuple[Run, ...]:
     """
     specs: list[str] = []
     for part in text.split(","):
-        if part.partition(":")[0] in METHODS or not specs:
+        if part.partition(":")[0].partition("@")[0] in METHODS or not specs:
             specs.append(part)
         else:
             specs[-1] += f",{part}"
@@ -71,10 +89,20 @@ def parse_runs(text: str) -> tuple[Run, ...]:
 
 
 def _parse_one(spec: str) -> Run:
-    method, _, codec = spec.partition(":")
+    head, _, codec = spec.partition(":")
+    method, bounded, staleness = head.partition("@")
     if method not in METHODS:
         raise SpecError(
             f"a run is written METHOD:CODEC with a method of {', '.join(METHODS)}, as in 'pipe:quantize:8', "
             f"but {spec!r} came"
         )
-    return make_run(method, codec or UNCOMPRESSED)
+    if bounded and not _SHORT_NUMBER.fullmatch(staleness):
+        raise SpecError(f"a staleness is written like server@2, but {head!r} came")
+    return make_run(method, codec or UNCOMPRESSED, int(staleness) if bounded else None)
+
+
+def _check_staleness(method: str, staleness: int) -> None:
+    if method != "server":
+        raise SpecError(f"only the method server has a staleness, but the method is {method}; leave it out")
+    if not is_whole(staleness, 0, LARGEST_STALENESS):
+        raise SpecError(f"a staleness must be 0 to {LARGEST_STALENESS}, but is {staleness}")

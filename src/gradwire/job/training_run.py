@@ -22,7 +22,16 @@ from gradwire.job.team import Team
 from gradwire.links.base import Link
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.links.throttle import Port, ThrottledLink
-from gradwire.training import DSync, PipeSGD, Server, StepRecord, Worker, WorkerMethod
+from gradwire.training import (
+    DSync,
+    PipeSGD,
+    Server,
+    StaleServer,
+    StaleWorker,
+    StepRecord,
+    Worker,
+    WorkerMethod,
+)
 from gradwire.units import parse_rate
 
 REPORT_EVERY_S = 0.1
@@ -87,15 +96,11 @@ class _Side:
         self._order = shuffle(len(self.job.dataset.train_labels), options.seed, epoch)
         self.job.place.doing = f"{self.run.label}, before epoch {epoch}"
         team.barrier(self.run)
-        started = told = perf_counter()
-        total = StepRecord()
-        for number in range(length):
-            total += self._step(number)
-            if team.rank == 0 and perf_counter() - told > REPORT_EVERY_S:
-                told = perf_counter()
-                self.job.tell(StepDone(self.run, self._steps_done))
-        if isinstance(self.method, WorkerMethod):
-            total += self.method.drain()
+        started = perf_counter()
+        if isinstance(self.method, StaleServer):
+            total = self._serve(self.method, length)
+        else:
+            total = self._take_steps(self.method, length)
         team.barrier(self.run)
         return total, perf_counter() - started
 
@@ -116,14 +121,29 @@ class _Side:
             digest.update(parameter.detach().numpy().tobytes())
         return digest.digest()
 
-    def _step(self, number: int) -> StepRecord:
-        self.job.place.doing = f"{self.run.label}, step {self._steps_done + 1}"
+    def _take_steps(self, method: WorkerMethod | Server, length: int) -> StepRecord:
+        total, told = StepRecord(), perf_counter()
+        for number in range(length):
+            total += self._step(method, number)
+            if self.job.team.rank == 0 and perf_counter() - told > REPORT_EVERY_S:
+                told = perf_counter()
+                self.job.tell(StepDone(self.run, self._steps_done))
+        return total + method.drain() if isinstance(method, WorkerMethod) else total
+
+    def _serve(self, server: StaleServer, length: int) -> StepRecord:
+        self.job.place.doing = f"{self.run.label}, after step {self._steps_done}"
+        self._steps_done += length
+        return server.serve(length, self._set_learning_rate)
+
+    def _set_learning_rate(self, step: int) -> None:
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(self._steps_done, self._steps, self.job.options.lr)
+            group["lr"] = learning_rate(step, self._steps, self.job.options.lr)
+
+    def _step(self, method: WorkerMethod | Server, number: int) -> StepRecord:
+        self.job.place.doing = f"{self.run.label}, step {self._steps_done + 1}"
+        self._set_learning_rate(self._steps_done)
         self._steps_done += 1
-        if isinstance(self.method, Server):
-            return self.method.step()
-        return self.method.step(lambda: self._loss(number))
+        return method.step() if isinstance(method, Server) else method.step(lambda: self._loss(number))
 
     def _loss(self, number: int) -> torch.Tensor:
         team = self.job.team
@@ -195,7 +215,7 @@ def _make_link(run: Run, job: Job) -> Link:
 
 def _make_method(
     run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, link: Link
-) -> WorkerMethod | Server:
+) -> WorkerMethod | Server | StaleServer:
     options = job.options
     exchange = Exchange(link, options.plan(run))
     if run.method == "sync":
@@ -203,4 +223,8 @@ def _make_method(
     if run.method == "pipe":
         warmup_steps = options.warmup_epochs * options.steps_per_epoch(job.dataset)
         return PipeSGD(model, optimizer, exchange, options.pipeline, warmup_steps)
-    return Server(model, optimizer, exchange) if job.team.is_server else Worker(model, exchange)
+    if run.staleness is None:
+        return Server(model, optimizer, exchange) if job.team.is_server else Worker(model, exchange)
+    if job.team.is_server:
+        return StaleServer(model, optimizer, exchange, run.staleness)
+    return StaleWorker(model, exchange, run.staleness)

@@ -1,8 +1,9 @@
-"""Frames between two ranks: the contract (``base``), two transports, and two wrappers for experiments."""
+"""Frames between two ranks: the contract (``base``), three transports, and two wrappers for experiments."""
 
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import LoopbackLink, loopback
+from gradwire.links.mpi import MpiLink
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.links.throttle import Port, ThrottledLink
 
@@ -11,6 +12,7 @@ __all__ = [
     "FaultyLink",
     "Link",
     "LoopbackLink",
+    "MpiLink",
     "Port",
     "ProcessGroupLink",
     "Receiving",

@@ -6,10 +6,15 @@
   expected; ``wait`` returns the frame: a view of ``buffer`` or memory of the link's own. Where the transport
   does not tell a message's size the view is all of ``buffer``; the frame's header knows better, and the door
   checks it.
+- ``isend``, ``irecv`` and ``close`` are called by one thread at a time. What they return may be waited for in
+  several threads at once, each its own.
 - Between two ranks frames arrive in the order in which they were sent; receives match in the order of
   ``irecv``.
 - ``wait`` never hangs: after ``timeout_s`` it raises ``LinkTimeoutError``; a peer that is gone raises
   ``LinkError``. Both name the peer. After an error the link is of no further use; ``close`` it.
+- ``all_reduce(tensor)`` sums a tensor by the transport's own all-reduce, where ``HAS_ALL_REDUCE`` says that
+  there is one. All ranks call it together, with as many values, while no frame is under way. A peer that
+  sends nothing for ``timeout_s`` is an error, as in ``wait``.
 - ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can.
 """
 
@@ -41,6 +46,7 @@ class Link(ABC):
     rank: int
     world: int
     timeout_s: float
+    HAS_ALL_REDUCE = False
 
     @abstractmethod
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
@@ -49,6 +55,13 @@ class Link(ABC):
     @abstractmethod
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Replace a float32 tensor by its sum over all ranks, the same bits on each.
+
+        Only where ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
 
     @abstractmethod
     def close(self) -> None:

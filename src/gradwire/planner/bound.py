@@ -12,7 +12,8 @@ from gradwire import collectives
 from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.surroundings import cores
 from gradwire.planner.terms import Terms
-from gradwire.timing.costs import CodecCost, Environment
+from gradwire.timing.environment import CodecCost, Environment
+from gradwire.timing.own_all_reduce import as_seen_by
 
 
 def least(
@@ -29,6 +30,7 @@ def least(
 
     The parameters are those of ``timing.replay.replay``.
     """
+    environment = as_seen_by(algorithm, environment)
     collective, cost = collectives.get(algorithm), environment.cost(codec)
     chunks = collective.chunks(world)
     pieces = chunks * max(1, -(-(count // chunks) // (segment_nbytes // FLOAT_NBYTES)))

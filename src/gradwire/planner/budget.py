@@ -10,7 +10,7 @@ import torch
 
 from gradwire.codecs import Codec
 from gradwire.errors import SpecError
-from gradwire.timing.costs import CodecCost
+from gradwire.timing.environment import CodecCost
 
 
 @dataclass(frozen=True)

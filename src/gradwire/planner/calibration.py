@@ -9,8 +9,9 @@ import torch
 from gradwire.codecs import Codec
 from gradwire.errors import TensorError
 from gradwire.planner.threads import use_threads
-from gradwire.timing.calibrate import codec_cost
-from gradwire.timing.costs import CodecCost
+from gradwire.timing.calibrate import codec_cost, rest_between_segments
+from gradwire.timing.environment import CodecCost
+from gradwire.timing.line import Line
 
 SAMPLE_COUNT = 1 << 20
 """Floats of a gradient that are measured on: stretches of it from the first layer to the last."""
@@ -28,6 +29,7 @@ def measure_codecs(
     gradients: Sequence[torch.Tensor],
     world: int,
     threads: int,
+    line: Line,
     show: Show = lambda _done, _total, _what: None,
 ) -> dict[str, CodecCost]:
     """Return the cost of every codec, by its spec, on sums of up to ``world`` of the gradients.
@@ -42,6 +44,8 @@ def measure_codecs(
         The number of ranks.
     threads
         How many threads a rank may use.
+    line
+        What frames will wait for.
     show
         Progress.
 
@@ -51,11 +55,11 @@ def measure_codecs(
         For gradients that are empty or of different sizes.
     """
     samples = [excerpt(gradient) for gradient in gradients]
-    costs = {}
+    costs, rest_s = {}, rest_between_segments(line, SEGMENT_NBYTES)
     with use_threads(threads):
         for done, codec in enumerate(codecs):
             show(done, len(codecs), str(codec))
-            costs[str(codec)] = codec_cost(codec, samples, world, SEGMENT_NBYTES)
+            costs[str(codec)] = codec_cost(codec, samples, world, SEGMENT_NBYTES, rest_s)
     show(len(codecs), len(codecs), "")
     return costs
 

@@ -9,6 +9,7 @@ from itertools import product
 
 from gradwire import collectives
 from gradwire.codecs import Codec, Identity
+from gradwire.collectives import backend
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
 from gradwire.planner.workload import Workload
@@ -23,8 +24,9 @@ no knowledge of the gradients' scale; the order in which they win ties. Left out
 - ``quantize:4``, ``terngrad`` and ``topk``, which need their losses fed back; ``lossless``, slower than most
   lines.
 """
-ALGORITHMS = ("ring", "butterfly", "tree", "star")
-"""From the simplest to tune to the one that loads a single rank; the order in which they win ties."""
+ALGORITHMS = (backend.NAME, "ring", "butterfly", "tree", "star")
+"""The order in which they win ties: the transport's own all-reduce, for buckets that are not compressed; then
+from the simplest to tune to the one that loads a single rank."""
 SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)
 BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
 MOST_BUCKETS = 64
@@ -78,11 +80,17 @@ class Space:
 
 
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
-    """Yield the plans for ``world`` ranks, the preferred ones first among those that may take as long."""
+    """Yield the plans for ``world`` ranks, the preferred ones first among those that may take as long.
+
+    The transport cuts its own all-reduce itself, so that one size of segments stands for all.
+    """
     for pipeline, codec, algorithm in product(space.pipelines, space.codecs, space.algorithms):
+        if algorithm == backend.NAME and not isinstance(codec, Identity):
+            continue  # it would be a ring
         for bucket_nbytes in _buckets(space, workload, pipeline):
             longest = max(part.count for part in workload.parts(bucket_nbytes))
-            for segment_nbytes in _segments(space, longest, collectives.get(algorithm).chunks(world)):
+            segments = list(_segments(space, longest, collectives.get(algorithm).chunks(world)))
+            for segment_nbytes in segments[:1] if algorithm == backend.NAME else segments:
                 if frame_nbytes(codec, segment_nbytes) <= MAX_FRAME_NBYTES:
                     yield Plan(codec, algorithm, segment_nbytes, pipeline, bucket_nbytes)
 

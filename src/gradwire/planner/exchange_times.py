@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 from gradwire import collectives
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.bound import least
-from gradwire.planner.surroundings import among, cores
+from gradwire.planner.surroundings import among, cores, with_residuals
 from gradwire.planner.terms import Terms
-from gradwire.timing.costs import Environment
+from gradwire.timing.environment import Environment
 from gradwire.timing.network import Groups, Network
+from gradwire.timing.own_all_reduce import as_seen_by
 from gradwire.timing.replay import Replay, replay
 from gradwire.timing.simulate import simulate
 
@@ -40,11 +42,12 @@ class Way:
     algorithm: str
     segment_nbytes: int
     codec: str
+    residual: bool = False
 
     @classmethod
     def of(cls, plan: Plan) -> Way:
         """Return how ``plan`` exchanges each of its buckets."""
-        return cls(plan.algorithm, plan.segment_nbytes, str(plan.codec))
+        return cls(plan.algorithm, plan.segment_nbytes, str(plan.codec), plan.keeps_residual)
 
 
 class Family:
@@ -67,6 +70,7 @@ class ExchangeTimes:
     def __init__(self, family: Family, world: int) -> None:
         self._family, self.world = family, world
         self.environment = among(family.environment, world)
+        self._with_residuals = lru_cache(None)(partial(with_residuals, self.environment))
         self._known: dict[tuple[Way, int], Terms] = {}
         self._bounds: dict[tuple[Way, int], Terms] = {}
 
@@ -115,7 +119,7 @@ class ExchangeTimes:
         return short.towards(long, (count / whole - fewer) / fewer)
 
     def _replayed(self, way: Way, count: int) -> Terms:
-        environment = self.environment
+        environment = self._with_residuals(way.codec) if way.residual else self.environment
         done = replay(way.algorithm, self.world, count, way.segment_nbytes, way.codec, environment)
         busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)
         last = done.last
@@ -143,7 +147,8 @@ class ExchangeTimes:
 
     def walk_s(self, way: Way, count: int) -> float:
         """Return the seconds of a walk over the steps: every hop by itself, one after the other."""
-        environment, host = self.environment, self.environment.host
+        environment = as_seen_by(way.algorithm, self.environment)
+        host = environment.host
         cost = environment.cost(way.codec)
         typical = cost.at(max(1, self.world // 2))
         lines = [environment.line_of(rank) for rank in range(self.world)]

@@ -19,16 +19,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
 
-from gradwire.codecs import Identity
 from gradwire.errors import LinkError
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link, Receiving, Sending
-from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
-from gradwire.timing.calibrate import codec_cost
-from gradwire.timing.costs import HostCost
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.timing.calibrate import identity_cost
+from gradwire.timing.host import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, HostCost, both_ends
 
-_FRAMES = 8
-_SMALL_NBYTES, _LARGE_NBYTES = SEGMENT_UNIT_NBYTES, 1 << 20
 _ROUNDS = 9
 _TIMEOUT_S = 20.0
 _LOCAL = "lo"
@@ -43,29 +40,17 @@ def measure_host(cores: int, ranks_per_machine: int) -> HostCost:
             f"the cost of frames cannot be measured over the local network ({str(error).splitlines()[0]}); "
             "give one that was measured, or bring the interface 'lo' up"
         ) from error
-    span = _LARGE_NBYTES - _SMALL_NBYTES
-    identity = codec_cost(Identity(), [torch.zeros(_LARGE_NBYTES // FLOAT_NBYTES)], 1, _LARGE_NBYTES).at(1)
-    send_s_per_nbyte = max(0.0, (large.send_s - small.send_s) / span - identity.encode_s / FLOAT_NBYTES)
-    receive_s_per_nbyte = max(
-        0.0, (large.receive_s - small.receive_s) / span - identity.decode_add_s / FLOAT_NBYTES
-    )
-    return HostCost(
-        send_s=max(0.0, small.send_s - send_s_per_nbyte * _SMALL_NBYTES),
-        receive_s=max(0.0, small.receive_s - receive_s_per_nbyte * _SMALL_NBYTES),
-        send_s_per_nbyte=send_s_per_nbyte,
-        receive_s_per_nbyte=receive_s_per_nbyte,
-        beside_s_per_nbyte=max(0.0, (large.beside_s - small.beside_s) / span / 2),
-        cores=cores,
-        ranks_per_machine=ranks_per_machine,
-    )
+    identity = identity_cost()
+    sender = EndCost.fit(small.sender, large.sender, identity.encode_s / FLOAT_NBYTES)
+    receiver = EndCost.fit(small.receiver, large.receiver, identity.decode_add_s / FLOAT_NBYTES)
+    return both_ends(sender, receiver, cores, ranks_per_machine)
 
 
 class _Spent(NamedTuple):
-    """Processor seconds for one frame: of the sender's thread, the receiver's, and all other threads."""
+    """What one frame costs at either end."""
 
-    send_s: float
-    receive_s: float
-    beside_s: float
+    sender: FrameCost
+    receiver: FrameCost
 
 
 class _GlooEnd(Link):
@@ -116,11 +101,18 @@ def _measure() -> tuple[_Spent, _Spent]:
         receiver, sender = pool.map(lambda rank: _run(store, barrier, rank), (0, 1))
     found = []
     for received, sent in zip(receiver, sender, strict=True):
-        rounds = [
-            _Spent(out.thread_s, into.thread_s, max(0.0, into.process_s - out.thread_s - into.thread_s))
+        beside_s = median(
+            max(0.0, into.process_s - out.thread_s - into.thread_s)
             for into, out in zip(received, sent, strict=True)
-        ]
-        found.append(_Spent(*(median(each) / _FRAMES for each in zip(*rounds, strict=True))))
+        )
+        found.append(
+            _Spent(
+                *(
+                    FrameCost(median(each.thread_s for each in end) / FRAMES, beside_s / 2 / FRAMES)
+                    for end in (sent, received)
+                )
+            )
+        )
     small, large = found
     return small, large
 
@@ -134,7 +126,7 @@ def _run(store: Store, barrier: Barrier, rank: int) -> list[list[_Clocks]]:
     """Be rank 1, which sends, or rank 0, which receives; return the processor times of all rounds."""
     link = _GlooEnd(store, rank)
     try:
-        return [_rounds(link, barrier, nbytes) for nbytes in (_SMALL_NBYTES, _LARGE_NBYTES)]
+        return [_rounds(link, barrier, nbytes) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
     finally:
         barrier.wait()
         link.close()
@@ -142,7 +134,7 @@ def _run(store: Store, barrier: Barrier, rank: int) -> list[list[_Clocks]]:
 
 def _rounds(link: Link, barrier: Barrier, nbytes: int) -> list[_Clocks]:
     exchange = Exchange(link, Plan(algorithm="star", segment_nbytes=nbytes))
-    bucket = torch.zeros(_FRAMES * nbytes // FLOAT_NBYTES)
+    bucket = torch.zeros(FRAMES * nbytes // FLOAT_NBYTES)
     exchange.reduce(bucket)  # the first one makes the buffers
     clocks = []
     for _ in range(_ROUNDS):

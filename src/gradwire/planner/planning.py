@@ -21,7 +21,8 @@ from gradwire.planner.choice import Choice, Input
 from gradwire.planner.question import Question
 from gradwire.planner.site import Site
 from gradwire.planner.workload import Workload
-from gradwire.timing.costs import CodecCost, Environment, HostCost
+from gradwire.timing.environment import CodecCost, Environment
+from gradwire.timing.host import HostCost
 from gradwire.timing.line import Line, LineRate
 from gradwire.units import format_duration
 
@@ -85,7 +86,7 @@ def choose_plan(
     costs
         The costs of codecs, by their specs, where they have been measured already.
     host
-        What frames cost; None measures it.
+        What frames cost; None takes what was measured with the line, or measures it here.
     shared_machine
         Whether all hosts are this machine, as in a testbed; None looks for one.
     group_size, core_rate
@@ -146,9 +147,12 @@ def pose(
     check_budget(largest_error)
     found_line, inputs = site.find_line()
     found_host, of_host = site.find_host()
+    if costs is not None and not isinstance(costs, Mapping):
+        raise SpecError(f"costs must be a mapping from specs to CodecCosts, but is {costs!r}")
     if costs is None:
         samples = synthetic_gradients(workload.count) if gradients is None else gradients
-        costs = measure_codecs(tried, samples, max(site.hosts, most_hosts), site.threads, show)
+        most = max(site.hosts, most_hosts)
+        costs = measure_codecs(tried, samples, most, site.threads, found_line, show)
         source = "measured here"
     else:
         source = "told"

@@ -11,7 +11,7 @@ from gradwire.planner.choose import Selection, choose
 from gradwire.planner.exchange_times import Family
 from gradwire.planner.predict import Predictor
 from gradwire.planner.workload import Workload
-from gradwire.timing.costs import Environment
+from gradwire.timing.environment import Environment
 
 
 @dataclass(frozen=True)

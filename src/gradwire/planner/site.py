@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from gradwire.errors import SpecError
 from gradwire.machine import cores
 from gradwire.planner.choice import Input
 from gradwire.planner.host import measure_host
-from gradwire.timing.costs import HostCost
+from gradwire.timing.host import HostCost
 from gradwire.timing.line import Line, LineRate
 from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
 
@@ -38,7 +39,7 @@ class Site:
     group_size, core_rate
         Where groups of so many neighbouring hosts share an uplink of this rate; None for a flat network.
     host
-        What frames cost; None measures it on this machine.
+        What frames cost; None takes what was measured with the line, or measures it on this machine.
     shared_machine
         Whether all hosts are this one machine and share its cores; None looks for a testbed.
     """
@@ -69,6 +70,8 @@ class Site:
             )
         if (self.group_size is None) != (self.core_rate is None):
             raise SpecError("groups need both, how many hosts there are in each and the rate between them")
+        if self.host is not None and not isinstance(self.host, HostCost):
+            raise SpecError(f"host must be a HostCost, or None to measure it, but is {self.host!r}")
         core = self.core_nbytes_per_s
         if not (isinstance(core, (int, float)) and core > 0):
             raise SpecError(f"core_rate must be a rate above 0, such as '10gbit', but is {core!r}")
@@ -96,13 +99,27 @@ class Site:
         """The rate between groups."""
         return math.inf if self.core_rate is None else _rate(self.core_rate)
 
+    @cached_property
+    def _given(self) -> tuple[Line | LineRate, str]:
+        """The line that was given, read once, and where it is from."""
+        line = self.line
+        if isinstance(line, Line):
+            return line, "told"
+        if isinstance(line, LineRate):
+            return line, "measured"
+        if not isinstance(line, (str, os.PathLike)):
+            raise SpecError(f"line must be a Line, a LineRate or the file of one, but is {line!r}")
+        rate = LineRate.load(Path(line), elsewhere=self.elsewhere)
+        return rate, f"measured{' elsewhere' if self.elsewhere else ''}, {line}"
+
     def find_line(self) -> tuple[Line, list[Input]]:
         """Return the line and where it is from. Raises ``SpecError``."""
         told = self.rate is not None or self.latency is not None
         if self.line is not None:
             if told:
                 raise SpecError("the line is either measured or told; leave out the one or the other")
-            line, source = _measured(self.line, self.elsewhere)
+            measured, source = self._given
+            line = measured.line if isinstance(measured, LineRate) else measured
             return line, [Input("line", str(line), source)]
         if self.rate is None:
             raise SpecError(
@@ -117,12 +134,16 @@ class Site:
         ]
 
     def find_host(self) -> tuple[HostCost, list[Input]]:
-        """Return what frames cost, measured here where nobody has said. Raises ``LinkError``."""
-        source = "told"
-        if self.host is None:
+        """Return what frames cost: as told, as measured with the line, or else measured here.
+
+        Raises ``LinkError``.
+        """
+        found, source = self.host, "told"
+        if found is None and self.line is not None:
+            measured, source = self._given
+            found = measured.host if isinstance(measured, LineRate) else None
+        if found is None:
             found, source = measure_host(cores(), 1), "measured here"
-        else:
-            found = self.host
         found = replace(found, ranks_per_machine=self.hosts if self.is_shared else 1)
         frame_s = found.send_s + found.receive_s
         where = (
@@ -136,17 +157,6 @@ class Site:
                 "hosts", f"{self.hosts}, {where}", "told" if self.shared_machine is not None else "assumed"
             ),
         ]
-
-
-def _measured(line: Line | LineRate | str | os.PathLike[str], elsewhere: bool) -> tuple[Line, str]:
-    if isinstance(line, Line):
-        return line, "told"
-    if isinstance(line, LineRate):
-        return line.line, "measured"
-    if not isinstance(line, (str, os.PathLike)):
-        raise SpecError(f"line must be a Line, a LineRate or the file of one, but is {line!r}")
-    rate = LineRate.load(Path(line), elsewhere=elsewhere)
-    return rate.line, f"measured{' elsewhere' if elsewhere else ''}, {line}"
 
 
 def _rate(rate: str | float) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradwire.timing.costs import Environment
+from gradwire.codecs import Identity
+from gradwire.timing.environment import Environment
 
 
 def among(environment: Environment, world: int) -> Environment:
@@ -22,6 +23,25 @@ def among(environment: Environment, world: int) -> Environment:
         else ()
     )
     return replace(environment, host=host, lines=lines, groups=_groups(environment.groups, world))
+
+
+def with_residuals(environment: Environment, codec: str) -> Environment:
+    """Return the environment in which whoever encodes with ``codec`` keeps what that loses.
+
+    To know it, every encoded value is decoded again and subtracted, and the residual is added before and
+    stored after: a decoding and three passes over memory for every value, as much as the identity decodes in.
+    """
+    cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
+    points = tuple(
+        replace(
+            point,
+            encode_s=point.encode_s
+            + point.decode_s
+            + (0.0 if identity is None else 3 * identity.at(point.terms).decode_s),
+        )
+        for point in cost.points
+    )
+    return replace(environment, codecs={**environment.codecs, codec: replace(cost, points=points)})
 
 
 def cores(world: int, environment: Environment) -> int:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gradwire.errors import TestbedError
+from gradwire.testbed.awake import keep_awake
 from gradwire.testbed.channel import Channel, Message
 from gradwire.testbed.layout import make_network
 from gradwire.testbed.namespaces import forget_ambient_capabilities, inside
@@ -32,6 +33,7 @@ class Supervisor:
         self._namespaces = namespaces
         self._hosts: dict[int, tuple[int, float, subprocess.Popen[bytes]]] = {}
         """Process -> host, when it was started, and what Python knows of it."""
+        self._awake: list[subprocess.Popen[bytes]] = []
 
     def serve(self) -> None:
         """Obey the channel and watch the children; return when the channel is closed."""
@@ -77,6 +79,7 @@ class Supervisor:
     def _start(self, message: Message, files: list[int]) -> None:
         """Start the command on every host, with two of the files as its standard output and error."""
         try:
+            self._awake = keep_awake()  # until the sweep
             for host, namespace in enumerate(self._namespaces):
                 with inside(namespace):
                     process = subprocess.Popen(

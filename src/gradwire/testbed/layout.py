@@ -15,6 +15,7 @@ from gradwire.testbed.tools import find_tool
 from gradwire.testbed.topology import Topology
 
 TOOL_TIMEOUT_S = 30.0
+_TCP = Path("/proc/sys/net/ipv4")
 _KINDS = {"type bridge": "bridge", "type veth": "veth", "netem": "sch_netem", "tbf": "sch_tbf"}
 _UNKNOWN = ("unknown", "not supported", "no such file")
 
@@ -53,8 +54,9 @@ def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
 def _namespace() -> int:
     namespace = new_namespace()
     with inside(namespace):
-        for name, value in tcp_settings().items():
-            Path("/proc/sys/net/ipv4", name).write_text(value, encoding="ascii")
+        known = (_TCP / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
+        for name, value in tcp_settings(known).items():
+            (_TCP / name).write_text(value, encoding="ascii")
     return namespace
 
 

@@ -19,7 +19,8 @@ def variables(topology: Topology, host: int, mark: str, inherited: Mapping[str, 
     """Return the environment of a host's command: the inherited one, and what a rank needs.
 
     OpenMP's threads are limited to the host's share of the machine's cores, unless ``OMP_NUM_THREADS`` is
-    inherited: all hosts share one machine, and each would start a thread per core.
+    inherited: all hosts share one machine, and each would start a thread per core. PyTorch is kept from
+    warning, on every host, that the addresses have no names.
     """
     cores = len(os.sched_getaffinity(0))
     described = {
@@ -31,6 +32,7 @@ def variables(topology: Topology, host: int, mark: str, inherited: Mapping[str, 
     own, all_of_them = str(host), str(topology.hosts)
     return {
         "OMP_NUM_THREADS": str(max(1, cores // topology.hosts)),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
         **inherited,
         "RANK": own,
         "WORLD_SIZE": all_of_them,

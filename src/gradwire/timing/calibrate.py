@@ -1,9 +1,10 @@
 """Measure what this machine's ends of a link cost: codecs on real gradients, and frames.
 
 A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums,
-in memory that no cache holds any more, on gradients that the caller brings (a hook can record some) and on
-the sums of several of them, which are what travels after the first hop. Frames are measured with an exchange
-of the identity, whose own costs per byte are taken off.
+in memory that no cache holds any more, after as long a rest as frames on the line impose (a core that has
+slept for 5 ms encoded at half its speed, measured), on gradients that the caller brings (a hook can record
+some) and on the sums of several of them, which are what travels after the first hop. Frames are measured with
+an exchange of the identity, whose own costs per byte are taken off.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -20,20 +20,28 @@ from gradwire.codecs import Codec, Identity
 from gradwire.errors import TensorError
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link, Receiving, Sending
-from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
-from gradwire.timing.costs import CodecCost, CodecPoint, HostCost
+from gradwire.plan import Plan
+from gradwire.timing.environment import CodecCost, CodecPoint
+from gradwire.timing.host import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost
+from gradwire.timing.line import Line
 from gradwire.wire import HEADER_NBYTES
 
 SMALL_COUNT = 64
 """Values in the chunk that tells what a call costs besides its values."""
 COLD_NBYTES = 48 << 20
 """So much memory is gone through between two uses of the same part, that a cache has forgotten it."""
+LONGEST_REST_S = 5e-3
+"""Longer ones change little."""
+_USUAL_RATIO = 4
 REPEATS = 9
-FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
 
 
 def codec_cost(
-    codec: Codec, samples: Sequence[torch.Tensor], world: int, segment_nbytes: int = 1 << 20
+    codec: Codec,
+    samples: Sequence[torch.Tensor],
+    world: int,
+    segment_nbytes: int = 1 << 20,
+    rest_s: float = 0.0,
 ) -> CodecCost:
     """Return the costs of ``codec`` on sums of 1, 2, 4, ... up to ``world`` of the samples.
 
@@ -48,6 +56,8 @@ def codec_cost(
         The most terms in a sum.
     segment_nbytes
         What is encoded at once, as in the plan.
+    rest_s
+        How long the thread sleeps before every call; ``rest_between_segments`` knows.
 
     Raises
     ------
@@ -62,93 +72,72 @@ def codec_cost(
     count = min(segment_nbytes // 4, samples[0].numel())
     call_s = _call_s(codec, samples[0][: min(SMALL_COUNT, count)].contiguous())
     counts = sorted({1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world})
-    points = [_point(codec, _sum(samples, terms), terms, count, call_s) for terms in counts]
+    points = [_point(codec, _sum(samples, terms), terms, count, call_s, rest_s) for terms in counts]
     return CodecCost(str(codec), tuple(points), call_s, codec.EXACT)
 
 
-def host_cost(link: Link, barrier: Callable[[], None], cores: int, ranks_per_machine: int) -> HostCost:
-    """Return what a frame costs a host, in seconds of a core; all ranks of ``link`` call it.
+def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
+    """Return about how many seconds a rank waits between two segments: while one passes the line."""
+    return min(LONGEST_REST_S, segment_nbytes / _USUAL_RATIO / line.nbytes_per_s)
 
-    Rank 1 sends rank 0 buckets of small and of large segments, and both count the processor time of their own
-    thread and of the others', the system's share included. Rank 0 knows of the receiving side only and rank 1
-    of the sending side: ``merge_hosts`` makes one of both.
+
+def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> EndCost:
+    """Return what frames cost this end of a link, in seconds of a core; all ranks of ``link`` call it.
+
+    Every odd rank sends the one before it buckets of small and of large segments, all at once, since hosts
+    that share a machine also work at once in an exchange. Both count the processor time of their own thread
+    and of the others', the system's share included. ``both_ends`` makes the costs of a host out of those of
+    an odd rank and an even one; a last rank without a partner returns nothing of use. The medians of
+    ``rounds`` buckets count; all of them together send ``rounds * FRAMES * LARGE_NBYTES`` and a little more.
     """
-    sides = [_frame_cost(link, nbytes, barrier) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
-    span = LARGE_NBYTES - SMALL_NBYTES
-    identity = codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES).at(1)
-    codec_s_per_nbyte = (identity.decode_add_s if link.rank == 0 else identity.encode_s) / 4
-    per_nbyte = max(0.0, (sides[1].thread_s - sides[0].thread_s) / span - codec_s_per_nbyte)
-    per_frame = max(0.0, sides[0].thread_s - per_nbyte * SMALL_NBYTES)
-    sends = link.rank != 0
-    return HostCost(
-        send_s=per_frame if sends else 0.0,
-        receive_s=0.0 if sends else per_frame,
-        send_s_per_nbyte=per_nbyte if sends else 0.0,
-        receive_s_per_nbyte=0.0 if sends else per_nbyte,
-        beside_s_per_nbyte=max(0.0, (sides[1].beside_s - sides[0].beside_s) / span),
-        cores=cores,
-        ranks_per_machine=ranks_per_machine,
-    )
+    small, large = (_frame_cost(link, nbytes, barrier, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES))
+    identity = identity_cost()
+    codec_s_per_nbyte = (identity.encode_s if link.rank % 2 else identity.decode_add_s) / 4
+    return EndCost.fit(small, large, codec_s_per_nbyte)
 
 
-def merge_hosts(receiver: HostCost, sender: HostCost) -> HostCost:
-    """Return the costs of a host that does what rank 0 and rank 1 measured."""
-    return HostCost(
-        sender.send_s,
-        receiver.receive_s,
-        sender.send_s_per_nbyte,
-        receiver.receive_s_per_nbyte,
-        (sender.beside_s_per_nbyte + receiver.beside_s_per_nbyte) / 2,
-        receiver.cores,
-        receiver.ranks_per_machine,
-    )
-
-
-@dataclass(frozen=True)
-class _FrameCost:
-    """Processor seconds for one frame of the identity: of the rank's own thread, and of the others."""
-
-    thread_s: float = 0.0
-    beside_s: float = 0.0
+def identity_cost() -> CodecPoint:
+    """Return what the identity costs in an exchange's thread, to be taken off the costs of its frames."""
+    return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES).at(1)
 
 
 class _Two(Link):
-    """The first two ranks of a link, as a link."""
+    """An even rank of a link and the next one, as a link."""
 
     def __init__(self, inner: Link) -> None:
-        self.rank, self.world, self.timeout_s = inner.rank, 2, inner.timeout_s
-        self._inner = inner
+        self.rank, self.world, self.timeout_s = inner.rank % 2, 2, inner.timeout_s
+        self._inner, self._first = inner, inner.rank - inner.rank % 2
 
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
-        return self._inner.isend(to, frame)
+        return self._inner.isend(self._first + to, frame)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
-        return self._inner.irecv(source, buffer)
+        return self._inner.irecv(self._first + source, buffer)
 
     def close(self) -> None:
         self._inner.close()
 
 
-def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None]) -> _FrameCost:
+def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None], rounds: int) -> FrameCost:
     """Return the medians of some streams, since what else the processor does falls into one or the other."""
     barrier()
-    costs = [_FrameCost()]
-    if link.rank < 2:
+    costs = [FrameCost()]
+    if link.rank + 1 < link.world or link.rank % 2:
         exchange = Exchange(_Two(link), Plan(algorithm="star", segment_nbytes=nbytes))
         bucket = torch.zeros(FRAMES * nbytes // 4)
         exchange.reduce(bucket)  # the first one makes the buffers
-        costs = [_stream_cost(exchange, bucket) for _ in range(REPEATS)]
+        costs = [_stream_cost(exchange, bucket) for _ in range(rounds)]
     barrier()
-    return _FrameCost(
+    return FrameCost(
         statistics.median(cost.thread_s for cost in costs), statistics.median(cost.beside_s for cost in costs)
     )
 
 
-def _stream_cost(exchange: Exchange, bucket: torch.Tensor) -> _FrameCost:
+def _stream_cost(exchange: Exchange, bucket: torch.Tensor) -> FrameCost:
     process_s, thread_s = time.process_time(), time.thread_time()
     exchange.reduce(bucket)
     process_s, thread_s = time.process_time() - process_s, time.thread_time() - thread_s
-    return _FrameCost(thread_s / FRAMES, max(0.0, process_s - thread_s) / FRAMES)
+    return FrameCost(thread_s / FRAMES, max(0.0, process_s - thread_s) / FRAMES)
 
 
 def _sum(samples: Sequence[torch.Tensor], terms: int) -> torch.Tensor:
@@ -159,10 +148,10 @@ def _sum(samples: Sequence[torch.Tensor], terms: int) -> torch.Tensor:
     return total
 
 
-def _point(codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float) -> CodecPoint:
+def _point(codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float) -> CodecPoint:
     parts = [part for part in torch.split(x, count) if part.numel() == count]
     sizes = [codec.encode(part).numel() for part in parts]
-    seconds = _seconds(codec, parts, count)
+    seconds = _seconds(codec, parts, count, rest_s)
     per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
     return CodecPoint(
         terms,
@@ -174,20 +163,22 @@ def _point(codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float)
     )
 
 
-def _seconds(codec: Codec, parts: list[torch.Tensor], count: int) -> dict[str, list[float]]:
+def _seconds(codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float) -> dict[str, list[float]]:
     """Return the seconds of some encodings and decodings of cold chunks into and out of cold frames."""
-    copies = max(REPEATS, min(COLD_NBYTES // (4 * count), 4 * REPEATS))
+    copies = REPEATS if rest_s else max(REPEATS, min(COLD_NBYTES // (4 * count), 4 * REPEATS))
     chunks = [parts[i % len(parts)].clone() for i in range(copies)]
     frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]
     seconds: dict[str, list[float]] = {"encode": [], "decode_add": [], "decode": []}
     payloads = []
     for chunk, frame in zip(chunks, frames, strict=True):
+        time.sleep(rest_s)
         started = time.perf_counter()
         payloads.append(codec.encode(chunk, out=frame[HEADER_NBYTES:]))
         _native.crc32c(payloads[-1])
         seconds["encode"].append(time.perf_counter() - started)
     for name, decode in (("decode_add", codec.decode_add), ("decode", codec.decode)):
         for chunk, payload in zip(chunks, payloads, strict=True):
+            time.sleep(rest_s)
             started = time.perf_counter()
             _native.crc32c(payload)
             decode(payload, chunk)

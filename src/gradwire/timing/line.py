@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gradwire.errors import SpecError
 from gradwire.machine import describe_machine, machine_id
-from gradwire.units import format_duration, format_rate
+from gradwire.timing.host import HostCost
+from gradwire.units import format_duration, format_rate, is_number
 
 SCHEMA = "gradwire.line-rate/1"
 """Changes whenever a field changes its name, unit or meaning."""
@@ -57,12 +58,12 @@ class Line:
             ("latency_s", self.latency_s, 0.0),
             ("burst_nbytes", self.burst_nbytes, 0.0),
         ):
-            if not (_is_number(value) and least <= value < math.inf):
+            if not (is_number(value) and least <= value < math.inf):
                 raise SpecError(f"a line's {name} must be a number from 0 up, but is {value!r}")
         rate = self.nbytes_per_s
-        if not (_is_number(rate) and rate > 0):
+        if not (is_number(rate) and rate > 0):
             raise SpecError(f"a line's nbytes_per_s must be a number above 0, but is {rate!r}")
-        if not (_is_number(self.duplex_share) and 0 < self.duplex_share <= 1):
+        if not (is_number(self.duplex_share) and 0 < self.duplex_share <= 1):
             raise SpecError(
                 f"a line's duplex_share must be above 0 and at most 1, but is {self.duplex_share!r}"
             )
@@ -95,23 +96,27 @@ class Point:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if not (_is_number(value) and 0 < value < math.inf):
+            if not (is_number(value) and 0 < value < math.inf):
                 raise SpecError(f"a measured point's {name} must be a number above 0, but is {value!r}")
 
 
 @dataclass(frozen=True)
 class LineRate:
-    """A measured line: the points, what they come to, and where they were taken."""
+    """A measured line: the points, what they come to, where they were taken, and what frames cost there.
+
+    ``host`` is None in a record that does not know what frames cost.
+    """
 
     line: Line
     points: tuple[Point, ...]
     machine: Mapping[str, object]
     machine_id: str
+    host: HostCost | None = None
 
     @classmethod
-    def of(cls, points: Sequence[Point]) -> LineRate:
-        """Return the record of ``points`` that were measured on this machine."""
-        return cls(fit(points), tuple(points), describe_machine(), machine_id())
+    def of(cls, points: Sequence[Point], host: HostCost | None = None) -> LineRate:
+        """Return the record of what was measured on this machine."""
+        return cls(fit(points), tuple(points), describe_machine(), machine_id(), host)
 
     def to_json(self) -> str:
         """Return the record as readable JSON."""
@@ -121,6 +126,7 @@ class LineRate:
             "machine": dict(self.machine),
             "machine_id": self.machine_id,
             "points": [asdict(point) for point in self.points],
+            "host": None if self.host is None else asdict(self.host),
         }
         return json.dumps(values, indent=2) + "\n"
 
@@ -156,7 +162,9 @@ class LineRate:
             raise SpecError(f"{path} is no line rate: its schema must be {SCHEMA}, but is {found!r}")
         try:
             points = tuple(Point(**point) for point in values["points"])
-            return cls(Line(**values["line"]), points, dict(values["machine"]), str(values["machine_id"]))
+            host = HostCost(**values["host"]) if values.get("host") else None
+            line = Line(**values["line"])
+            return cls(line, points, dict(values["machine"]), str(values["machine_id"]), host)
         except (KeyError, TypeError, ValueError) as error:
             raise SpecError(f"{path} is a damaged line rate: {error}; measure it again") from error
 
@@ -164,9 +172,10 @@ class LineRate:
 def fit(points: Sequence[Point]) -> Line:
     """Return the line that measured points come to. Raises ``SpecError`` without any point.
 
-    The latency is the time of the smallest message, the rate the median stream over the sizes within a
-    factor of 16 of the largest, and the burst what the middle sizes were faster than that; the same large
-    sizes tell what both directions at once leave of the rate.
+    The latency is the time of the smallest message, and the burst what the middle sizes were faster than the
+    rate. The rate, and what both directions at once leave of it, are the most that two of the sizes within a
+    factor of 16 of the largest have reached: nothing makes a line faster than it is, but other work makes it
+    slower, and so does TCP where a stream ends before its windows have opened.
     """
     if not points:
         raise SpecError("a line rate needs at least one measured message size, but there is none")
@@ -174,8 +183,8 @@ def fit(points: Sequence[Point]) -> Line:
     latency_s = ordered[0].time_s
     largest = ordered[-1].nbytes
     large = [point for point in ordered if 16 * point.nbytes >= largest]
-    rate = statistics.median(point.nbytes_per_s for point in large)
-    duplex_share = min(1.0, statistics.median(point.duplex_nbytes_per_s for point in large) / rate)
+    rate = _second(point.nbytes_per_s for point in large)
+    duplex_share = min(1.0, _second(point.duplex_nbytes_per_s for point in large) / rate)
     low, high = _BURST_SHOWS_NBYTES
     early = [
         point.nbytes - (point.time_s - latency_s) * rate for point in ordered if low <= point.nbytes <= high
@@ -184,8 +193,6 @@ def fit(points: Sequence[Point]) -> Line:
     return Line(latency_s, rate, burst_nbytes, duplex_share)
 
 
-def _is_number(value: object) -> bool:
-    """Return whether ``value`` is a number that fits a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return isinstance(value, float) or abs(value) < 1 << 1023
+def _second(rates: Iterable[float]) -> float:
+    """Return the largest rate but one; the only one where there is one."""
+    return sorted(rates)[-2:][0]

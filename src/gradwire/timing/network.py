@@ -160,7 +160,7 @@ class Network:
         """Read what ``to_json`` wrote; what is left out keeps its default. Raises ``SpecError``."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SpecError(f"a network must be a JSON object, but this is no JSON: {error}") from error
         values = _checked(cls, values, "a network")
         if values.get("groups") is not None:

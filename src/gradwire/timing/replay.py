@@ -28,7 +28,8 @@ from functools import cache
 from gradwire import collectives
 from gradwire.collectives.itinerary import AHEAD, Action, Do, Segment, itinerary
 from gradwire.timing.cores import Cores
-from gradwire.timing.costs import CodecCost, Environment
+from gradwire.timing.environment import CodecCost, Environment
+from gradwire.timing.own_all_reduce import as_seen_by
 from gradwire.timing.streams import Port, Stream, Streams
 
 
@@ -111,6 +112,7 @@ def replay(
         itinerary(steps(rank, world), count, chunks, segment_nbytes // 4, AHEAD) for rank in range(world)
     ]
     first_terms = world if half == "broadcast" else 1
+    environment = as_seen_by(algorithm, environment)
     return _Machinery(itineraries, environment.cost(codec), environment, first_terms).run()
 
 

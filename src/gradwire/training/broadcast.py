@@ -7,6 +7,10 @@ from torch import nn
 from gradwire.exchange import Accounting, Exchange
 from gradwire.plan import Plan
 from gradwire.training.flat import FlatWeights
+from gradwire.training.ledger import Ledger
+
+WEIGHTS = "weights"
+"""What a ledger calls the weights that rank 0 sends."""
 
 
 def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
@@ -24,3 +28,9 @@ def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
     accounting = Exchange(exchange.link, Plan(algorithm="star")).broadcast(weights.buffer)
     weights.scatter()
     return accounting
+
+
+def count_weights(ledger: Ledger | None, accounting: Accounting) -> None:
+    """Count weights that went from rank 0 to all others; no gradient is in them."""
+    if ledger is not None:
+        ledger.exchanged(WEIGHTS, accounting, accounting.total_s, gradient_nbytes=0)

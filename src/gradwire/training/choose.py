@@ -7,12 +7,17 @@ from torch import nn
 
 from gradwire.exchange import Exchange
 from gradwire.training.d_sync import DSync
+from gradwire.training.ledger import Ledger
 from gradwire.training.method import WorkerMethod
 from gradwire.training.pipe_sgd import PipeSGD
 
 
 def make_method(
-    model: nn.Module, optimizer: torch.optim.Optimizer, exchange: Exchange, warmup_steps: int = 0
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    exchange: Exchange,
+    warmup_steps: int = 0,
+    ledger: Ledger | None = None,
 ) -> WorkerMethod:
     """Return ``DSync`` where the exchange's plan has the pipeline 1, else ``PipeSGD`` with its pipeline.
 
@@ -26,8 +31,10 @@ def make_method(
         Its plan chooses everything.
     warmup_steps
         See ``PipeSGD``; ``DSync`` needs none. Raises ``SpecError`` for a negative number.
+    ledger
+        Counts bytes and seconds by bucket and step, if there is one.
     """
     pipeline = exchange.plan.pipeline
     if pipeline == 1 and warmup_steps >= 0:
-        return DSync(model, optimizer, exchange)
-    return PipeSGD(model, optimizer, exchange, pipeline, warmup_steps)
+        return DSync(model, optimizer, exchange, ledger)
+    return PipeSGD(model, optimizer, exchange, pipeline, warmup_steps, ledger=ledger)

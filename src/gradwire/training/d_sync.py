@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from time import perf_counter
 
 import torch
 from torch import nn
 
-from gradwire.exchange import Exchange
+from gradwire.exchange import Accounting, Exchange
 from gradwire.training.buckets import cut
+from gradwire.training.communication import WHOLE
 from gradwire.training.flat import FlatGradients
+from gradwire.training.ledger import Ledger, profiled
 from gradwire.training.method import WorkerMethod, backward
 from gradwire.training.overlap import Overlap
 from gradwire.training.record import StepRecord
+from gradwire.training.residual import GRADIENT, Residuals
 
 
 class DSync(WorkerMethod):
@@ -33,25 +37,51 @@ class DSync(WorkerMethod):
     exchange
         Its plan chooses codec, algorithm and buckets. With several buckets it belongs to the communication
         thread within a step.
+    ledger
+        Counts bytes and seconds by bucket and step, if there is one.
+
+    Attributes
+    ----------
+    residuals
+        What this rank's encodings lost, where the plan keeps it; its state belongs into a checkpoint.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, exchange: Exchange) -> None:
-        super().__init__(model, exchange)
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        exchange: Exchange,
+        ledger: Ledger | None = None,
+    ) -> None:
+        super().__init__(model, exchange, ledger)
         self._optimizer = optimizer
         self._gradients = FlatGradients(model.parameters())
+        self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
+        self._residual = self.residuals.of(GRADIENT, self._gradients.buffer.numel())
         buckets = cut(self._gradients.counts, exchange.plan.bucket_nbytes)
-        self._overlap = Overlap(exchange, self._gradients, buckets) if len(buckets) > 1 else None
+        self._overlap = (
+            Overlap(exchange, self._gradients, buckets, self._residual, ledger) if len(buckets) > 1 else None
+        )
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
         if self._overlap is None:
             loss = backward(compute_loss, self._gradients)
-            accounting = self.exchange.all_reduce(self._gradients.buffer, average=True)
+            accounting = self._average()
             waits = StepRecord.of_wait(accounting.total_s, accounting)
         else:
             loss, waits = self._overlap.average(self.steps_done + 1, compute_loss)
         self._optimizer.step()
         return waits.within(perf_counter() - started, loss=loss)
+
+    def _average(self) -> Accounting:
+        """Exchange the whole gradient as one bucket."""
+        buffer = self._gradients.buffer
+        with nullcontext() if self.ledger is None else profiled(f"exchange {WHOLE}"):
+            accounting = self.exchange.all_reduce(buffer, average=True, residual=self._residual)
+        if self.ledger is not None:
+            self.ledger.exchanged(WHOLE, accounting, accounting.total_s, gradient_nbytes=buffer.nbytes)
+        return accounting
 
     def close(self) -> None:
         """Join the thread, if there is one. Raises ``LinkTimeoutError`` if it does not end."""

@@ -13,8 +13,9 @@ from torch import nn
 
 from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange
-from gradwire.training.broadcast import broadcast_weights
+from gradwire.training.broadcast import broadcast_weights, count_weights
 from gradwire.training.flat import FlatGradients
+from gradwire.training.ledger import Ledger
 from gradwire.training.record import StepRecord
 
 
@@ -23,14 +24,16 @@ class WorkerMethod(ABC):
 
     ``step(compute_loss)`` trains on one batch. ``drain()`` applies what is still under way; call it before an
     evaluation, a checkpoint and the end. ``close()`` gives threads up; the link stays the caller's. As a
-    context manager it drains and closes at the end of the block, and only closes when the block raised.
+    context manager it drains and closes at the end of the block, and only closes when the block raised. A
+    ``ledger`` counts every exchange by its bucket and gets the end of every step; it stays the caller's.
 
     The first step begins with ``synchronise()`` unless it was called before, so that replicas never begin
     different.
     """
 
-    def __init__(self, model: nn.Module, exchange: Exchange) -> None:
+    def __init__(self, model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> None:
         self.model = model
+        self.ledger = ledger
         self.exchange = exchange
         self.steps_done = 0
         self.closed = False
@@ -63,6 +66,8 @@ class WorkerMethod(ABC):
         start = StepRecord() if self._synchronised else self.synchronise()
         record = self._step(compute_loss)
         self.steps_done += 1
+        if self.ledger is not None:
+            self.ledger.end_step()
         return start + record
 
     def synchronise(self) -> StepRecord:
@@ -73,6 +78,7 @@ class WorkerMethod(ABC):
         drained = self.drain()
         started = perf_counter()
         accounting = broadcast_weights(self.model, self.exchange)
+        count_weights(self.ledger, accounting)
         self._synchronised = True
         return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
             perf_counter() - started, steps=0

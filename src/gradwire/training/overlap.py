@@ -18,7 +18,9 @@ from gradwire.exchange import Accounting, Exchange
 from gradwire.training.buckets import Bucket
 from gradwire.training.communication import CommunicationThread, Handover, longest_s
 from gradwire.training.flat import FlatGradients
+from gradwire.training.ledger import Ledger
 from gradwire.training.record import StepRecord
+from gradwire.training.residual import parts
 
 
 class Overlap:
@@ -30,13 +32,23 @@ class Overlap:
     The hooks that tell which gradients are there exist during backward only. So they run after any hook of
     the user's, whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over
     smaller batches) is not mistaken for the last one.
+
+    ``residual``, laid out as the gradients, is None where the plan keeps none.
     """
 
-    def __init__(self, exchange: Exchange, gradients: FlatGradients, buckets: Sequence[Bucket]) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        gradients: FlatGradients,
+        buckets: Sequence[Bucket],
+        residual: torch.Tensor | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
         self._rank = exchange.link.rank
         self._gradients = gradients
         self._buckets = buckets
         self._views = [bucket.view(gradients.buffer) for bucket in buckets]
+        self._residuals = parts(residual, buckets)
         self._bucket_of = {
             index: number for number, bucket in enumerate(buckets) for index in bucket.parameters
         }
@@ -44,7 +56,7 @@ class Overlap:
         self._handovers: list[Handover] = []
         self._step = 0
         patience_s = longest_s(exchange, max(bucket.count for bucket in buckets))
-        self._communication = CommunicationThread(exchange, patience_s)
+        self._communication = CommunicationThread(exchange, patience_s, ledger)
 
     def average(self, step: int, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
         """Fill the gradients with their averages over all ranks; return the loss, and what waiting cost.
@@ -116,7 +128,11 @@ class Overlap:
 
     def _hand_over_next(self) -> None:
         number = len(self._handovers)
-        self._handovers.append(self._communication.hand_over(self._step, self._views[number], number + 1))
+        self._handovers.append(
+            self._communication.hand_over(
+                self._step, self._views[number], number + 1, self._residuals[number]
+            )
+        )
 
     def _wait(self) -> StepRecord:
         started = perf_counter()

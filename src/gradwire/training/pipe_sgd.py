@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -11,14 +11,32 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.buckets import cut
 from gradwire.training.communication import CommunicationThread, Handover, longest_s
 from gradwire.training.flat import FlatGradients
+from gradwire.training.ledger import Ledger
 from gradwire.training.method import WorkerMethod, backward
 from gradwire.training.record import StepRecord
+from gradwire.training.residual import GRADIENT, Residuals, parts
 from gradwire.training.schedule import in_force, scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An averaged gradient that has not been applied yet, as a checkpoint keeps it.
+
+    Attributes
+    ----------
+    gradient
+        1-D float32 CPU tensor, laid out like the buffer of ``FlatGradients``; a copy.
+    scheduled
+        What ``schedule.scheduled`` returned in the step that computed it.
+    """
+
+    gradient: torch.Tensor
+    scheduled: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,17 @@ class PipeSGD(WorkerMethod):
     warmup_steps
         So many first steps are plain D-Sync; the pipeline starts, empty, after them. The paper warms up for 5
         epochs (AlexNet, ResNet) and not at all for small or convex models.
+    on_average
+        Called with every averaged gradient, in place in ``.grad``, just before the optimizer's step. All
+        ranks must change it alike.
+    ledger
+        Counts bytes and seconds by bucket and step, if there is one.
+
+    Attributes
+    ----------
+    residuals
+        What this rank's encodings lost, where the plan keeps it, one for all K buffers in the order of the
+        steps: what step t loses goes out with step t+1. Drain before reading or loading its state.
     """
 
     def __init__(
@@ -68,8 +97,10 @@ class PipeSGD(WorkerMethod):
         exchange: Exchange,
         pipeline: int = 2,
         warmup_steps: int = 0,
+        on_average: Callable[[FlatGradients], object] = lambda _: None,
+        ledger: Ledger | None = None,
     ) -> None:
-        super().__init__(model, exchange)
+        super().__init__(model, exchange, ledger)
         if pipeline < 1 or warmup_steps < 0:
             raise SpecError(
                 f"PipeSGD wants pipeline >= 1 and warmup_steps >= 0, but got pipeline={pipeline} and "
@@ -78,11 +109,17 @@ class PipeSGD(WorkerMethod):
         self.pipeline = pipeline
         self.warmup_steps = warmup_steps
         self._optimizer = optimizer
+        self._on_average = on_average
         self._free = deque(FlatGradients(model.parameters()) for _ in range(pipeline))
+        self.count = self._free[0].buffer.numel()
         self._buckets = cut(self._free[0].counts, exchange.plan.bucket_nbytes)
+        self._free[-1].detach()
+        self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
+        residual = self.residuals.of(GRADIENT, self._free[0].buffer.numel())
+        self._residuals = parts(residual, self._buckets)
         self._under_way: deque[_UnderWay] = deque()
         patience_s = longest_s(exchange, max(bucket.count for bucket in self._buckets))
-        self._communication = CommunicationThread(exchange, patience_s)
+        self._communication = CommunicationThread(exchange, patience_s, ledger)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
@@ -109,6 +146,51 @@ class PipeSGD(WorkerMethod):
             waits += self._apply_oldest()
         return waits.within(perf_counter() - started, steps=0)
 
+    def settle(self) -> None:
+        """Wait until nothing is on the network any more; apply nothing.
+
+        Raises what the exchange raised, or ``LinkTimeoutError``.
+        """
+        for each in self._under_way:
+            for handover in each.handovers:
+                self._communication.wait(handover)
+
+    def in_flight(self) -> list[InFlight]:
+        """Return copies of the averaged gradients that are still to be applied, oldest first.
+
+        Waits for them, like ``settle``.
+        """
+        self.settle()
+        return [InFlight(each.gradients.buffer.clone(), each.scheduled) for each in self._under_way]
+
+    def check_fits(self, in_flight: Sequence[InFlight]) -> None:
+        """Raise ``StateError`` unless this pipeline has room for these gradients of this model."""
+        counts = [each.gradient.numel() for each in in_flight]
+        if len(counts) > self.pipeline or set(counts) - {self.count}:
+            raise StateError(
+                f"a pipeline of {self.pipeline} takes up to {self.pipeline} gradients of {self.count} "
+                f"floats, but those in flight have {counts}; resume with the same model and plan, or drain "
+                "before saving"
+            )
+
+    def resume(self, steps_done: int, in_flight: Sequence[InFlight]) -> None:
+        """Go on where ``in_flight`` was called after so many steps; what is under way here is dropped.
+
+        Raises ``StateError`` for gradients that do not fit this pipeline and this model, and, like
+        ``settle``, what the exchange raised; nothing is changed then.
+        """
+        self.check_fits(in_flight)
+        self.settle()
+        self._free.extend(each.gradients for each in self._under_way)
+        self._under_way.clear()
+        self._free[0].detach()  # a drain may have left one of these buffers in .grad
+        for each in in_flight:
+            gradients = self._free.popleft()
+            gradients.buffer.copy_(each.gradient)
+            self._under_way.append(_UnderWay(gradients, [], each.scheduled))
+        self.steps_done = steps_done
+        self._synchronised = self._synchronised or steps_done > 0  # equal when they were saved
+
     def close(self) -> None:
         """Finish what is on the network, apply none of it, and join the thread; may be called twice.
 
@@ -130,8 +212,12 @@ class PipeSGD(WorkerMethod):
         """Give the buckets to the communication thread, which takes them in this order."""
         numbered = len(self._buckets) > 1
         return [
-            self._communication.hand_over(self.steps_done + 1, bucket.view(buffer), number if numbered else 0)
-            for number, bucket in enumerate(self._buckets, start=1)
+            self._communication.hand_over(
+                self.steps_done + 1, bucket.view(buffer), number if numbered else 0, residual
+            )
+            for number, (bucket, residual) in enumerate(
+                zip(self._buckets, self._residuals, strict=True), start=1
+            )
         ]
 
     def _apply_oldest(self) -> StepRecord:
@@ -143,6 +229,7 @@ class PipeSGD(WorkerMethod):
         self._under_way.popleft()
         self._free.append(oldest.gradients)
         oldest.gradients.attach()
+        self._on_average(oldest.gradients)
         with in_force(oldest.scheduled, self._optimizer):
             self._optimizer.step()
         return StepRecord.of_wait(wait_s, accounting)

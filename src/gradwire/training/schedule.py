@@ -36,5 +36,13 @@ def in_force(values: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> 
             group.update(current)
 
 
+def note_step(optimizer: torch.optim.Optimizer) -> None:
+    """Tell the schedulers of ``torch.optim`` that a step is done.
+
+    They warn of a scheduler that steps before its optimizer, but a pipeline's first steps have no update.
+    """
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
 def _kept(value: object) -> object:
     return value.clone() if isinstance(value, torch.Tensor) else value  # schedulers fill tensors in place

@@ -15,11 +15,14 @@ from torch import nn
 
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import SpecError
-from gradwire.exchange import Exchange
-from gradwire.training.broadcast import broadcast_weights
+from gradwire.exchange import Accounting, Exchange
+from gradwire.training.broadcast import broadcast_weights, count_weights
+from gradwire.training.communication import WHOLE
 from gradwire.training.flat import FlatGradients, FlatWeights, trainable
+from gradwire.training.ledger import Ledger
 from gradwire.training.method import WorkerMethod, backward
 from gradwire.training.record import StepRecord
+from gradwire.training.residual import GRADIENT, Residuals
 
 
 class Server:
@@ -39,6 +42,8 @@ class Server:
         Rank 0 of a star with at least one worker. Raises ``SpecError`` otherwise.
     weight_codec
         What the weights are sent through; exact by default. The workers name the same.
+    ledger
+        Counts bytes and seconds of gradients and weights by step, if there is one.
     """
 
     def __init__(
@@ -47,14 +52,16 @@ class Server:
         optimizer: torch.optim.Optimizer,
         exchange: Exchange,
         weight_codec: Codec | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        _check_star(exchange)
+        check_star(exchange)
         if exchange.link.rank != 0:
             raise SpecError(
                 f"the server is rank 0 of its link, but this is rank {exchange.link.rank}; make a Worker"
             )
         self.model = model
         self.exchange = exchange
+        self.ledger = ledger
         self.weight_codec = weight_codec or Identity()
         self.steps_done = 0
         self._optimizer = optimizer
@@ -66,6 +73,7 @@ class Server:
         """Send the master weights, exactly, to all workers, who call theirs. Raises ``ExchangeError``."""
         started = perf_counter()
         accounting = broadcast_weights(self.model, self.exchange)
+        count_weights(self.ledger, accounting)
         self._synchronised = True
         return StepRecord.of_wait(accounting.total_s, accounting).within(perf_counter() - started, steps=0)
 
@@ -79,7 +87,9 @@ class Server:
         self._optimizer.step()
         down = self.exchange.broadcast(self._weights.gather(), codec=self.weight_codec)
         self.steps_done += 1
-        waits = StepRecord.of_wait(up.total_s, up) + StepRecord.of_wait(down.total_s, down)
+        waits = _count(self.ledger, up, down, self._gradients)
+        if self.ledger is not None:
+            self.ledger.end_step()
         return start + waits.within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
@@ -101,28 +111,52 @@ class Worker(WorkerMethod):
         Rank 1 or above of a star. Raises ``SpecError`` otherwise.
     weight_codec
         What the server sends the weights through; exact by default.
+    ledger
+        Counts bytes and seconds of gradients and weights by step, if there is one.
+
+    Attributes
+    ----------
+    residuals
+        What this rank's encodings lost, where the plan keeps it; its state belongs into a checkpoint.
     """
 
-    def __init__(self, model: nn.Module, exchange: Exchange, weight_codec: Codec | None = None) -> None:
-        _check_star(exchange)
+    def __init__(
+        self,
+        model: nn.Module,
+        exchange: Exchange,
+        weight_codec: Codec | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        check_star(exchange)
         if exchange.link.rank == 0:
             raise SpecError("rank 0 of the link is the server, but a Worker was made there; make a Server")
-        super().__init__(model, exchange)
+        super().__init__(model, exchange, ledger)
         self.weight_codec = weight_codec or Identity()
         self._gradients = FlatGradients(model.parameters())
         self._weights = FlatWeights(trainable(model.parameters()))
+        self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
+        self._residual = self.residuals.of(GRADIENT, self._gradients.buffer.numel())
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
         loss = backward(compute_loss, self._gradients)
-        up = self.exchange.reduce(self._gradients.buffer)
+        up = self.exchange.reduce(self._gradients.buffer, residual=self._residual)
         down = self.exchange.broadcast(self._weights.buffer, codec=self.weight_codec)
         self._weights.scatter()
-        waits = StepRecord.of_wait(up.total_s, up) + StepRecord.of_wait(down.total_s, down)
+        waits = _count(self.ledger, up, down, self._gradients)
         return waits.within(perf_counter() - started, loss=loss)
 
 
-def _check_star(exchange: Exchange) -> None:
+def _count(ledger: Ledger | None, up: Accounting, down: Accounting, gradients: FlatGradients) -> StepRecord:
+    """Count a gradient's way up and the weights' way down; return what waiting for both cost."""
+    if ledger is not None:
+        ledger.exchanged(WHOLE, up, up.total_s, gradient_nbytes=gradients.buffer.nbytes)
+    count_weights(ledger, down)
+    return StepRecord.of_wait(up.total_s, up) + StepRecord.of_wait(down.total_s, down)
+
+
+def check_star(exchange: Exchange) -> None:
+    """Raise ``SpecError`` unless the exchange is a star with a worker."""
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
             "a parameter server wants the algorithm 'star' and at least 2 ranks, but the exchange has "

@@ -1,4 +1,4 @@
-"""What the ends of a link cost: encoding and decoding, and handling frames; measured by ``calibrate``."""
+"""Where a plan runs, as far as a prediction needs to know: lines, hosts, and what codecs cost there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from gradwire.errors import SpecError
+from gradwire.timing.host import HostCost
 from gradwire.timing.line import Line
 from gradwire.wire import HEADER_NBYTES
 
@@ -74,25 +75,6 @@ FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
 
 
 @dataclass(frozen=True)
-class HostCost:
-    """What a host spends on a frame beside the codec, and how many of its cores do it.
-
-    The rank's own thread spends ``send_s`` or ``receive_s`` on every frame and ``send_s_per_nbyte`` or
-    ``receive_s_per_nbyte`` on every byte of it; the threads of the transport spend ``beside_s_per_nbyte`` on
-    either side meanwhile. All are seconds of a core. ``cores`` is how many cores one machine has,
-    ``ranks_per_machine`` how many ranks share them (all hosts of a testbed share one machine).
-    """
-
-    send_s: float = 0.0
-    receive_s: float = 0.0
-    send_s_per_nbyte: float = 0.0
-    receive_s_per_nbyte: float = 0.0
-    beside_s_per_nbyte: float = 0.0
-    cores: int = 1 << 16
-    ranks_per_machine: int = 1
-
-
-@dataclass(frozen=True)
 class Environment:
     """Everything that a prediction needs to know about where a plan will run.
 
@@ -103,7 +85,7 @@ class Environment:
 
     line: Line
     codecs: Mapping[str, CodecCost]
-    host: HostCost = HostCost()
+    host: HostCost = field(default_factory=HostCost)
     lines: tuple[Line, ...] = ()
     groups: tuple[int, ...] = ()
     core_nbytes_per_s: float = math.inf

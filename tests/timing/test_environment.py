@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
-from gradwire.timing.costs import FREE, CodecCost, CodecPoint, Environment
+from gradwire.timing.environment import FREE, CodecCost, CodecPoint, Environment
 from gradwire.timing.line import Line
 
 COST = CodecCost(

@@ -1,0 +1,124 @@
+"""The ways of training that the benchmark compares: torch's own hooks, and gradwire's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.plan import Plan
+from gradwire.training.hook import Attached
+from training_tasks import Task
+
+TIMEOUT_S = 120.0
+_ONE_BUCKET_MB = 1 << 20
+
+
+class Method(ABC):
+    """One way to train one task from its first weights: ``train`` goes on, ``close`` ends it."""
+
+    model: torch.nn.Module
+
+    @abstractmethod
+    def train(self, steps: int) -> None:
+        """Take so many steps; all of them are applied when it returns."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give connections up."""
+
+
+class OnDDP(Method):
+    """DDP with a hook, or without; ``exchanging`` False leaves each rank alone with its gradients."""
+
+    def __init__(
+        self,
+        task: Task,
+        register: Callable[[DistributedDataParallel], object] = lambda _: None,
+        bucket_mb: float = 25,
+        *,
+        exchanging: bool = True,
+    ) -> None:
+        self.model, self._task, self._exchanging = task.model, task, exchanging
+        self._ddp = DistributedDataParallel(task.model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+        self._optimizer = task.optimizer(task.model)
+        self._hooked = register(self._ddp)
+
+    def train(self, steps: int) -> None:
+        """Take so many steps."""
+        with nullcontext() if self._exchanging else self._ddp.no_sync():
+            for _ in range(steps):
+                self._optimizer.zero_grad()
+                self._task.loss(self._ddp, next(self._task.batches)).backward()
+                self._optimizer.step()
+
+    def close(self) -> None:
+        """Close what gradwire attached."""
+        if isinstance(self._hooked, Attached):
+            self._hooked.close()
+
+
+class Pipelined(Method):
+    """gradwire's Pipe-SGD, drained at the end of every block, so that what it reaches is in the weights."""
+
+    def __init__(self, task: Task, plan: Plan) -> None:
+        self.model, self._task = task.model, task
+        self._pipe = gradwire.PipeSGD(task.model, task.optimizer(task.model), plan, timeout_s=TIMEOUT_S)
+
+    def train(self, steps: int) -> None:
+        """Take so many steps."""
+        for _ in range(steps):
+            batch = next(self._task.batches)
+            self._pipe.step(lambda batch=batch: self._task.loss(self._task.model, batch))  # type: ignore[misc]
+        self._pipe.drain()
+
+    def close(self) -> None:
+        """Close the pipeline."""
+        self._pipe.close()
+
+
+def attached(task: Task, plan: Plan, bucket_mb: float | None = None) -> OnDDP:
+    """Train with gradwire on DDP, with the plan's buckets unless others are told."""
+    if bucket_mb is None:
+        bucket_mb = _ONE_BUCKET_MB if plan.bucket_nbytes is None else plan.bucket_nbytes / (1 << 20)
+    return OnDDP(task, lambda ddp: gradwire.attach(ddp, plan, timeout_s=TIMEOUT_S), bucket_mb)
+
+
+def torch_methods() -> dict[str, Callable[[Task], Method]]:
+    """Return what PyTorch ships."""
+    return {
+        "DDP": OnDDP,
+        "fp16 hook": lambda task: OnDDP(task, _with(default_hooks.fp16_compress_hook)),
+        "bf16 hook": lambda task: OnDDP(task, _with(_bf16_on_gloo)),
+        "PowerSGD 1": lambda task: OnDDP(task, _power_sgd(1), _ONE_BUCKET_MB),
+        "PowerSGD 4": lambda task: OnDDP(task, _power_sgd(4), _ONE_BUCKET_MB),
+    }
+
+
+def _bf16_on_gloo(state, bucket):  # type: ignore[no-untyped-def] # DDP wants annotations to be classes
+    """Run torch's hook, which DDP refuses without NCCL by its name, though Gloo sums bfloat16."""
+    return default_hooks.bf16_compress_hook(state, bucket)
+
+
+def _with(
+    hook: Callable[..., torch.futures.Future[torch.Tensor]],
+) -> Callable[[DistributedDataParallel], object]:
+    return lambda ddp: ddp.register_comm_hook(dist.group.WORLD, hook)
+
+
+def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
+    """One bucket: with several, its callbacks issue collectives in different orders and Gloo aborts."""
+
+    def register(ddp: DistributedDataParallel) -> None:
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=1
+        )
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    return register

@@ -1,0 +1,155 @@
+"""What the training benchmark trains: models, optimizers, every rank's own batches, and held-out data."""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from gradwire.job.data import Dataset, load
+from gradwire.job.models import build
+
+SEED = 1
+HELD_OUT = 1000
+"""Images that the loss is judged by."""
+CONTEXT, HELD_OUT_CONTEXTS = 128, 16
+"""Bytes of text that the GPT sees at once, and how many such pieces of held-out text judge its loss."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training.
+
+    ``block`` steps are timed at once, ``blocks`` times with plain DDP, whose last held-out loss is then the
+    one that the others have to reach.
+    """
+
+    name: str
+    model: nn.Module
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    batches: Iterator[tuple[torch.Tensor, torch.Tensor]]
+    held_out: tuple[torch.Tensor, torch.Tensor]
+    block: int
+    blocks: int
+
+    def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Return the mean cross entropy."""
+        logits = model(batch[0])
+        return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[1].reshape(-1))
+
+    def held_out_loss(self, model: nn.Module) -> float:
+        """Return the loss on what is never trained on."""
+        model.eval()
+        with torch.no_grad():
+            value = float(self.loss(model, self.held_out))
+        model.train()
+        return value
+
+
+def mnist_mlp(rank: int, world: int, data: Path | None, _text: Path | None) -> Task:
+    """Make 784-500-500-10 with a global batch of 100: 2.7 MB (Pipe-SGD, table 1)."""
+    images = _images(data)
+    model = build("mlp", images.image_shape, 10, SEED)
+    return _image_task(
+        "MNIST-MLP", model, images, 100 // world, rank, lr=0.05, momentum=0.9, block=50, blocks=6
+    )
+
+
+def wide_mlp(rank: int, _world: int, data: Path | None, _text: Path | None) -> Task:
+    """Make fully connected layers of 74 MB, a batch of 8 on every rank, plain SGD."""
+    images = _images(data)
+    sizes = [images.image_shape[0] * images.image_shape[1], 3584, 3584, 768]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        hidden = [layer for way in pairwise(sizes) for layer in (nn.Linear(*way), nn.ReLU())]
+        model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], 10))
+    return _image_task("74 MB MLP", model, images, 8, rank, lr=0.05, momentum=0.0, block=6, blocks=10)
+
+
+def small_gpt(rank: int, _world: int, _data: Path | None, text: Path | None) -> Task:
+    """Make a GPT of 6 layers, 43 MB, on the bytes of a text: Python's language reference, or ``--text``."""
+    read = "\n".join(pydoc_data.topics.topics.values()).encode() if text is None else text.read_bytes()
+    data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()
+    training, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = GPT(width=384, layers=6, heads=6)
+    return Task(
+        "small GPT",
+        model,
+        lambda net: torch.optim.AdamW(net.parameters(), lr=1e-3),
+        _contexts(training, 1, rank),
+        next(_contexts(held_out, HELD_OUT_CONTEXTS, -1)),
+        block=8,
+        blocks=8,
+    )
+
+
+TASKS = {"mnist-mlp": mnist_mlp, "wide-mlp": wide_mlp, "gpt": small_gpt}
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer over bytes (Radford et al., 2018), with torch's own layers."""
+
+    def __init__(self, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.of_byte, self.of_place = nn.Embedding(256, width), nn.Embedding(CONTEXT, width)
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.out = nn.Linear(width, 256)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        """Return the logits of every next byte."""
+        x = self.of_byte(text) + self.of_place(torch.arange(text.shape[1]))
+        logits: torch.Tensor = self.out(self.layers(x, mask=self.mask, is_causal=True))
+        return logits
+
+
+def _images(folder: Path | None) -> Dataset:
+    """Return MNIST where its files are named, else the digits that scikit-learn carries."""
+    return load("digits") if folder is None else load("mnist", folder)
+
+
+def _image_task(
+    name: str,
+    model: nn.Module,
+    images: Dataset,
+    batch: int,
+    rank: int,
+    *,
+    lr: float,
+    momentum: float,
+    block: int,
+    blocks: int,
+) -> Task:
+    return Task(
+        name,
+        model,
+        lambda net: torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum),
+        _drawn(images, batch, rank),
+        next(images.test_batches(HELD_OUT)),
+        block,
+        blocks,
+    )
+
+
+def _drawn(images: Dataset, batch: int, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1000 + rank)
+    while True:
+        yield images.train_batch(torch.randint(len(images.train_labels), (batch,), generator=generator))
+
+
+def _contexts(data: torch.Tensor, batch: int, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1000 + rank)
+    while True:
+        places = torch.randint(len(data) - CONTEXT - 1, (batch,), generator=generator)
+        pieces = torch.stack([data[place : place + CONTEXT + 1] for place in places.tolist()])
+        yield pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()

@@ -1,0 +1,168 @@
+"""Training that goes on after a rank has died: torchrun starts all ranks anew, and each loads its own state.
+
+torchrun --nproc-per-node=2 --max-restarts=3 examples/elastic_restart.py --folder checkpoints --die-at 7
+
+lets rank 1 kill itself before step 7, once. The weights at the end are, bit for bit, those of a run without
+``--die-at``. On several hosts the folder is one that all of them see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+
+EVERY = 3  # steps between two checkpoints
+
+
+class Stateful(Protocol):
+    """A part of the training with a state of its own."""
+
+    def state_dict(self) -> Any:
+        """Return the state."""
+
+    def load_state_dict(self, state: Any, /) -> object:
+        """Adopt it."""
+
+
+Parts = dict[str, Stateful]
+Step = Callable[[torch.Tensor], object]
+
+
+def begin() -> None:
+    """Let the ranks of this attempt meet.
+
+    torchrun's store keeps what earlier attempts have written, the addresses of dead processes among it, and
+    torch 2.13 reads them again; under a prefix of its own each attempt finds its own words only.
+    """
+    limit = timedelta(seconds=60)
+    store, rank, world = next(rendezvous("env://", timeout=limit))
+    own = PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=world, timeout=limit)
+
+
+def save(folder: Path, steps_done: int, parts: Parts) -> None:
+    """Write this rank's file; once every rank has written its own, name them in ``last``."""
+    state = {name: part.state_dict() for name, part in parts.items()}
+    path = _file(folder, steps_done)
+    torch.save(state, path.with_suffix(".part"))
+    path.with_suffix(".part").rename(path)  # a file is there as a whole or not at all
+    dist.barrier()
+    if dist.get_rank() == 0:
+        (folder / "last.part").write_text(str(steps_done), encoding="utf-8")
+        (folder / "last.part").rename(folder / "last")
+
+
+def load(folder: Path, parts: Parts) -> int:
+    """Let every part go on at the last complete checkpoint; return the steps done by then, 0 without one."""
+    last = folder / "last"
+    told = [int(last.read_text(encoding="utf-8")) if last.exists() else 0]
+    dist.broadcast_object_list(told)  # rank 0's word counts
+    if told[0]:
+        state = torch.load(_file(folder, told[0]))
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+    return told[0]
+
+
+def _file(folder: Path, steps_done: int) -> Path:
+    return folder / f"step{steps_done}-rank{dist.get_rank()}.pt"
+
+
+def make_model() -> nn.Sequential:
+    """Return a small model, with the same weights on every rank."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+
+
+def batch(step: int) -> torch.Tensor:
+    """Return this rank's batch of a step; a sampler that does not follow from the step must be saved, too."""
+    return torch.randn(32, 16, generator=torch.Generator().manual_seed(1000 * step + dist.get_rank()))
+
+
+def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Return the loss of the model, which learns to add."""
+    return nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+
+
+def with_ddp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
+    """Return the parts to save, a step and the end of DDP with a codec that keeps residuals."""
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    # DDP cuts its buckets anew after the first backward pass. Done now, they are the same after a restart.
+    loss_of(wrapped, batch(0)).backward()
+    attached = gradwire.attach(wrapped, "topk:0.1")
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss_of(wrapped, x).backward()
+        optimizer.step()
+
+    return {"model": model, "optimizer": optimizer, "gradwire": attached}, step, attached.close
+
+
+def with_pipe(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
+    """Return the parts to save, gradients in flight among them, a step and the end of Pipe-SGD."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    pipe = gradwire.PipeSGD(model, optimizer, "topk:0.1")
+
+    def step(x: torch.Tensor) -> None:
+        pipe.step(lambda: loss_of(model, x))
+
+    def end() -> None:
+        pipe.drain()
+        pipe.close()
+
+    return {"model": model, "optimizer": optimizer, "gradwire": pipe}, step, end
+
+
+def train(folder: Path, method: str, steps: int, die_at: int | None = None) -> str:
+    """Train from the last checkpoint up to ``steps``; return a hash of the weights."""
+    model = make_model()
+    parts, step, end = {"ddp": with_ddp, "pipe": with_pipe}[method](model)
+    done = load(folder, parts)
+    print(f"rank {dist.get_rank()} begins after step {done}", flush=True)
+    for number in range(done + 1, steps + 1):
+        if number == die_at and dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step(batch(number))
+        if number % EVERY == 0:
+            save(folder, number, parts)
+    end()
+    return hashlib.sha256(
+        nn.utils.parameters_to_vector(model.parameters()).detach().numpy().tobytes()
+    ).hexdigest()
+
+
+def main() -> None:
+    """Read the options and train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="where all ranks write")
+    parser.add_argument("--method", choices=["ddp", "pipe"], default="ddp")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--die-at", type=int, help="the step before which rank 1 kills itself, once")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    begin()
+    weights = train(options.folder, options.method, options.steps, options.die_at if first else None)
+    print(f"rank {dist.get_rank()} ends with weights {weights}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Digits with pipelined SGD: torchrun --nproc_per_node=2 examples/torchrun_pipe_sgd.py."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+
+import torch
+import torch.distributed as dist
+from sklearn.datasets import load_digits
+from torch import nn
+
+import gradwire
+from gradwire.training import Ledger
+
+TRAIN, BATCH = 1536, 64
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return 1797 images of 8 x 8 as float32 (1797, 64) from 0 to 1, and their digits."""
+    data = load_digits()
+    return torch.tensor(data.data / 16, dtype=torch.float32), torch.tensor(data.target)
+
+
+def digest(model: nn.Module) -> str:
+    """Return a short hash of the weights: equal where every bit is."""
+    flat = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
+    return hashlib.sha256(flat.tobytes()).hexdigest()[:16]
+
+
+def main() -> None:
+    """Train, and say what it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan", default="errbound:2^-10", help="a codec, or the file of a plan")
+    parser.add_argument("--epochs", type=int, default=12)
+    options = parser.parse_args()
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))  # no DDP around it
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    ledger = Ledger(rank)
+
+    x, y = digits()
+    mine = slice(rank, TRAIN, world)
+    losses: list[float] = []
+    with gradwire.PipeSGD(
+        model, optimizer, options.plan, warmup_steps=5, ledger=ledger
+    ) as pipe:  # the one line
+        for _ in range(options.epochs):
+            for images, labels in zip(x[mine].split(BATCH), y[mine].split(BATCH), strict=True):
+
+                def loss(images: torch.Tensor = images, labels: torch.Tensor = labels) -> torch.Tensor:
+                    return nn.functional.cross_entropy(model(images), labels)
+
+                losses.append(pipe.step(loss).loss)  # instead of zero_grad, backward and optimizer.step
+    # the end of the block has applied the gradients that were still under way
+
+    if rank == 0:
+        accuracy = (model(x[TRAIN:]).argmax(1) == y[TRAIN:]).float().mean().item()
+        print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, accuracy {accuracy:.3f}")
+        print(ledger.summary())
+    print(f"rank {rank}: weights {digest(model)}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

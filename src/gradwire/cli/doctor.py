@@ -1,0 +1,46 @@
+"""``gradwire doctor``: the words of the command line become options; ``doctor`` does the rest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradwire.cli.parser import Parser
+from gradwire.doctor.run import DoctorOptions, run_doctor
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse, check and report; return 1 where training would fail. Raises ``GradwireError``."""
+    parser = Parser(
+        prog="gradwire doctor",
+        usage="gradwire doctor [options]",
+        description="Check this machine, or all ranks that a launcher has started, before training.",
+        epilog="example:\n  gradwire doctor\n"
+        "  torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\\n"
+        "      -m gradwire doctor --plan plan.json",
+    )
+    default = DoctorOptions()
+    parser.add_argument("--plan", type=_file, metavar="FILE", help="read it, and try it among ranks")
+    parser.add_argument("--no-line-rate", action="store_true", help="do not look at the lines")
+    parser.add_argument(
+        "--timeout", type=float, default=default.timeout_s, metavar="S", help="of any wait, in s (30)"
+    )
+    parser.add_argument("--json", type=_file, metavar="FILE", help="write the record")
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    words = parser.parse_args(arguments)
+    return run_doctor(
+        DoctorOptions(
+            plan_file=words.plan,
+            json_file=words.json,
+            timeout_s=words.timeout,
+            lines=not words.no_line_rate,
+        )
+    )
+
+
+def _file(text: str) -> Path:
+    """Refuse the empty name, which is an unset variable of a script."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a file")
+    return Path(text)

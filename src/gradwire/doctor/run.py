@@ -1,0 +1,109 @@
+"""``gradwire doctor``: this machine alone, or as one rank of those that a launcher has started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch._C._distributed_c10d import Store  # torch.distributed exports it at run time only
+
+from gradwire.doctor.alone import examine_machine
+from gradwire.doctor.card import Card
+from gradwire.doctor.consultation import Report, follow, lead
+from gradwire.doctor.finding import Finding, any_failed
+from gradwire.doctor.report import describe, print_report
+from gradwire.doctor.words import Words
+from gradwire.errors import JobError, LinkError
+from gradwire.files import check_writable, write_files
+from gradwire.launch.group import joined_group
+from gradwire.launch.rendezvous import join_launched, launched_rank, launched_workers
+from gradwire.launch.seat import Seat
+from gradwire.links import Link, ProcessGroupLink
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What is asked for.
+
+    Parameters
+    ----------
+    plan_file
+        A plan to read and, among ranks, to try.
+    json_file
+        Where the record goes, on rank 0.
+    timeout_s
+        How long any single wait for another rank lasts at most.
+    lines
+        Whether rank 0 looks at its lines to the other ranks.
+    """
+
+    plan_file: Path | None = None
+    json_file: Path | None = None
+    timeout_s: float = 30.0
+    lines: bool = True
+
+
+def run_doctor(options: DoctorOptions) -> int:
+    """Examine, print and write; return 1 where training would fail, else 0. Raises ``GradwireError``."""
+    if not 1 <= options.timeout_s <= 86_400:
+        raise JobError(f"--timeout must be 1 to 86400 (seconds), but is {options.timeout_s:g}")
+    world = launched_workers(has_server=False, asked=None) or 1
+    rank = launched_rank()[0] if world > 1 else 0
+    if options.json_file is not None and rank == 0:
+        check_writable("--json", options.json_file)
+    if world == 1:
+        card = examine_machine(options.plan_file, 1, 1)
+        return _conclude("gradwire doctor: this machine", Report(list(card.findings), [card], [0]), options)
+    return _examine_rank(rank, world, options)
+
+
+def _examine_rank(rank: int, world: int, options: DoctorOptions) -> int:
+    """Be one of several ranks: rank 0 reports for all, another one only what keeps it from being heard."""
+    seat: Seat[None] = Seat(rank, world, lambda _: None, lambda: join_launched(options.timeout_s))
+    title = f"gradwire doctor: rank {rank} of {world}"
+    card = examine_machine(options.plan_file, world, seat.neighbours)
+    try:
+        store = seat.meet()
+    except JobError as error:
+        return _conclude(title, _with_failure(rank, card, "rendezvous", str(error)), options)
+    words = Words(store)
+
+    @contextmanager
+    def connect() -> Iterator[Link]:
+        with _connected(store, rank, world, options.timeout_s) as link:
+            yield link
+
+    if rank == 0:
+        report = lead(words, card, world, connect, options.timeout_s, lines=options.lines)
+        return _conclude(f"gradwire doctor: {world} ranks", report, options)
+    try:
+        return follow(words, card, rank, connect, options.timeout_s)
+    except LinkError as error:
+        return _conclude(
+            title, _with_failure(rank, card, "rank 0", f"{error}; is it still running?"), options
+        )
+
+
+@contextmanager
+def _connected(store: Store, rank: int, world: int, timeout_s: float) -> Iterator[Link]:
+    with joined_group(store, rank, world, timeout_s) as group:
+        link = ProcessGroupLink(group, timeout_s=timeout_s)
+        try:
+            yield link
+        finally:
+            link.close()
+
+
+def _with_failure(rank: int, card: Card, check: str, detail: str) -> Report:
+    return Report([*card.findings, Finding(check, "FAIL", detail)], [card], [rank])
+
+
+def _conclude(title: str, report: Report, options: DoctorOptions) -> int:
+    print_report(title, report)
+    if options.json_file is not None:
+        record = json.dumps(describe(report), indent=2) + "\n"
+        write_files({options.json_file: record.encode()})
+    return int(any_failed(report.findings))

@@ -1,0 +1,131 @@
+"""What the encodings of one walk lose: the values that a lossy codec changes, and who keeps the difference.
+
+A rank encodes an element at most once in a walk: it sends its partial sum on, or publishes the finished one,
+never both. So everything that it loses has one place, the element's own. Receivers add up, or adopt, what
+they decode, and whatever is missing there is in the residual of the rank that encoded it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from gradwire.codecs import Codec
+from gradwire.codecs.base import check_chunk
+from gradwire.errors import TensorError
+
+
+class Losses:
+    """Nobody keeps what is lost; a published value is replaced by what its receivers decode."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Prepare the bucket; nothing of it has been encoded."""
+
+    def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+        """Note that ``elements``, which begin at ``start``, were sent on as ``payload``."""
+
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:  # noqa: ARG002
+        """Let ``elements``, which begin at ``start``, adopt what others decode from ``payload``."""
+        if not self._codec.EXACT:
+            self._codec.decode(payload, elements)
+
+    def commit(self) -> None:
+        """Keep what was noted; the walk has succeeded."""
+
+
+class KeptLosses(Losses):
+    """A residual is added at the beginning, and replaced by what was lost at the end.
+
+    Unless something is not finite then: nobody can use such a gradient, so the step that it belongs to is
+    lost (a gradient scaler skips it), and the residual stays for the next one. After an all-reduce every rank
+    has the same bits, so all of them decide alike.
+
+    Parameters
+    ----------
+    codec
+        What elements are encoded with.
+    residual
+        1-D contiguous float32, as long as the bucket; only ``commit`` changes it.
+    scratch
+        The same kind of memory, for what is lost until then.
+    """
+
+    def __init__(self, codec: Codec, residual: torch.Tensor, scratch: torch.Tensor) -> None:
+        super().__init__(codec)
+        self._residual = residual
+        self._lost = scratch
+        self._tensor = residual
+        self._noted: list[tuple[int, int]] = []
+        self._finite = True
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Add the old residual to the bucket."""
+        self._tensor = tensor
+        tensor.add_(self._residual)
+
+    def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+        """Note what the receiver will not get."""
+        if not self._codec.EXACT:
+            lost = self._place(elements, start)
+            self._codec.decode(payload, lost)
+            torch.sub(elements, lost, out=lost)
+            self._finite = self._finite and is_finite(lost)
+
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+        """Note what adopting takes away."""
+        if not self._codec.EXACT:
+            lost = self._place(elements, start)
+            lost.copy_(elements)
+            self._codec.decode(payload, elements)
+            lost.sub_(elements)
+            self._finite = self._finite and is_finite(lost)
+
+    def commit(self) -> None:
+        """Make what was lost the new residual, or leave the old one, whose values are finite after this."""
+        if self._finite and is_finite(self._tensor):
+            for start, stop in _gaps(self._noted, self._lost.numel()):
+                self._lost[start:stop].zero_()
+            self._residual.copy_(self._lost)
+        else:
+            torch.nan_to_num(self._residual, nan=0.0, posinf=0.0, neginf=0.0, out=self._residual)
+
+    def _place(self, elements: torch.Tensor, start: int) -> torch.Tensor:
+        stop = start + elements.numel()
+        self._noted.append((start, stop))
+        return self._lost[start:stop]
+
+
+def _gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+    """Yield what lies between the noted ranges: elements that this rank has not encoded."""
+    end = 0
+    for start, stop in sorted(noted):
+        if start > end:
+            yield end, start
+        end = max(end, stop)
+    if end < count:
+        yield end, count
+
+
+def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Tell whether all values are finite, also once rounded to ``dtype``; in one pass, without a copy."""
+    if tensor.numel() == 0:
+        return True
+    ends = torch.stack(torch.aminmax(tensor))  # they show an infinity, and a NaN too
+    return bool(ends.to(dtype).isfinite().all())
+
+
+def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Raise ``TensorError`` unless ``residual`` can be the residual of ``tensor``."""
+    check_chunk(residual, "residual")
+    if residual.numel() != tensor.numel():
+        raise TensorError(
+            f"residual must have as many elements as the tensor, {tensor.numel()}, but has "
+            f"{residual.numel()}; keep one for every bucket"
+        )
+    nbytes = tensor.nbytes
+    if nbytes and abs(residual.data_ptr() - tensor.data_ptr()) < nbytes:
+        raise TensorError("residual must have memory of its own, but shares the tensor's; use .clone()")

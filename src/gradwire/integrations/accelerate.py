@@ -1,0 +1,85 @@
+"""Hugging Face Accelerate: ``attach_prepared`` takes what ``Accelerator.prepare`` has wrapped."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torch import nn
+
+from gradwire.integrations.attachment import Attachment, LedgerLike, PlanLike
+from gradwire.integrations.ddp_inside import ddp_inside
+from gradwire.integrations.needed import needed
+from gradwire.integrations.residual_files import ResidualFolder
+from gradwire.training.hook import Attached
+
+with needed("accelerate", "huggingface"):
+    from accelerate import Accelerator
+
+_attached_models = weakref.WeakKeyDictionary[Accelerator, int]()
+
+
+def attach_prepared(
+    accelerator: Accelerator,
+    model: nn.Module,
+    plan: PlanLike = None,
+    *,
+    timeout_s: float = 30.0,
+    ledger: LedgerLike = None,
+    resume_residuals: bool = True,
+) -> Attached:
+    """Let gradwire average the gradients of a model that ``accelerator.prepare`` has returned.
+
+    All ranks call it together after ``prepare``. Where the plan keeps residuals, ``accelerator.save_state``
+    writes each rank's own into the checkpoint's folder from now on, and ``load_state`` reads them back; with
+    another number of ranks their sum is divided anew.
+
+    Parameters
+    ----------
+    accelerator
+        It has prepared the model.
+    model
+        A ``DistributedDataParallel``, or a compiled module with one inside.
+    plan, timeout_s, ledger
+        As for ``gradwire.attach``; ``ledger`` may be a function of the rank, too.
+    resume_residuals
+        False lets ``load_state`` go on without what earlier steps lost.
+
+    Raises
+    ------
+    AttachError
+        For a model without DDP inside, as in one process alone, and as ``gradwire.attach`` does.
+    SpecError
+        For a plan or timeout that cannot be.
+    StateError
+        From ``load_state``, for residuals that are missing, damaged or do not fit.
+
+    Examples
+    --------
+    >>> model, optimizer = accelerator.prepare(model, optimizer)  # doctest: +SKIP
+    >>> attached = attach_prepared(accelerator, model, "errbound:2^-10")  # doctest: +SKIP
+    """
+    attachment = Attachment(plan, timeout_s=timeout_s, ledger=ledger, resume_residuals=resume_residuals)
+    attached = attachment.attach(ddp_inside(model, "Accelerate"))
+    if attachment.keeps_residuals:
+        _keep_with_checkpoints(accelerator, attachment)
+    return attached
+
+
+def _keep_with_checkpoints(accelerator: Accelerator, attachment: Attachment) -> None:
+    """Save and load with the accelerator, whose hooks run on every rank."""
+    number = _attached_models.get(accelerator, 0)
+    _attached_models[accelerator] = number + 1
+    key = f"-model{number}" if number else ""
+
+    def save(_models: Any, _weights: Any, output_dir: str) -> None:
+        ResidualFolder(output_dir, key).write(attachment.state(None), attachment.rank, attachment.world)
+
+    def load(_models: Any, input_dir: str) -> None:
+        if attachment.resume_residuals:
+            folder = ResidualFolder(input_dir, key)
+            saved_world = folder.saved_world(attachment.world)
+            attachment.resume(saved_world, folder.read(saved_world), step=None)
+
+    accelerator.register_save_state_pre_hook(save)
+    accelerator.register_load_state_pre_hook(load)

@@ -1,0 +1,21 @@
+"""One sentence where an optional package is missing, instead of a traceback of imports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gradwire.errors import MissingPackageError
+
+
+@contextmanager
+def needed(package: str, extra: str) -> Iterator[None]:
+    """Import ``package`` in this block; a failure is a ``MissingPackageError`` that names the extra."""
+    try:
+        yield
+    except ImportError as error:
+        raise MissingPackageError(
+            f"gradwire.integrations.{package} needs the package {package}, which does not load here "
+            f"({error}); pip install 'gradwire[{extra}]'",
+            name=package,
+        ) from error

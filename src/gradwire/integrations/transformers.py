@@ -1,0 +1,108 @@
+"""Hugging Face's Trainer: a callback that attaches gradwire to the model that the Trainer has wrapped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from gradwire.integrations.attachment import Attachment, LedgerLike, PlanLike
+from gradwire.integrations.ddp_inside import ddp_inside
+from gradwire.integrations.needed import needed
+from gradwire.integrations.residual_files import ResidualFolder
+from gradwire.training.hook import Attached
+from gradwire.training.ledger import Ledger
+
+with needed("transformers", "huggingface"):
+    from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+
+class GradwireCallback(TrainerCallback):
+    """Let gradwire average a ``Trainer``'s gradients, from the begin of ``train()`` to its end.
+
+    Where the plan keeps residuals, every rank writes its own into the folder of each checkpoint, unless
+    ``save_only_model``, and a resumed run reads them back; with another number of ranks their sum is divided
+    anew.
+
+    Parameters
+    ----------
+    trainer
+        It trains with DDP, as it does under ``torchrun``.
+    plan, timeout_s
+        As for ``gradwire.attach``.
+    ledger
+        This rank's, or a function that makes one of the rank.
+    resume_from
+        The checkpoint's folder, where it is not below the Trainer's ``output_dir``: what ``train`` is given
+        as ``resume_from_checkpoint``.
+    resume_residuals
+        False lets a resumed run go on without what earlier steps lost.
+
+    Raises
+    ------
+    SpecError
+        For a plan or timeout that cannot be.
+    AttachError
+        From ``train()``: for a Trainer without DDP, as in one process alone, as ``gradwire.attach`` does, and
+        at the end if no gradient came to gradwire.
+    StateError
+        From a resumed ``train()``, for residuals that are missing, damaged or do not fit.
+
+    Examples
+    --------
+    >>> trainer.add_callback(GradwireCallback(trainer, "errbound:2^-10"))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        plan: PlanLike = None,
+        *,
+        timeout_s: float = 30.0,
+        ledger: LedgerLike = None,
+        resume_from: str | os.PathLike[str] | None = None,
+        resume_residuals: bool = True,
+    ) -> None:
+        self._trainer = trainer
+        self._resume_from = resume_from
+        self._gradwire = Attachment(
+            plan, timeout_s=timeout_s, ledger=ledger, resume_residuals=resume_residuals
+        )
+        self._began_at = 0
+
+    @property
+    def attached(self) -> Attached:
+        """What ``gradwire.attach`` returned. Raises ``AttachError`` before ``train()``."""
+        return self._gradwire.attached
+
+    @property
+    def ledger(self) -> Ledger:
+        """What it counted, also after ``train()``. Raises ``AttachError`` before."""
+        return self._gradwire.attached.ledger
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Attach, and read the residuals of the checkpoint that training goes on from."""
+        self._gradwire.attach(ddp_inside(self._trainer.model_wrapped, "the Trainer"))
+        self._began_at = state.global_step
+        if state.global_step and self._gradwire.keeps_residuals and self._gradwire.resume_residuals:
+            folder = ResidualFolder(self._resume_from or _checkpoint(args, state))
+            saved_world = folder.saved_world(self._gradwire.world)
+            self._gradwire.resume(saved_world, folder.read(saved_world), state.global_step)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Write this rank's residuals into the checkpoint's folder."""
+        if args.save_only_model or state.is_hyper_param_search or not self._gradwire.keeps_residuals:
+            return  # nothing to resume from, or nothing kept
+        record = self._gradwire.state(state.global_step)
+        ResidualFolder(_checkpoint(args, state)).write(record, self._gradwire.rank, self._gradwire.world)
+
+    def on_train_end(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Check that compression ran, and close."""
+        self._gradwire.close()
+        self._trainer.model_wrapped = self._trainer.model  # another train() wraps it, and attaches, anew
+        self._gradwire.check_it_ran(state.global_step - self._began_at)
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"

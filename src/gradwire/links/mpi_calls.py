@@ -1,0 +1,53 @@
+"""How links call MPI: started with the first link, called by one thread at a time, never waited in."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gradwire.errors import LinkError
+
+_LONGEST_PAUSE_S = 1e-3
+
+calls = threading.Lock()
+"""Held in every call into MPI, so that links in several threads need no more than THREAD_SERIALIZED."""
+
+
+def poll(is_done: Callable[[], bool], timeout_s: float) -> bool:
+    """Return whether ``is_done`` came true in time; asked often at first, and every millisecond later."""
+    deadline, pause_s = time.monotonic() + timeout_s, 0.0
+    while not is_done():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s + 5e-6, _LONGEST_PAUSE_S)
+    return True
+
+
+def reason(error: Exception) -> str:
+    """Return MPI's own words without the list of its calls, which MPICH puts behind them."""
+    return str(error).partition(", error stack")[0].partition("\n")[0]
+
+
+def load_mpi() -> Any:
+    """Import mpi4py, which starts MPI, and see that it is fit for a link. Raises ``LinkError``."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it
+        raise LinkError(
+            f"a link over MPI needs mpi4py and an MPI library, but {reason(error)}; "
+            "pip install 'gradwire[mpi]', and mpich where the machine has no MPI of its own"
+        ) from error
+    if MPI.Is_finalized():
+        raise LinkError("a link over MPI needs a running MPI, but MPI_Finalize has been called")
+    level = MPI.Query_thread()
+    if level < MPI.THREAD_SERIALIZED:
+        had = "THREAD_SINGLE" if level == MPI.THREAD_SINGLE else "THREAD_FUNNELED"
+        raise LinkError(
+            "a link over MPI needs THREAD_SERIALIZED or more, since training exchanges in a thread of its "
+            f"own, but MPI was started with {had}; set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI "
+            "is first imported"
+        )
+    return MPI

@@ -1,0 +1,213 @@
+"""What a checkpoint holds of a pipeline, and what becomes of it in a world of another size.
+
+A state is a flat dictionary. Its keys name the rank, so that a checkpoint that all ranks write into one
+place, such as that of ``torch.distributed.checkpoint``, keeps one entry for each of them, and no rank can
+take another's by mistake:
+
+- ``gradwire/rank3/pipe``: a JSON text with rank, world, counters and the hyperparameters of the gradients in
+  flight;
+- ``gradwire/rank3/residual/<key>``: what this rank's encodings lost, where the plan keeps residuals;
+- ``gradwire/in_flight``: float32 ``(pipeline, count)``, the averaged gradients in flight, oldest first, then
+  rows of zeros. An average is the same on every rank, so it needs no rank in its name and is stored once.
+
+The shape of everything depends on model and plan alone, since ``torch.distributed.checkpoint`` loads into
+the state of a new object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from gradwire.errors import StateError
+from gradwire.training.pipe_sgd import InFlight
+from gradwire.training.residual import redivide as redivide_residuals
+
+IN_FLIGHT = "gradwire/in_flight"
+_PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
+_VERSION = 1
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PipeState:
+    """One rank's pipeline: what ``pack`` turns into a state and ``unpack`` returns.
+
+    Attributes
+    ----------
+    rank, world
+        Whose it is.
+    steps_done
+        How many steps were taken.
+    in_flight
+        The averaged gradients that are still to be applied, oldest first.
+    residuals
+        What the rank's encodings lost, by the keys of ``Residuals``; empty where the plan keeps none.
+    """
+
+    rank: int
+    world: int
+    steps_done: int
+    in_flight: Sequence[InFlight]
+    residuals: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+    def of_residuals(self) -> dict[str, Any]:
+        """Return what ``Residuals.load_state_dict`` takes."""
+        return {"rank": self.rank, "world": self.world, "residuals": dict(self.residuals)}
+
+
+def pack(own: PipeState, pipeline: int, count: int) -> State:
+    """Return the state that holds ``own``, of a pipeline of so many gradients of ``count`` floats."""
+    rows = torch.zeros(pipeline, count)
+    for row, each in zip(rows, own.in_flight, strict=False):
+        row.copy_(each.gradient)
+    text = {
+        "version": _VERSION,
+        "rank": own.rank,
+        "world": own.world,
+        "steps_done": own.steps_done,
+        "in_flight": [[_written(group) for group in each.scheduled] for each in own.in_flight],
+    }
+    residuals = {f"{_prefix(own.rank)}residual/{key}": tensor for key, tensor in own.residuals.items()}
+    return {f"{_prefix(own.rank)}pipe": json.dumps(text, default=float), IN_FLIGHT: rows, **residuals}
+
+
+def unpack(state: Mapping[str, Any], rank: int, world: int) -> PipeState:
+    """Return what this rank's state holds.
+
+    Raises ``StateError`` for a state of another rank or world, and for what ``pack`` has not made.
+    """
+    own = f"{_prefix(rank)}pipe"
+    if own not in state:
+        raise StateError(
+            f"rank {rank} wants its own state, with the key {own!r}, but {_whose(state)} came; every rank "
+            "loads what it saved itself"
+        )
+    found = _read(state, rank)
+    if found.world != world:
+        raise StateError(
+            f"rank {rank} of {world} wants a state of {world} ranks, but one of {found.world} came; "
+            "gradwire.training.checkpoint.redivide turns the states of all old ranks into those of the new"
+        )
+    return found
+
+
+def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
+    """Return states for a world of another size.
+
+    The gradients in flight are averages, equal on all ranks, so every new rank keeps them as they are, with
+    the hyperparameters of their steps. Residuals are every rank's own; they are divided anew, so that their
+    sum over the ranks is kept.
+
+    Parameters
+    ----------
+    states
+        Those of all old ranks, in any order, saved after the same step.
+    world
+        How many ranks there will be, from 1 up.
+
+    Returns
+    -------
+    list
+        The states of the new ranks, in their order.
+
+    Raises
+    ------
+    StateError
+        When a rank is missing or came twice, and when the states are not of the same moment.
+    """
+    olds = [_read(state, _rank_of(state)) for state in states]
+    divided = redivide_residuals([old.of_residuals() for old in olds], world)
+    _check_same_moment(olds)
+    pipeline, count = states[0][IN_FLIGHT].shape
+    return [
+        pack(replace(olds[0], rank=rank, world=world, residuals=own["residuals"]), pipeline, count)
+        for rank, own in enumerate(divided)
+    ]
+
+
+def _check_same_moment(olds: Sequence[PipeState]) -> None:
+    first = olds[0]
+    for old in olds:
+        if old.steps_done != first.steps_done or not _equal(old.in_flight, first.in_flight):
+            raise StateError(
+                f"the states must be of the same moment, but rank {old.rank}, after {old.steps_done} steps, "
+                f"has other gradients in flight than rank {first.rank}, after {first.steps_done}; take them "
+                "from one checkpoint"
+            )
+
+
+def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
+    """Tell whether the gradients have the same bits; a NaN equals itself."""
+    return len(some) == len(others) and all(
+        torch.equal(one.gradient.view(torch.int32), other.gradient.view(torch.int32))
+        for one, other in zip(some, others, strict=True)
+    )
+
+
+def _read(state: Mapping[str, Any], rank: int) -> PipeState:
+    prefix = _prefix(rank)
+    try:
+        text, rows = json.loads(state[f"{prefix}pipe"]), state[IN_FLIGHT]
+        if text["version"] != _VERSION:
+            raise ValueError(f"its version is {text['version']}, this is {_VERSION}")
+        if not isinstance(rows, torch.Tensor) or rows.dim() != 2 or rows.dtype != torch.float32:
+            raise ValueError(f"{IN_FLIGHT} is no float32 matrix")
+        scheduled = [[_understood(group) for group in groups] for groups in text["in_flight"]]
+        in_flight = [InFlight(rows[number], groups) for number, groups in enumerate(scheduled)]
+        start = f"{prefix}residual/"
+        residuals = {key.removeprefix(start): state[key] for key in state if key.startswith(start)}
+        return PipeState(rank, int(text["world"]), int(text["steps_done"]), in_flight, residuals)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise StateError(
+            f"the state of rank {rank} is not one that PipeSGD.state_dict made: {error!r}"
+        ) from error
+
+
+def _prefix(rank: int) -> str:
+    return f"gradwire/rank{rank}/"
+
+
+def ranks_in(names: Mapping[str, Any]) -> list[int]:
+    """Return the ranks whose states are among these keys."""
+    return sorted(int(match[1]) for match in map(_PIPE.fullmatch, names) if match)
+
+
+def _rank_of(state: Mapping[str, Any]) -> int:
+    ranks = ranks_in(state)
+    if len(ranks) != 1:
+        raise StateError(f"the state of one rank is wanted, but {_whose(state)} came")
+    return ranks[0]
+
+
+def _whose(state: Mapping[str, Any]) -> str:
+    ranks = ranks_in(state)
+    return f"a state of rank {', '.join(map(str, ranks))}" if ranks else "one without any rank's key"
+
+
+def _written(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scheduled values as JSON has them: tensors with their dtype, tuples as lists."""
+
+    def write(value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+        return [write(part) for part in value] if isinstance(value, tuple | list) else value
+
+    return {name: write(value) for name, value in group.items()}
+
+
+def _understood(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo ``_written``."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, dict):
+            return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
+        return tuple(read(part) for part in value) if isinstance(value, list) else value
+
+    return {name: read(value) for name, value in group.items()}

@@ -1,0 +1,125 @@
+"""A ledger's totals over its steps, and the table that people read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradwire.training.ledger_counts import BucketCounts, BypassCounts, Tally
+from gradwire.units import format_duration, format_size
+
+_COLUMNS = (
+    "bucket", "exchanges", "raw", "wire", "ratio", "codec", "link", "exposed", "share", "largest error"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one rank's ledger has counted; ``str()`` of it is a table.
+
+    Attributes
+    ----------
+    rank
+        Whose ledger it is.
+    steps
+        How many steps were ended.
+    wall_s
+        Seconds from the making of the ledger to the end of its last step.
+    tally
+        The counts by bucket and by reason, those of a step that has not ended included.
+    lost_sinks
+        One sentence for every sink that failed and was given up.
+    """
+
+    rank: int
+    steps: int
+    wall_s: float
+    tally: Tally
+    lost_sinks: tuple[str, ...] = ()
+
+    @property
+    def buckets(self) -> dict[str, BucketCounts]:
+        """The counts of every bucket."""
+        return self.tally.buckets
+
+    @property
+    def bypasses(self) -> dict[str, BypassCounts]:
+        """The bypasses for every reason."""
+        return self.tally.bypasses
+
+    @property
+    def total(self) -> BucketCounts:
+        """The sum over all buckets."""
+        return self.tally.total
+
+    @property
+    def gradient_nbytes(self) -> int:
+        """Bytes of gradient in all, exchanged by gradwire or around it."""
+        return self.total.gradient_nbytes + self.tally.bypassed.nbytes
+
+    @property
+    def exposed_share(self) -> float:
+        """The part of ``wall_s`` for which the training thread waited; NaN before a step has ended."""
+        return self.total.exposed_s / self.wall_s if self.wall_s > 0 else math.nan
+
+    def __str__(self) -> str:
+        head = f"gradwire, rank {self.rank}: {_times(self.steps, 'step')} in {format_duration(self.wall_s)}"
+        lines = [head, "", *self._table(), "", self._exposed(), *self._bypasses(), *self.lost_sinks]
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        total = self.total
+        rows = [*self.buckets.items(), ("total", total)]
+        return _aligned([_COLUMNS, *(_row(name, counts, total.exposed_s) for name, counts in rows)])
+
+    def _exposed(self) -> str:
+        total = self.total
+        of_wall = "" if math.isnan(self.exposed_share) else f" ({self.exposed_share:.1%} of the time)"
+        return (
+            f"training waited {format_duration(total.exposed_s)}{of_wall} for exchanges that took "
+            f"{format_duration(total.exchange_s)}; {total.ratio:.2f} times fewer bytes on the wire"
+        )
+
+    def _bypasses(self) -> list[str]:
+        if not self.bypasses:
+            return ["no gradient went around the codec"]
+        nbytes = self.tally.bypassed.nbytes
+        share = nbytes / self.gradient_nbytes if self.gradient_nbytes else 0.0
+        return [
+            f"compression did not run for {nbytes} of {self.gradient_nbytes} bytes ({share:.1%}):",
+            *(
+                f"  {reason}: {_times(bypass.count, 'time')}, {bypass.nbytes} bytes"
+                for reason, bypass in self.bypasses.items()
+            ),
+        ]
+
+
+def _row(name: str, counts: BucketCounts, all_exposed_s: float) -> tuple[str, ...]:
+    share = counts.exposed_s / all_exposed_s if all_exposed_s > 0 else 0.0
+    return (
+        name,
+        str(counts.exchanges),
+        format_size(counts.raw_nbytes),
+        format_size(counts.wire_nbytes),
+        f"{counts.ratio:.2f}",
+        format_duration(counts.codec_s),
+        format_duration(counts.link_s),
+        format_duration(counts.exposed_s),
+        f"{share:.1%}",
+        "-" if counts.largest_error is None else f"{counts.largest_error:.3g}",
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines: the first column at the left, the others at the right; rules under head and buckets."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    ]
+    rule = "-" * max(map(len, lines))
+    return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+
+
+def _times(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

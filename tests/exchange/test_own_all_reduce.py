@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from gradwire.codecs import parse
+from gradwire.collectives import backend, get, ring
+from gradwire.errors import ExchangeError
+from gradwire.exchange import Exchange
+from gradwire.links import Link, ProcessGroupLink, loopback
+from gradwire.plan import Plan
+
+RunRanks = Callable[..., list[Any]]
+RunProcesses = RunRanks
+PLAN = Plan(algorithm="backend", segment_nbytes=1 << 14)
+COUNT = 10_001
+
+
+class Summing(Link):
+    """A link whose transport sums; it notes what it was asked to."""
+
+    HAS_ALL_REDUCE = True
+
+    def __init__(self, inner: Link) -> None:
+        self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
+        self.isend, self.irecv, self.close = inner.isend, inner.irecv, inner.close  # type: ignore[method-assign]
+        self.summed: list[int] = []
+
+    def isend(self, to: int, frame: torch.Tensor) -> Any: ...
+    def irecv(self, source: int, buffer: torch.Tensor) -> Any: ...
+    def close(self) -> None: ...
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        self.summed.append(tensor.numel())
+        tensor.mul_(self.world)
+
+
+def test_its_steps_are_the_rings() -> None:
+    assert get("backend") is backend
+    for world in range(1, 6):
+        for rank in range(world):
+            assert list(backend.schedule(rank, world)) == list(ring.schedule(rank, world))
+
+
+def test_the_first_bucket_of_every_length_walks_and_later_ones_do_not(run_ranks: RunRanks) -> None:
+    links = [Summing(link) for link in loopback(2)]
+
+    def act(link: Link) -> list[tuple[float, int]]:
+        exchange, found = Exchange(link, PLAN), []
+        for count in (5, 7, 5, 5, 7, 0, 0):
+            bucket = torch.ones(count)
+            cost = exchange.all_reduce(bucket, average=False)
+            found.append((float(bucket.sum()) / max(1, count), cost.frames))
+        return found
+
+    for link, found in zip(links, run_ranks(2, act, links=links), strict=True):
+        assert [value for value, _ in found] == [2, 2, 2, 2, 2, 0, 0]
+        assert [frames > 0 for _, frames in found[:5]] == [True, True, False, False, False]
+        assert link.summed == [5, 5, 7]
+
+
+@pytest.mark.parametrize("spec", ["quantize:8", "lossless"])
+def test_a_codec_is_never_left_out(run_ranks: RunRanks, spec: str) -> None:
+    links = [Summing(link) for link in loopback(2)]
+
+    def act(link: Link) -> list[int]:
+        exchange = Exchange(link, Plan(parse(spec), "backend"))
+        return [exchange.all_reduce(torch.ones(64)).frames for _ in range(3)]
+
+    for frames in run_ranks(2, act, links=links):
+        assert all(number > 0 for number in frames)
+    assert [link.summed for link in links] == [[], []]
+
+
+def test_a_link_without_one_walks(run_ranks: RunRanks) -> None:
+    def act(link: Link) -> list[int]:
+        exchange = Exchange(link, PLAN)
+        return [exchange.all_reduce(torch.ones(64)).frames for _ in range(2)]
+
+    assert all(min(frames) > 0 for frames in run_ranks(3, act))
+
+
+def sums() -> tuple[list[bytes], list[int], int, int, float]:
+    assert dist.group.WORLD is not None
+    link = ProcessGroupLink(dist.group.WORLD, timeout_s=5.0)
+    exchange, generator = Exchange(link, PLAN), torch.Generator().manual_seed(link.rank)
+    bits, frames = [], []
+    for _ in range(3):
+        bucket = torch.randn(COUNT, generator=generator)
+        bucket[link.rank] = float("nan")
+        cost = exchange.all_reduce(bucket)
+        bits.append(bucket.numpy().tobytes())
+        frames.append(cost.frames)
+    residual = torch.full((COUNT,), 0.5)
+    bucket = torch.full((COUNT,), float(link.rank))
+    exchange.all_reduce(bucket, average=False, residual=residual)
+    assert torch.equal(bucket, torch.full((COUNT,), 0 + 1 + 2 + 3 * 0.5))
+    link.close()
+    return bits, frames, cost.raw_nbytes, cost.wire_nbytes, float(residual.abs().max())
+
+
+@pytest.mark.processes
+def test_gloo_sums_on_all_ranks_alike(run_processes: RunProcesses) -> None:
+    ranks = run_processes(3, sums)
+    generators = [torch.Generator().manual_seed(rank) for rank in range(3)]
+    for step in range(3):
+        drawn = [torch.randn(COUNT, generator=generator) for generator in generators]
+        exact = torch.stack(drawn).double().mean(0)
+        for bits, *_ in ranks:
+            got = torch.frombuffer(bytearray(bits[step]), dtype=torch.float32)
+            assert got[:3].isnan().all()
+            assert torch.allclose(got[3:].double(), exact[3:], atol=1e-6)
+        assert len({bits[step] for bits, *_ in ranks}) == 1
+    for _, frames, raw_nbytes, wire_nbytes, residual in ranks:
+        assert frames[0] > 0
+        assert frames[1:] == [0, 0]
+        assert raw_nbytes == wire_nbytes == round(2 * 2 / 3 * 4 * COUNT)
+        assert residual == 0
+
+
+def failing(how: str) -> str:
+    assert dist.group.WORLD is not None
+    link = ProcessGroupLink(dist.group.WORLD, timeout_s=1.0)
+    exchange = Exchange(link, PLAN)
+    exchange.all_reduce(torch.ones(100))
+    length = 100
+    if link.rank == 2:
+        if how == "dies":
+            os._exit(1)
+        elif how == "sleeps":
+            time.sleep(4.0)
+            return ""
+        length = 60
+    elif how == "differs":
+        length = 80
+    started = time.monotonic()
+    with pytest.raises(ExchangeError) as caught:
+        exchange.all_reduce(torch.ones(length))
+    assert time.monotonic() - started < 4.0
+    with pytest.raises(ExchangeError, match="failed before"):
+        exchange.all_reduce(torch.ones(100))
+    return str(caught.value)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("how", "absent", "wanted"),
+    [
+        ("dies", (2,), "Gloo's all-reduce of 100 values over 3 ranks"),
+        ("sleeps", (2,), "Gloo's all-reduce of 100 values over 3 ranks"),
+        ("differs", (), "ring|backend"),
+    ],
+)
+def test_a_failure_is_an_error_on_every_rank(
+    run_processes: RunProcesses, how: str, absent: tuple[int, ...], wanted: str
+) -> None:
+    for text in run_processes(3, failing, how, absent=absent)[:2]:
+        assert any(part in text for part in wanted.split("|")), text
+        assert "rank" in text

@@ -1,0 +1,86 @@
+"""One run of the matrix: which fault strikes whom and when, drawn by a seed; and what its ranks report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from faults.rows import Row
+
+WORLD = 3
+STEPS = 8
+TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything a rank needs to know; ``row`` None is the undisturbed run.
+
+    ``step`` is early enough that what fails in it is noticed in a later step, also by a pipeline of two.
+    """
+
+    method: str
+    row: Row | None
+    seed: str
+    victim: int = 0
+    step: int = 0
+    frame: int = 0
+    line: int = 0
+    number: int = 0
+
+    @classmethod
+    def drawn(cls, method: str, row: Row, seed: str) -> Case:
+        """Return a case whose victim, step, frame and details depend on ``seed`` alone."""
+        draw = Random(f"{seed}/{row.name}/{method}")
+        return cls(
+            method,
+            row,
+            seed,
+            victim=draw.randrange(WORLD),
+            step=draw.randrange(STEPS - 4),
+            frame=draw.randrange(4),
+            line=draw.randrange(2),
+            number=draw.randrange(200),
+        )
+
+
+@dataclass
+class Report:
+    """What one rank saw.
+
+    Attributes
+    ----------
+    history
+        Hashes of weights and optimizer state: at first, and after each update.
+    final
+        Their hash at the end, after any error.
+    error, text
+        The class and the message, with its notes, of the error that ended the run; None where there was none.
+    named
+        Whether that is one of gradwire's own.
+    seconds
+        How long the call took that raised.
+    again
+        The class and the seconds of the error of another step after it.
+    nan
+        How many weights of this rank are not finite at the end.
+    struck
+        Whether a frame of this rank has met its fault.
+    """
+
+    rank: int
+    history: list[str] = field(default_factory=list)
+    final: str = ""
+    error: str | None = None
+    text: str = ""
+    named: bool = False
+    seconds: float = 0.0
+    again: tuple[str, float] | None = None
+    nan: int = 0
+    struck: bool = False
+
+
+def report_file(folder: Path, rank: int) -> Path:
+    """Return where a rank leaves its report."""
+    return folder / f"report-{rank}"

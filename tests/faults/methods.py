@@ -1,0 +1,169 @@
+"""The three front doors of gradwire's training, behind one interface: model, optimizer, attach, step."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from faults.case import TIMEOUT_S
+from faults.model import make_model
+from gradwire.plan import SEGMENT_UNIT_NBYTES
+from gradwire.training.fsdp import AttachedFsdp
+from gradwire.training.hook import Attached
+
+Loss = Callable[[nn.Module], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a rank attaches with; ``group`` None is the world."""
+
+    codec: str = "errbound:2^-10"
+    segment_nbytes: int = SEGMENT_UNIT_NBYTES
+    group: dist.ProcessGroup | None = None
+
+    @property
+    def plan(self) -> gradwire.Plan:
+        """Return the plan, with segments so small that a step has several frames."""
+        return gradwire.Plan(gradwire.parse(self.codec), segment_nbytes=self.segment_nbytes)
+
+
+class Training(ABC):
+    """One rank's training by one method; made before it is attached."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    @abstractmethod
+    def attach(self) -> None:
+        """Let gradwire in, together with the other ranks."""
+
+    @abstractmethod
+    def step(self, loss: Loss) -> None:
+        """Train on one batch."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give gradwire's thread and connections up."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Apply what is under way."""
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return weights and optimizer state as a checkpoint would, of a sharded model this rank's shards."""
+        held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        states = [self.optimizer.state.get(parameter, {}) for parameter in held]
+        weights = self.model.state_dict().values()
+        found = [*weights, *(value for state in states for _, value in sorted(state.items()))]
+        return [_local(tensor) for tensor in found if isinstance(tensor, torch.Tensor)]
+
+    def digest(self) -> str:
+        """Return a hash of weights and optimizer state, bit for bit."""
+        bits = hashlib.sha256()
+        for tensor in self.tensors():
+            bits.update(tensor.numpy().tobytes())
+        return bits.hexdigest()
+
+    def not_finite(self) -> int:
+        """Return how many weights are not finite."""
+        return sum(int((~_local(weight).isfinite()).sum()) for weight in self.model.state_dict().values())
+
+
+class Synchronous(Training):
+    """Every gradient is applied in its own step, by an ordinary loop."""
+
+    _attached: Attached | AttachedFsdp | None = None
+
+    def step(self, loss: Loss) -> None:
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss(self.model))
+        self.optimizer.step()
+
+    def finish(self) -> None:
+        pass
+
+    def close(self) -> None:
+        if self._attached is not None:
+            self._attached.close()
+
+
+class WithDdp(Synchronous):
+    """``gradwire.attach``, with several of DDP's buckets."""
+
+    def __init__(self, setup: Setup) -> None:
+        wrapped = DistributedDataParallel(make_model(), bucket_cap_mb=0.05)
+        if setup.group is not None:  # DDP itself would wait for the others in vain
+            wrapped.process_group = setup.group
+        self.model, self._wrapped, self._setup = wrapped, wrapped, setup
+        self.optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-2)
+
+    def attach(self) -> None:
+        self._attached = gradwire.attach(
+            self._wrapped, self._setup.plan, timeout_s=TIMEOUT_S, begin_timeout_s=TIMEOUT_S
+        )
+
+
+class WithPipe(Training):
+    """``gradwire.PipeSGD``, two steps under way."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.model, self._setup = make_model(), setup
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        self._pipe: gradwire.PipeSGD | None = None
+
+    def attach(self) -> None:
+        plan = gradwire.Plan(self._setup.plan.codec, segment_nbytes=self._setup.segment_nbytes, pipeline=2)
+        self._pipe = gradwire.PipeSGD(
+            self.model, self.optimizer, plan, group=self._setup.group, timeout_s=TIMEOUT_S
+        )
+
+    def step(self, loss: Loss) -> None:
+        assert self._pipe is not None
+        self._pipe.step(lambda: loss(self.model))
+
+    def finish(self) -> None:
+        assert self._pipe is not None
+        self._pipe.drain()
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+
+
+class WithFsdp(Synchronous):
+    """``gradwire.attach_fsdp``: gradients through the codec, weights as they are."""
+
+    def __init__(self, setup: Setup) -> None:
+        model = make_model()
+        group = dist.group.WORLD if setup.group is None else setup.group
+        assert isinstance(group, dist.ProcessGroup)
+        mesh = DeviceMesh.from_group(group, "cpu")
+        for layer in (model[0], model[2]):
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        self.model, self._setup = model, setup
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def attach(self) -> None:
+        self._attached = gradwire.attach_fsdp(self.model, self._setup.plan, timeout_s=TIMEOUT_S)
+
+
+METHODS: dict[str, Callable[[Setup], Training]] = {"ddp": WithDdp, "pipe": WithPipe, "fsdp": WithFsdp}
+"""``gradwire.attach``, ``gradwire.PipeSGD`` and ``gradwire.attach_fsdp``: the lines that users write."""
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    own = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return own.detach()

@@ -1,0 +1,177 @@
+"""What one process of a run does: train, meet its fault, and report what came of it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import FileStore, Store, TCPStore
+
+from faults.case import STEPS, WORLD, Case, Report, report_file
+from faults.methods import METHODS, Setup, Training
+from faults.model import loss_of, poison
+from faults.rows import End, Moment
+from faults.wire import Wire, frame_act, wires
+from gradwire.errors import GradwireError
+from gradwire.links import ProcessGroupLink
+from gradwire.training import drop_in, fsdp, hook
+
+RENDEZVOUS_S = 30
+_PAUSE_S = 0.03  # in every step, so that what strikes from outside finds steps to strike
+
+
+def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
+    """Train as one rank of ``case`` and leave a report in ``folder``.
+
+    With a ``port`` the ranks meet at the TCP store that the parent serves there, as torchrun's agent does.
+    """
+    torch.set_num_threads(1)
+    store: Store = (
+        FileStore(str(folder / "store"), WORLD)
+        if port is None
+        else TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=RENDEZVOUS_S))
+    )
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=RENDEZVOUS_S)
+    )
+    report = Report(rank)
+    training, lines = _begin(case, rank, report)
+    _train(case, rank, report, training, lines)
+    report.final, report.nan = training.digest(), training.not_finite()
+    report.struck = any(line.struck for line in lines)
+    part = folder / f"part-{rank}"
+    part.write_bytes(pickle.dumps(report))
+    part.rename(report_file(folder, rank))
+    training.close()
+    dist.destroy_process_group()
+
+
+def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Wire]]:
+    training = METHODS[case.method](_setup(case, rank))
+    lines = wires()
+    if case.row is not None and rank == case.victim:
+        _strike_before_attaching(case.row.act)
+    report.history.append(training.digest())
+    training.optimizer.register_step_post_hook(lambda *_: report.history.append(training.digest()))
+    return training, lines
+
+
+def _train(case: Case, rank: int, report: Report, training: Training, lines: list[Wire]) -> None:
+    if not _tried(training.attach, report):
+        return
+    batch = 0
+    for step in range(STEPS):
+        call = _with_fault(case, rank, step, batch, training, lines)
+        if call is None:
+            continue
+        batch += 1
+        if not _tried(call, report):
+            report.again = _another(training, rank, batch)
+            return
+        if case.row is not None and case.row.end is End.NAN and step == case.step:
+            break  # another step would spread it
+    _tried(training.finish, report)
+
+
+def _tried(call: Callable[[], object], report: Report) -> bool:
+    """Call it; note an error of whatever kind in the report."""
+    started = time.monotonic()
+    try:
+        call()
+    except Exception as error:
+        report.seconds = time.monotonic() - started
+        report.error, report.named = type(error).__name__, isinstance(error, GradwireError)
+        report.text = "\n".join([str(error), *getattr(error, "__notes__", [])])
+        return False
+    return True
+
+
+def _another(training: Training, rank: int, batch: int) -> tuple[str, float]:
+    """Try one more step after the error: it must fail at once, and by an error of gradwire's."""
+    again = Report(rank)
+    _tried(lambda: training.step(lambda model: loss_of(model, rank, batch)), again)
+    return (
+        again.error if again.named and again.error else f"unnamed {again.error}: {again.text}"
+    ), again.seconds
+
+
+def _setup(case: Case, rank: int) -> Setup:
+    """Return what this rank attaches with; the victim of a fault at that moment has its own."""
+    act = case.row.act if case.row is not None and case.row.moment is Moment.ATTACH else None
+    if act == "sub-group":
+        members = sorted({case.victim, (case.victim + 1) % WORLD})
+        part = dist.new_group(members)
+        return Setup(group=part) if rank == case.victim else Setup()
+    if rank != case.victim or act is None:
+        return Setup()
+    own = {"other bound": Setup(codec="errbound:2^-12"), "other segments": Setup(segment_nbytes=1 << 20)}
+    return own.get(act, Setup())
+
+
+def _strike_before_attaching(act: str) -> None:
+    if act == "other gradwire":
+        for module in (hook, drop_in, fsdp):
+            vars(module)["version"] = lambda: "0.0.1"
+    elif act == "kill while connecting":
+        vars_of_link: Any = ProcessGroupLink
+        vars_of_link._connect = _die
+    elif act == "stay away":
+        os._exit(0)
+
+
+def _die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _with_fault(
+    case: Case, rank: int, step: int, batch: int, training: Training, lines: list[Wire]
+) -> Callable[[], object] | None:
+    """Return what this rank does as its step, None for nothing; some faults have struck then."""
+    act = case.row.act if case.row is not None and (rank, step) == (case.victim, case.step) else None
+    moment = None if act is None or case.row is None else case.row.moment
+    if moment is Moment.FRAME:
+        return _with_a_frame_struck(case, rank, batch, training, lines)
+    if moment is Moment.STEP:
+        if act == "skip":
+            return None
+        if act == "raise":
+            raise ZeroDivisionError("a fault of the script's own")
+        if act in ("kill", "stop"):
+            os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[act])
+        if act == "nan":
+            poison(training.model)
+    if case.row is not None and case.row.moment is Moment.OUTSIDE:
+        time.sleep(_PAUSE_S)
+    return lambda: training.step(lambda model: loss_of(model, rank, batch))
+
+
+def _with_a_frame_struck(
+    case: Case, rank: int, batch: int, training: Training, lines: list[Wire]
+) -> Callable[[], object]:
+    """Return a step in which a frame meets the fault; with DDP one of the backward pass.
+
+    DDP's forward passes have no frames but those of one roll call. Where one of these is lost, some ranks are
+    in a broadcast of DDP's own while the others raise, and stay there for the process group's timeout.
+    """
+
+    def arm() -> None:
+        lines[case.line % len(lines)].arm(frame_act(case), case.frame)
+
+    def loss(model: nn.Module) -> torch.Tensor:
+        value = loss_of(model, rank, batch)
+        if case.method == "ddp":
+            arm()
+        return value
+
+    if case.method != "ddp":
+        arm()
+    return lambda: training.step(loss)

@@ -1,0 +1,78 @@
+"""The faults of the matrix as data, one row each.
+
+What the names in ``act`` do: see ``wire`` (to a frame), ``rank`` (to a process) and ``world`` (outside).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Moment(Enum):
+    """When a fault strikes."""
+
+    ATTACH = "while the ranks set up"
+    STEP = "before a step"
+    FRAME = "at a frame within a step"
+    OUTSIDE = "from another process"
+
+
+class End(Enum):
+    """How the run ends on the ranks that are left."""
+
+    ERROR = "error"  # each raises a named error, and what it trained is that of its last complete step
+    RIGHT = "right"  # each ends with the weights of an undisturbed run
+    NAN = "nan"  # one weight is NaN, on every rank, and no other
+
+
+class Victim(Enum):
+    """What becomes of the rank that the fault happens to."""
+
+    RAISES = "raises"  # it goes the way of the others
+    GONE = "gone"  # it gives no report
+    FINISHES = "finishes"  # it ends its run without an error
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault: ``says`` is a pattern for what at least one rank's error has to say of it."""
+
+    name: str
+    moment: Moment
+    act: str
+    says: str = ""
+    end: End = End.ERROR
+    victim: Victim = Victim.RAISES
+
+
+_LOST = r"nothing happened within|[Cc]onnection|closed|reset"
+_DIFFER = r"all ranks (attach|train) alike, but"
+
+ROWS = [
+    Row("killed in mid-step", Moment.FRAME, "kill", _LOST, victim=Victim.GONE),
+    Row("killed between steps", Moment.STEP, "kill", _LOST, victim=Victim.GONE),
+    Row("killed while attaching", Moment.ATTACH, "kill while connecting", _LOST, victim=Victim.GONE),
+    Row("ended by an exception", Moment.STEP, "raise", _LOST, victim=Victim.GONE),
+    Row("stopped in mid-step", Moment.FRAME, "stop", "nothing happened within"),
+    Row("stopped between steps", Moment.STEP, "stop", "nothing happened within"),
+    Row("a step left out", Moment.STEP, "skip", _LOST, victim=Victim.FINISHES),
+    Row("never attaches", Moment.ATTACH, "stay away", r"not all \d ranks|did not come", victim=Victim.GONE),
+    Row("slow, within the timeout", Moment.FRAME, "delay", end=End.RIGHT),
+    Row("payload altered", Moment.FRAME, "corrupt payload", "the payload's checksum is wrong"),
+    Row("header altered", Moment.FRAME, "corrupt header", "header's checksum|not a gradwire|has version"),
+    Row("frame truncated", Moment.FRAME, "truncate", "checksum is wrong|truncated"),
+    Row("frame lost", Moment.FRAME, "drop", f"out of order|{_LOST}"),
+    Row("frame repeated", Moment.FRAME, "duplicate", f"out of order|{_LOST}"),  # nobody waits for a last one
+    Row("frames reordered", Moment.FRAME, "swap", f"out of order|{_LOST}"),
+    Row("other wire version", Moment.FRAME, "version 9", "has version 9, but this gradwire reads version"),
+    Row("unknown codec", Moment.FRAME, "codec 250", "the codec differs: number 250 came"),
+    Row("other parameters on the wire", Moment.FRAME, "parameters", "the parameters of the codec .* differ"),
+    Row("other plan", Moment.ATTACH, "other segments", _DIFFER),
+    Row("other codec parameters", Moment.ATTACH, "other bound", _DIFFER),
+    Row("other gradwire", Moment.ATTACH, "other gradwire", _DIFFER),
+    Row("other world", Moment.ATTACH, "sub-group", r"not all \d ranks|connecting with|nothing happened"),
+    Row("garbage at the rendezvous", Moment.OUTSIDE, "rendezvous", end=End.RIGHT),
+    Row("garbage at the ranks' ports", Moment.OUTSIDE, "ports", end=End.RIGHT),
+    Row("gradient is NaN", Moment.STEP, "nan", end=End.NAN),
+]

@@ -1,0 +1,99 @@
+"""Which runs make a matrix, several worlds at a time, and what came of each of its cells."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults.case import Case
+from faults.judge import Reference, Verdict, check_reference, judge
+from faults.rows import Row
+from faults.world import play
+
+REPEATS = int(os.environ.get("GRADWIRE_FAULT_REPEATS", "2"))
+SEED = os.environ.get("GRADWIRE_FAULT_SEED") or secrets.token_hex(4)
+_WORLDS = int(os.environ.get("GRADWIRE_FAULT_WORLDS", "3"))
+"""How many worlds run at once: most of them wait for a timeout most of the time."""
+
+
+@dataclass
+class Cell:
+    """One fault and one method."""
+
+    row: Row
+    method: str
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def hangs(self) -> int:
+        """How many ranks hung, over all runs."""
+        return sum(verdict.hangs for verdict in self.verdicts)
+
+    @property
+    def wrong(self) -> int:
+        """How many ranks had weights or optimizer states that no undisturbed run has."""
+        return sum(verdict.wrong for verdict in self.verdicts)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, with the seed of the run."""
+        return [
+            f"run {SEED}/{number}: {problem}"
+            for number, verdict in enumerate(self.verdicts)
+            for problem in verdict.problems
+        ]
+
+    @property
+    def median_s(self) -> float | None:
+        """The median of the seconds until a rank's error; None where none is expected."""
+        seconds = [each for verdict in self.verdicts for each in verdict.seconds]
+        return statistics.median(seconds) if seconds else None
+
+
+def undisturbed(method: str, folder: Path) -> Reference:
+    """Return the histories of a run without a fault; ``AssertionError`` if it can be no reference."""
+    outcome = play(Case(method, None, SEED), folder / f"{method} undisturbed")
+    problems = [f"rank {rank} hangs" for rank in outcome.hung]
+    problems += [each.text for each in outcome.reports.values() if each.error is not None]
+    histories = {rank: report.history for rank, report in outcome.reports.items()}
+    problems += check_reference(method, histories)
+    assert not problems, f"without any fault, {method}: {problems}"
+    return histories
+
+
+def run_matrix(wanted: Sequence[tuple[Row, str]], folder: Path) -> list[Cell]:
+    """Run every cell ``REPEATS`` times; ranks, steps and moments are drawn by ``SEED``."""
+    references = {method: undisturbed(method, folder) for method in dict.fromkeys(each for _, each in wanted)}
+    cells = [Cell(row, method) for row, method in wanted]
+
+    def once(cell: Cell, number: int) -> Verdict:
+        case = Case.drawn(cell.method, cell.row, f"{SEED}/{number}")
+        return judge(play(case, folder / f"{cell.method} {cell.row.name} {number}"), references[cell.method])
+
+    with ThreadPoolExecutor(_WORLDS) as pool:
+        runs = [[pool.submit(once, cell, number) for number in range(REPEATS)] for cell in cells]
+        for cell, verdicts in zip(cells, runs, strict=True):
+            cell.verdicts = [verdict.result() for verdict in verdicts]
+    return cells
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """Return the matrix in Markdown, a line per cell."""
+    lines = ["| fault | method | runs | hangs | wrong weights | median s until the error |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
+    for cell in cells:
+        seconds = "no error" if cell.median_s is None else f"{cell.median_s:.2f}"
+        counts = f"{len(cell.verdicts)} | {cell.hangs} | {cell.wrong}"
+        lines.append(f"| {cell.row.name} | {cell.method} | {counts} | {seconds} |")
+    runs, hangs, wrong = (
+        sum(len(c.verdicts) for c in cells),
+        sum(c.hangs for c in cells),
+        sum(c.wrong for c in cells),
+    )
+    lines.append(f"| all of them | | {runs} | {hangs} | {wrong} | |")
+    return "\n".join(lines)

@@ -1,0 +1,138 @@
+"""A link of the matrix: an ordinary one until it is armed, and then its next frame or so meets a fault."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from faults.case import TIMEOUT_S, Case
+from gradwire import _native, api
+from gradwire.links import Fault, FaultyLink, Link, ProcessGroupLink, Receiving, Sending
+from gradwire.wire import HEADER_NBYTES
+
+FrameAct = Callable[["Wire", int, torch.Tensor], Sending]
+_VERSION_AT, _CODEC_AT, _FINGERPRINT_AT = 4, 5, 20
+
+
+class Wire(Link):
+    """Counts frames from ``arm`` on and gives the one that it was armed for to the act instead."""
+
+    def __init__(self, group: dist.ProcessGroup, ranks: Sequence[int] | None = None, timeout_s: float = 30.0):
+        self.inner = ProcessGroupLink(group, ranks, timeout_s)
+        self.rank, self.world, self.timeout_s = self.inner.rank, self.inner.world, timeout_s
+        self.struck = False
+        self._act: FrameAct | None = None
+        self._left = 0
+
+    def arm(self, act: FrameAct, frame: int) -> None:
+        """Let ``act`` happen to the frame number ``frame`` from now on."""
+        self._left, self._act = frame, act
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        act = self._act
+        if act is None or self._left > 0:
+            self._left -= 1
+            return self.inner.isend(to, frame)
+        self._act, self.struck = None, True
+        return act(self, to, frame)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        return self.inner.irecv(source, buffer)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def wires() -> list[Wire]:
+    """Let all links that gradwire's methods make from now on be wires; return the list that they go into."""
+    made: list[Wire] = []
+
+    def make(*args: Any, **kwargs: Any) -> Wire:
+        made.append(Wire(*args, **kwargs))
+        return made[-1]
+
+    vars(api)["ProcessGroupLink"] = make
+    return made
+
+
+def frame_act(case: Case) -> FrameAct:
+    """Return what the row of ``case`` does to a frame."""
+    assert case.row is not None
+    own: dict[str, FrameAct] = {
+        "kill": _signalled(signal.SIGKILL),
+        "stop": _signalled(signal.SIGSTOP),
+        "swap": _swapped,
+        "version 9": _forged(_VERSION_AT, bytes([9])),
+        "codec 250": _forged(_CODEC_AT, bytes([250])),
+        "parameters": _forged(_FINGERPRINT_AT, struct.pack("<I", 0xBAD0_0000 + case.number)),
+        "corrupt header": _faulty(Fault("corrupt", 0, 0, bit=case.number)),
+        "corrupt payload": _faulty(Fault("corrupt", 0, 0, bit=-1 - case.number)),
+        "truncate": _faulty(Fault("truncate", 0, 0)),
+        "drop": _faulty(Fault("drop", 0, 0)),
+        "duplicate": _faulty(Fault("duplicate", 0, 0)),
+        "delay": _faulty(Fault("delay", 0, 0, seconds=TIMEOUT_S * (0.1 + 0.2 * case.number / 200))),
+    }
+    return own[case.row.act]
+
+
+def _faulty(fault: Fault) -> FrameAct:
+    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+        own = Fault(fault.kind, wire.rank, 0, fault.seconds, fault.bit)
+        return FaultyLink(wire.inner, [own]).isend(to, frame)
+
+    return act
+
+
+def _signalled(blow: signal.Signals) -> FrameAct:
+    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+        os.kill(os.getpid(), blow)
+        return wire.inner.isend(to, frame)
+
+    return act
+
+
+def _forged(at: int, field: bytes) -> FrameAct:
+    """Write ``field`` into the header and make its checksum right: another gradwire, not a broken line."""
+
+    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+        head = bytearray(frame[: HEADER_NBYTES - 4].numpy().tobytes())
+        head[at : at + len(field)] = field
+        checksum = _native.crc32c(torch.frombuffer(head, dtype=torch.uint8))
+        forged = frame.clone()
+        forged[:HEADER_NBYTES] = torch.frombuffer(head + struct.pack("<I", checksum), dtype=torch.uint8)
+        return wire.inner.isend(to, forged)
+
+    return act
+
+
+def _swapped(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+    """Keep this frame back until the next one for the same rank has gone."""
+    kept = frame.clone()
+
+    def overtake(wire: Wire, other: int, frame: torch.Tensor) -> Sending:
+        sending = wire.inner.isend(other, frame)
+        if other == to:
+            held.frames.append(wire.inner.isend(to, kept))
+        else:
+            wire.arm(overtake, 0)
+        return sending
+
+    held = _Held()
+    wire.arm(overtake, 0)
+    return held
+
+
+class _Held:
+    """A frame that leaves later; whoever waits for it does not learn when."""
+
+    def __init__(self) -> None:
+        self.frames: list[Sending] = []
+
+    def wait(self) -> None:
+        return

@@ -1,0 +1,107 @@
+"""One run of the matrix, seen by the process that starts it: ranks begin, something strikes, reports come."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from random import Random
+
+from torch._C._distributed_c10d import TCPStore
+
+from faults.case import WORLD, Case, Report, report_file
+from faults.outside import listening, scan
+from faults.rank import run
+from faults.rows import Victim
+from support.processes import forkserver
+
+LIMIT_S = 40.0
+"""A process that has not ended after this hangs."""
+_POLL_S = 0.01
+_SCANS_BEFORE = 5
+
+
+@dataclass
+class Outcome:
+    """The reports of a run by rank, the ranks that had to be ended, and how many scans came through."""
+
+    case: Case
+    reports: dict[int, Report]
+    hung: list[int]
+    scans: int = 0
+
+
+def play(case: Case, folder: Path) -> Outcome:
+    """Start a world for ``case``, let happen what is to happen, and wait until all of it has ended."""
+    folder.mkdir()
+    act = None if case.row is None else case.row.act
+    store = _served() if act == "rendezvous" else None
+    draw = Random(case.seed)
+    if store is not None:
+        for _ in range(_SCANS_BEFORE):
+            scan(("127.0.0.1", store.port), draw, rude=False)
+    context = forkserver()
+    processes = [
+        context.Process(target=run, args=(case, rank, folder, None if store is None else store.port))
+        for rank in range(WORLD)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        scans = _watch(case, processes, folder, draw, None if store is None else store.port)
+        hung = [rank for rank, process in enumerate(processes) if process.is_alive()]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    reports = {
+        rank: pickle.loads(report_file(folder, rank).read_bytes())
+        for rank in range(WORLD)
+        if report_file(folder, rank).exists()
+    }
+    return Outcome(case, reports, hung, scans)
+
+
+def _served() -> TCPStore:
+    return TCPStore(
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=LIMIT_S)
+    )
+
+
+def _watch(case: Case, processes: Sequence[BaseProcess], folder: Path, draw: Random, port: int | None) -> int:
+    """Return when all processes have ended, or at the limit; scan and wake meanwhile, and count the scans."""
+    until, scans = time.monotonic() + LIMIT_S, 0
+    act = None if case.row is None else case.row.act
+    while any(process.is_alive() for process in processes) and time.monotonic() < until:
+        if port is not None:
+            scans += scan(("127.0.0.1", port), draw, rude=False)
+        elif act == "ports":
+            for address in listening([process.pid for process in processes if process.pid]):
+                scans += scan(address, draw, rude=True)
+        elif act == "stop" and _others_have_reported(case, folder):
+            _wake(processes[case.victim])
+        time.sleep(_POLL_S)
+    return scans
+
+
+def _others_have_reported(case: Case, folder: Path) -> bool:
+    return all(report_file(folder, rank).exists() for rank in range(WORLD) if rank != case.victim)
+
+
+def _wake(process: BaseProcess) -> None:
+    if process.pid is not None and process.is_alive():
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(process.pid, signal.SIGCONT)
+
+
+def expected_reports(case: Case) -> list[int]:
+    """Return the ranks that must give a report."""
+    gone = case.row is not None and case.row.victim is Victim.GONE
+    return [rank for rank in range(WORLD) if not (gone and rank == case.victim)]

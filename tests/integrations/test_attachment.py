@@ -1,0 +1,148 @@
+"""What every integration does, with one rank; and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.errors import AttachError, ExchangeError, SpecError, StateError
+from gradwire.integrations.attachment import Attachment
+from gradwire.integrations.ddp_inside import ddp_inside
+from gradwire.training import JsonLines, Ledger
+
+
+@pytest.fixture
+def model() -> Iterator[DistributedDataParallel]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield DistributedDataParallel(nn.Linear(4, 2))
+    dist.destroy_process_group()
+
+
+def backward(model: nn.Module) -> None:
+    model(torch.ones(3, 4)).sum().backward()
+
+
+def test_a_run_that_compressed_passes_the_check_and_one_that_did_not_fails(
+    model: DistributedDataParallel,
+) -> None:
+    attachment = Attachment("errbound:2^-10")
+    attachment.attach(model)
+    attachment.check_it_ran(updates=0)
+    with pytest.raises(AttachError, match="weights were updated 3 times, but no gradient came to gradwire"):
+        attachment.check_it_ran(updates=3)
+    backward(model)
+    attachment.check_it_ran(updates=3)
+    attachment.close()
+    attachment.close()
+    assert attachment.attached.ledger.summary().total.exchanges == 1
+    with pytest.raises(ExchangeError, match="closed"):
+        backward(model)
+
+
+def test_steps_that_a_ledger_counted_before_are_no_proof(model: DistributedDataParallel) -> None:
+    ledger = Ledger(0)
+    ledger.end_step()
+    attachment = Attachment("identity", ledger=ledger)
+    attachment.attach(model)
+    with pytest.raises(AttachError, match="compression did not run"):
+        attachment.check_it_ran(updates=1)
+    attachment.close()
+
+
+def test_attaching_again_gives_the_first_model_up(model: DistributedDataParallel) -> None:
+    attachment = Attachment("identity")
+    attachment.attach(model)
+    second = DistributedDataParallel(model.module)
+    attachment.attach(second)
+    backward(second)
+    assert attachment.attached.ledger.summary().steps == 1
+    attachment.close()
+
+
+def test_a_ledger_is_this_rank_s_own(model: DistributedDataParallel, tmp_path: Path) -> None:
+    with pytest.raises(
+        SpecError, match=r"rank 0 wants a ledger of its own, but got one of rank 3; give the fun"
+    ):
+        Attachment(ledger=Ledger(3)).attach(model)
+    lines = tmp_path / "steps.jsonl"
+    attachment = Attachment("identity", ledger=lambda rank: Ledger(rank, [JsonLines(lines)]))
+    attachment.attach(model)
+    attachment.attached.ledger.bypassed("a test", "bucket 9", 4)  # no step ends it; close must write it
+    attachment.close()
+    assert "a test" in lines.read_text(encoding="utf-8")
+
+
+def test_before_training_there_is_nothing_attached() -> None:
+    attachment = Attachment()
+    with pytest.raises(AttachError, match="is not attached yet"):
+        _ = attachment.attached
+    attachment.close()
+
+
+def test_mistakes_are_found_before_anything_starts() -> None:
+    with pytest.raises(SpecError, match="no codec is named 'fp17'"):
+        Attachment("fp17")
+    with pytest.raises(SpecError, match="timeout_s must be above 0"):
+        Attachment(timeout_s=0)
+
+
+def test_refused_residuals_say_how_to_go_on_without(model: DistributedDataParallel) -> None:
+    attachment = Attachment("topk:0.5")
+    attachment.attach(model)
+    state = attachment.state(3)
+    attachment.resume(1, lambda _: state, 3)
+    strange = {"step": 3, "residuals": {"rank": 1, "world": 2, "residuals": {}}}
+    with pytest.raises(StateError, match="rank 0 of 1 wants its own") as caught:
+        attachment.resume(1, lambda _: strange, 3)
+    assert any("resume_residuals=False" in note for note in caught.value.__notes__)
+    attachment.close()
+
+
+def test_another_world_s_residuals_come_back_as_their_sum(model: DistributedDataParallel) -> None:
+    attachment = Attachment("topk:0.5")
+    attachment.attach(model)
+    own = [torch.full((8,), float(rank)) for rank in range(3)]
+    states = [{"rank": rank, "world": 3, "residuals": {"weight": own[rank]}} for rank in range(3)]
+    attachment.resume(3, lambda rank: {"step": 5, "residuals": states[rank]}, 5)
+    state = attachment.state(6)
+    assert (state["step"], state["residuals"]["world"]) == (6, 1)
+    assert torch.equal(state["residuals"]["residuals"]["weight"], sum(own, torch.zeros(8)))
+    attachment.close()
+
+
+def test_a_ddp_is_found_in_what_is_compiled_around_it(model: DistributedDataParallel) -> None:
+    assert ddp_inside(model, "the test") is model
+    assert ddp_inside(torch.compile(model, backend="eager"), "the test") is model
+    with pytest.raises(AttachError, match="trains 2 DistributedDataParallel models in one"):
+        ddp_inside(nn.ModuleList([model, DistributedDataParallel(nn.Linear(1, 1))]), "the test")
+
+
+def test_a_model_without_ddp_is_refused() -> None:
+    with pytest.raises(
+        AttachError,
+        match=r"the test has no DistributedDataParallel around its Linear.*one process alone.*torchrun",
+    ):
+        ddp_inside(nn.Linear(4, 2), "the test")
+    with pytest.raises(AttachError, match="around its NoneType"):
+        ddp_inside(None, "the test")
+
+
+def test_with_several_processes_another_kind_of_parallelism_is_named(
+    model: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    with pytest.raises(AttachError, match=r"let it use DDP.*gradwire\.attach_fsdp.*use_cpu=True"):
+        ddp_inside(model.module, "the test")
+
+
+def test_the_plan_is_read_once() -> None:
+    plan = gradwire.Plan(gradwire.parse("quantize:8"))
+    assert Attachment(plan).plan is plan

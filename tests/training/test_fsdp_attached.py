@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+import gradwire
+from gradwire.errors import AttachError, ExchangeError, SpecError, StateError
+from gradwire.plan import Plan
+from support.sharded import Case, loss_of, make_model, shard, whole
+
+RunProcesses = Callable[..., list[Any]]
+
+
+def step(model: nn.Module, number: int = 0) -> None:
+    loss_of(model, dist.get_rank(), number).backward()  # type: ignore[no-untyped-call]
+
+
+def refuse_what_cannot_be() -> None:
+    model = make_model()
+    with pytest.raises(
+        AttachError, match="this Sequential has no FSDPModule with parameters in it; call fully"
+    ):
+        gradwire.attach_fsdp(model)
+    with pytest.raises(AttachError, match="wants a module, but got a int"):
+        gradwire.attach_fsdp(17)  # type: ignore[arg-type]
+    sharded = shard(model, Case())
+    before = sharded._get_fsdp_state()._fsdp_param_groups[0]._reduce_scatter_comm
+    for arguments, reason in (
+        ({"gradients": "fp17"}, "no codec is named 'fp17'"),
+        (
+            {"gradients": 17},
+            "gradients must be a Plan, a codec, its spec or the path of a plan's file, but is 17",
+        ),
+        ({"gradients": Plan(pipeline=2)}, "use a plan with pipeline=1"),
+        (
+            {"gradients": Plan(algorithm="star")},
+            "'star' would serve between replicas, which this mesh has not",
+        ),
+        ({"weights": 17}, "weights must be a codec, its spec or None, but is 17"),
+        ({"timeout_s": 0}, "timeout_s must be above 0"),
+    ):
+        with pytest.raises(SpecError, match=re.escape(reason)):
+            gradwire.attach_fsdp(model, **arguments)
+    assert sharded._get_fsdp_state()._fsdp_param_groups[0]._reduce_scatter_comm is before
+
+
+def attach_and_close() -> list[list[torch.Tensor]]:
+    refuse_what_cannot_be()
+    model = make_model()
+    shard(model, Case())
+    found = []
+    for attached in (None, "truncate:22", None):  # so coarse that nobody overlooks it
+        if attached is None:
+            step(model)
+        else:
+            with gradwire.attach_fsdp(model, attached) as handle:
+                with pytest.raises(AttachError, match="'root' is attached already; close what attach_fsdp"):
+                    gradwire.attach_fsdp(model)
+                step(model)
+            handle.close()
+            assert str(handle.plan.codec) == "truncate:22"
+        found.append([whole(parameter.grad) for parameter in model.parameters()])
+        model.zero_grad()
+    return found
+
+
+@pytest.mark.processes
+def test_close_gives_fsdp_its_own_collectives_back(run_processes: RunProcesses) -> None:
+    for before, between, after in run_processes(2, attach_and_close):
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        assert not any(torch.equal(a, b) for a, b in zip(before, between, strict=True))
+
+
+def test_without_torch_distributed_the_error_says_what_to_call() -> None:
+    with pytest.raises(AttachError, match=r"call torch\.distributed\.init_process_group first"):
+        gradwire.attach_fsdp(nn.Linear(2, 2))
+
+
+def in_an_older_torch() -> str:
+    del FSDPModule.set_custom_all_gather
+    model = nn.Linear(2, 2)
+    fully_shard(model)
+    with pytest.raises(AttachError) as caught:
+        gradwire.attach_fsdp(model)
+    return str(caught.value)
+
+
+@pytest.mark.processes
+def test_a_torch_without_the_extension_points_is_one_clear_error(run_processes: RunProcesses) -> None:
+    (message,) = run_processes(1, in_an_older_torch, alone=True)
+    assert "attach_fsdp needs FSDPModule.set_custom_all_gather, which torch 2." in message
+    assert "has not; install a newer torch" in message
+
+
+def until_one_dies() -> tuple[list[str], float, bool]:
+    model = make_model()
+    shard(model, Case())
+    gradwire.attach_fsdp(model, "errbound:2^-10", timeout_s=5.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    kept = [parameter.detach().to_local().clone() for parameter in model.parameters()]  # type: ignore[attr-defined]
+    dist.barrier()
+    if dist.get_rank() == 1:
+        os._exit(1)
+    messages = []
+    started = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(ExchangeError) as caught:
+            step(model, 1)
+        messages.append("\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])]))
+    seconds = time.monotonic() - started
+    now = [parameter.detach().to_local() for parameter in model.parameters()]  # type: ignore[attr-defined]
+    return messages, seconds, all(torch.equal(a, b) for a, b in zip(kept, now, strict=True))
+
+
+@pytest.mark.processes
+def test_a_peer_that_dies_is_an_error_that_names_it_and_shards_stay(run_processes: RunProcesses) -> None:
+    results = run_processes(3, until_one_dies, absent=(1,))
+    names = [results[rank][0][0] for rank in (0, 2)]
+    assert all(f"rank {rank} " in message for rank, message in zip((0, 2), names, strict=True))
+    assert any("rank 1" in message for message in names)
+    for rank in (0, 2):
+        (first, second), seconds, intact = results[rank]
+        assert re.search(r"in the all-gather of the weights \((0|2|root)\.weights\)", first)
+        assert f"rank {rank} cannot start the all-gather" in second
+        assert seconds < 20
+        assert intact
+
+
+def one_does_not_come() -> str:
+    model = make_model()
+    shard(model, Case())
+    message = ""
+    if dist.get_rank() == 0:
+        with pytest.raises(AttachError) as caught:
+            gradwire.attach_fsdp(model, timeout_s=0.5)
+        message = str(caught.value)
+    dist.barrier()
+    return message
+
+
+@pytest.mark.processes
+def test_a_rank_that_does_not_attach_is_a_timeout(run_processes: RunProcesses) -> None:
+    message = run_processes(2, one_does_not_come)[0]
+    assert "rank 0: within 0.5 s not all 2 ranks of the model's group attached" in message
+
+
+def differ() -> str:
+    model = make_model()
+    shard(model, Case())
+    with pytest.raises(AttachError) as caught:
+        gradwire.attach_fsdp(model, weights="bf16" if dist.get_rank() else "identity", timeout_s=10.0)
+    return str(caught.value)
+
+
+@pytest.mark.processes
+def test_ranks_that_would_attach_differently_learn_it_at_once(run_processes: RunProcesses) -> None:
+    for message in run_processes(2, differ):
+        assert "weights is identity on rank 0, bf16 on rank 1" in message
+
+
+def with_residuals() -> tuple[torch.Tensor, torch.Tensor, dict[str, Any], list[str]]:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    model = nn.Linear(6, 2 * world, bias=False)
+    fully_shard(model)
+    attached = gradwire.attach_fsdp(model, Plan(gradwire.parse("truncate:20"), residual=True))
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
+    received = torch.zeros(2 * world, 6)
+    for _ in range(5):  # the weights never change: every step has the same gradient
+        model(x).sum().backward()
+        received += whole(model.weight.grad)
+        model.zero_grad()
+    exact = x.sum(0).expand(2 * world, 6) * 5
+    state = attached.state_dict()
+    attached.close()
+    refused = []
+    with gradwire.attach_fsdp(model, Plan(gradwire.parse("truncate:20"), residual=True)) as again:
+        again.load_state_dict(state)
+        after = again.state_dict()["residuals"]["residuals"]
+        assert all(torch.equal(after[key], each) for key, each in state["residuals"]["residuals"].items())
+        for wrong in ({}, {"residuals": {**state["residuals"], "world": world + 1}}):
+            with pytest.raises(StateError) as caught:
+                again.load_state_dict(wrong)
+            refused.append(str(caught.value))
+    return received, exact, state["residuals"]["residuals"], refused
+
+
+@pytest.mark.processes
+def test_what_the_codec_lost_is_in_the_residuals_which_are_saved(run_processes: RunProcesses) -> None:
+    world = 3
+    results = run_processes(world, with_residuals)
+    exact = torch.stack([each[1] for each in results]).sum(0)
+    received = world * results[0][0]  # FSDP averages
+    (key,) = results[0][2]
+    lost = torch.stack([each[2][key] for each in results]).sum(0).view(2 * world, 6)
+    assert lost.abs().max() > 1e-4
+    assert torch.allclose(received + lost, exact, atol=1e-5)
+    assert all(
+        "this is {}" in each[3][0] and f"a world of {world + 1} ranks" in each[3][1] for each in results
+    )

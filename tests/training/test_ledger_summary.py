@@ -1,0 +1,56 @@
+"""The table that people read, word by word."""
+
+from __future__ import annotations
+
+from gradwire.training.ledger_counts import BucketCounts, BypassCounts, Tally
+from gradwire.training.ledger_summary import Summary
+
+BUCKETS = {
+    "bucket 1": BucketCounts(
+        exchanges=2,
+        gradient_nbytes=3_000_000,
+        raw_nbytes=4_000_000,
+        wire_nbytes=1_000_000,
+        codec_s=0.02,
+        link_s=0.25,
+        exposed_s=0.3,
+        exchange_s=0.5,
+        largest_error=0.0009765625,
+    ),
+    "the other": BucketCounts(2, 1000, 2000, 2000, 0.0, 0.0005, 0.1, 0.1),
+}
+
+
+def test_a_table_with_bypasses() -> None:
+    bypasses = {"its gradient is sparse": BypassCounts(1, 999_000), "it is on cuda": BypassCounts(2, 4)}
+    assert str(Summary(0, 2, 4.0, Tally(BUCKETS, bypasses), ("The log took nothing: full",))) == (
+        "gradwire, rank 0: 2 steps in 4s\n"
+        "\n"
+        "bucket     exchanges      raw     wire  ratio  codec   link  exposed   share  largest error\n"
+        "-------------------------------------------------------------------------------------------\n"
+        "bucket 1           2      4MB      1MB   4.00   20ms  250ms    300ms   75.0%       0.000977\n"
+        "the other          2      2kB      2kB   1.00      0  500us    100ms   25.0%              -\n"
+        "-------------------------------------------------------------------------------------------\n"
+        "total              4  4.002MB  1.002MB   3.99   20ms  250ms    400ms  100.0%       0.000977\n"
+        "\n"
+        "training waited 400ms (10.0% of the time) for exchanges that took 600ms; 3.99 times fewer bytes on "
+        "the wire\n"
+        "compression did not run for 999004 of 4000004 bytes (25.0%):\n"
+        "  its gradient is sparse: 1 time, 999000 bytes\n"
+        "  it is on cuda: 2 times, 4 bytes\n"
+        "The log took nothing: full"
+    )
+
+
+def test_a_table_without_anything() -> None:
+    lines = str(Summary(3, 0, 0.0, Tally())).splitlines()
+    assert lines[0] == "gradwire, rank 3: 0 steps in 0"
+    assert lines[-2:] == [
+        "training waited 0 for exchanges that took 0; 1.00 times fewer bytes on the wire",
+        "no gradient went around the codec",
+    ]
+
+
+def test_where_all_went_around_it_says_so() -> None:
+    text = str(Summary(0, 1, 1.0, Tally({}, {"the group is NCCL's": BypassCounts(5, 100)})))
+    assert "compression did not run for 100 of 100 bytes (100.0%):" in text

@@ -1,0 +1,178 @@
+"""A run of bounded staleness goes on from what its ranks saved."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.codecs import parse
+from gradwire.errors import StateError
+from gradwire.exchange import Exchange
+from gradwire.links import loopback
+from gradwire.plan import Plan
+from gradwire.training import Ledger, StaleServer, StaleWorker
+from support.servers import STAR, flat, sgd
+
+Ranks = Callable[..., list[Any]]
+MakeModel = Callable[[], nn.Sequential]
+BatchLoss = Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]]
+HALF, STEPS = 3, 6
+
+
+def _through_a_file(state: dict[str, Any]) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def _train(
+    exchange: Exchange, model: nn.Module, loss: BatchLoss, staleness: int, saved: dict[str, Any] | None
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Train half of the steps, from the beginning or from what was saved; return weights and state."""
+    rank, codec = exchange.link.rank, parse("bitpack:2")
+    if rank == 0:
+        server = StaleServer(model, sgd(model), exchange, staleness, codec)
+        if saved is not None:
+            server.load_state_dict(saved)
+        server.serve(HALF)
+        return flat(model), server.state_dict()
+    with StaleWorker(model, exchange, staleness, codec) as worker:
+        if saved is not None:
+            worker.load_state_dict(saved)
+        for _ in range(HALF):
+            worker.step(loss(model, worker.steps_done, slice(rank - 1, rank)))
+        worker.drain()
+        return flat(model), worker.state_dict()
+
+
+@pytest.mark.parametrize(("workers", "staleness"), [(3, 0), (1, 2)])
+@pytest.mark.parametrize("spec", ["topk:0.3", "errbound:2^-10"])
+def test_a_run_goes_on_bit_for_bit(
+    workers: int, staleness: int, spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    plan = Plan(parse(spec), "star")
+
+    def straight(exchange: Exchange) -> torch.Tensor:
+        model, rank, codec = make_model(), exchange.link.rank, parse("bitpack:2")
+        if rank == 0:
+            server = StaleServer(model, sgd(model), exchange, staleness, codec)
+            for _ in range(STEPS // HALF):
+                server.serve(HALF)
+            return flat(model)
+        with StaleWorker(model, exchange, staleness, codec) as worker:
+            for step in range(STEPS):
+                worker.step(batch_loss(model, step, slice(rank - 1, rank)))
+                if step == HALF - 1:
+                    worker.drain()
+        return flat(model)
+
+    def first(exchange: Exchange) -> dict[str, Any]:
+        return _through_a_file(_train(exchange, make_model(), batch_loss, staleness, None)[1])
+
+    wanted = run_ranks(workers + 1, straight, plan)
+    saved = run_ranks(workers + 1, first, plan)
+
+    def second(exchange: Exchange) -> tuple[torch.Tensor, int]:
+        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2))  # other weights
+        weights, state = _train(exchange, model, batch_loss, staleness, saved[exchange.link.rank])
+        return weights, state["clock"]
+
+    assert [state["clock"] for state in saved] == [HALF] * (workers + 1)
+    for (weights, clock), straight_weights in zip(run_ranks(workers + 1, second, plan), wanted, strict=True):
+        assert clock == STEPS
+        assert torch.equal(weights, straight_weights)
+
+
+def test_workers_at_their_own_pace_go_on_together(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> tuple[torch.Tensor, int]:
+        model, state = make_model(), None
+        for _ in range(2):
+            weights, state = _train(exchange, model, batch_loss, 2, state)
+        assert state is not None
+        return weights, state["clock"]
+
+    master, *workers = run_ranks(4, body, STAR)
+    assert master[1] == STEPS
+    assert all(clock == STEPS for _, clock in workers)
+    assert all(torch.equal(weights, workers[0][0]) for weights, _ in workers)
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(make_model: MakeModel) -> None:
+    links = loopback(3)
+    model = make_model()
+    server = StaleServer(model, sgd(model), Exchange(links[0], STAR), 1)
+    worker = StaleWorker(make_model(), Exchange(links[1], STAR), 1)
+    good, own = server.state_dict(), worker.state_dict()
+    before = flat(model)
+    strange = {**good["model"], "0.weight": torch.ones(7, 6)}
+    cases: list[tuple[Any, dict[str, Any], str]] = [
+        (
+            server,
+            own,
+            "rank 0 has rank, world, clock, model, optimizer, but rank, world, clock, model, resid",
+        ),
+        (worker, good, "each rank loads what its own state_dict returned"),
+        (server, {**good, "world": 4}, "rank 0 of 3 wants its own state, but one of rank 0 of 4 came"),
+        (worker, {**own, "rank": 2}, "rank 1 of 3 wants its own state, but one of rank 2 of 3 came"),
+        (server, {**good, "clock": -1}, "the clock of a state must be a whole number from 0 up, but is -1"),
+        (server, {**good, "model": strange}, r"another model: 0.weight is \(7, 6\) there and \(7, 5\) here"),
+        (server, {**good, "optimizer": {"state": {}, "param_groups": []}}, "the optimizer refuses the state"),
+        (worker, {**own, "residuals": {}}, "a state of residuals has"),
+    ]
+    for each, state, reason in cases:
+        with pytest.raises(StateError, match=reason):
+            each.load_state_dict(state)
+    assert torch.equal(flat(model), before)
+    assert (server.steps_done, worker.steps_done) == (0, 0)
+
+
+def test_a_worker_that_has_not_drained_has_no_state(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        if exchange.link.rank == 0:
+            StaleServer(model, sgd(model), exchange, 1).serve(1)
+            return
+        with StaleWorker(model, exchange, 1) as worker:
+            state = worker.state_dict()
+            worker.step(batch_loss(model, 0, slice(0, 1)))
+            for call in (worker.state_dict, lambda: worker.load_state_dict(state)):
+                with pytest.raises(StateError, match=r"1 is 1 steps far and has not drained .* call drain"):
+                    call()
+            worker.drain()
+            assert worker.state_dict()["clock"] == 1
+
+    run_ranks(2, body, STAR)
+
+
+def test_the_ledger_of_a_server_counts_what_its_workers_sent_and_got(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> Ledger:
+        model, ledger = make_model(), Ledger(exchange.link.rank)
+        if exchange.link.rank == 0:
+            StaleServer(model, sgd(model), exchange, 0, ledger=ledger).serve(HALF)
+            return ledger
+        with StaleWorker(model, exchange, 0, ledger=ledger) as worker:
+            for step in range(HALF):
+                worker.step(batch_loss(model, step, slice(0, 1)))
+        return ledger
+
+    server, *workers = (ledger.summary() for ledger in run_ranks(3, body, STAR))
+    assert server.steps == 1
+    assert [worker.steps for worker in workers] == [HALF] * 2
+    nbytes = 4 * 58
+    assert server.buckets["gradient"].gradient_nbytes == 2 * HALF * nbytes
+    assert server.buckets["gradient"].raw_nbytes == 2 * HALF * nbytes, "the weights of each step, to both"
+    assert server.buckets["weights"].raw_nbytes == 2 * nbytes
+    assert sum(worker.buckets["gradient"].raw_nbytes for worker in workers) == 2 * HALF * nbytes
