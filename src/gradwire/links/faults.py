@@ -68,7 +68,9 @@ class FaultyLink(Link):
                 frame = frame[: frame.numel() // 2]
             else:
                 copies = {"drop": 0, "duplicate": 2}[fault.kind]
-        return _Copies([self._inner.isend(to, frame) for _ in range(copies)])
+        # Nobody waits until a repeated frame has left, and its owner fills the buffer anew once the first has.
+        frames = [frame, frame.clone()] if copies == 2 else [frame][:copies]
+        return _Copies([self._inner.isend(to, each) for each in frames])
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         """Start receiving; nothing happens to what comes in."""
