@@ -68,7 +68,7 @@ class FaultyLink(Link):
                 frame = frame[: frame.numel() // 2]
             else:
                 copies = {"drop": 0, "duplicate": 2}[fault.kind]
-        # Nobody waits until a repeated frame has left, and its owner fills the buffer anew once the first has.
+        # Nobody waits until a repeated frame has left; once the first has, its buffer may be filled anew.
         frames = [frame, frame.clone()] if copies == 2 else [frame][:copies]
         return _Copies([self._inner.isend(to, each) for each in frames])
 
