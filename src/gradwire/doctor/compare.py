@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from gradwire.doctor.card import Card
 from gradwire.doctor.finding import Finding, Result, name_ranks
-from gradwire.doctor.interface import VARIABLE
 from gradwire.doctor.software import release
+from gradwire.links.addresses import VARIABLE
 
 
 def compare(cards: Sequence[Card]) -> list[Finding]:

@@ -1,31 +1,21 @@
-"""Over which network interface Gloo would reach this machine's peers.
-
-Gloo takes the interfaces that ``GLOO_SOCKET_IFNAME`` names; without it, the address that the host's own name
-resolves to, and where no socket can be bound to that one, the loopback interface.
-"""
+"""Over which network interface gradwire, and Gloo, would reach this machine's peers."""
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import socket
-import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 import torch.distributed as dist
 
 from gradwire.doctor.finding import Finding
-
-VARIABLE = "GLOO_SOCKET_IFNAME"
-_SIOCGIFADDR = 0x8915
-_LOOPBACK = "127.0.0.1"
+from gradwire.links.addresses import VARIABLE, address_of, interfaces_named, own_address
 
 
 @dataclass(frozen=True)
 class Interfaces:
-    """What Gloo would use here.
+    """What gradwire and Gloo would use here.
 
     Parameters
     ----------
@@ -48,9 +38,9 @@ class Interfaces:
 
 
 def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
-    """Return what Gloo would use in this environment."""
-    named = tuple(name for name in environment.get(VARIABLE, "").split(",") if name)
-    addresses = tuple(_address_of(name) for name in named) or (_own_address(),)
+    """Return what gradwire and Gloo would use in this environment."""
+    named = interfaces_named(environment)
+    addresses = tuple(address_of(name) for name in named) or (own_address(),)
     return Interfaces(named, addresses, tuple(name for _, name in socket.if_nameindex()))
 
 
@@ -94,23 +84,3 @@ def check_gloo(named: tuple[str, ...]) -> Finding:
             "Gloo", "FAIL", f"it cannot listen: {reason}; check {VARIABLE} and GLOO_DEVICE_TRANSPORT"
         )
     return Finding("Gloo", "ok", "available, and can listen")
-
-
-def _address_of(name: str) -> str:
-    """Return an interface's IPv4 address, "" where it has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
-        answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        return socket.inet_ntoa(answer[20:24])
-    return ""
-
-
-def _own_address() -> str:
-    """Return the first address of the host's name that a socket can be bound to, else the loopback one."""
-    with suppress(OSError, UnicodeError):
-        for family, kind, protocol, _, place in socket.getaddrinfo(
-            socket.gethostname(), 0, type=socket.SOCK_STREAM
-        ):
-            with suppress(OSError), socket.socket(family, kind, protocol) as trying:
-                trying.bind(place)
-                return str(place[0]).partition("%")[0]
-    return _LOOPBACK

@@ -1,43 +1,44 @@
-"""What a frame costs a host, when nobody has measured it between the hosts: two ends of Gloo in this process.
+"""What a frame costs a host, when nobody has measured it between hosts: two ends of a link in this process.
 
 The frames are those of an exchange, over a local connection, and so are the costs of this machine's
-processor and of Gloo. Local packets are large: a network card without offloads takes more for every byte (two
+processor. Local packets are large: a network card without offloads takes more for every byte (two
 to four times as much between namespaces, measured). Measuring takes some tenths of a second and starts no
 process.
 """
 
 from __future__ import annotations
 
+import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from contextlib import contextmanager
 from statistics import median
 from threading import Barrier
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, Store
 
 from gradwire.errors import LinkError
 from gradwire.exchange import Exchange
-from gradwire.links.base import Link, Receiving, Sending
+from gradwire.links.base import Link
+from gradwire.links.sockets import SocketLink
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.calibrate import identity_cost
 from gradwire.timing.host import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, HostCost, both_ends
 
 _ROUNDS = 9
 _TIMEOUT_S = 20.0
-_LOCAL = "lo"
+_LOCAL = "127.0.0.1"
 
 
 def measure_host(cores: int, ranks_per_machine: int) -> HostCost:
     """Return the costs of a frame on this machine. Raises ``LinkError`` where it has no local network."""
     try:
         small, large = _measure()
-    except RuntimeError as error:
+    except OSError as error:
         raise LinkError(
-            f"the cost of frames cannot be measured over the local network ({str(error).splitlines()[0]}); "
+            f"the cost of frames cannot be measured over the local network ({error.strerror or error}); "
             "give one that was measured, or bring the interface 'lo' up"
         ) from error
     identity = identity_cost()
@@ -53,52 +54,11 @@ class _Spent(NamedTuple):
     receiver: FrameCost
 
 
-class _GlooEnd(Link):
-    """One of two ranks that are threads of this process, over a connection of Gloo."""
-
-    def __init__(self, store: Store, rank: int) -> None:
-        self.rank, self.world, self.timeout_s = rank, 2, _TIMEOUT_S
-        gloo: Any = dist.ProcessGroupGloo  # torch types half of what it has
-        options = gloo._Options()
-        options._devices = [gloo.create_device(interface=_LOCAL)]
-        options._timeout = timedelta(seconds=_TIMEOUT_S)
-        self._gloo = gloo(store, rank, 2, options)
-
-    def isend(self, to: int, frame: torch.Tensor) -> Sending:
-        """Start sending."""
-        return _Sending(self._gloo.send([frame], to, 0), frame)
-
-    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
-        """Start receiving."""
-        return _Receiving(self._gloo.recv([buffer], source, 0), buffer)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._gloo = None
-
-
-class _Sending(NamedTuple):
-    work: dist.Work
-    frame: torch.Tensor
-
-    def wait(self) -> None:
-        self.work.wait()
-
-
-class _Receiving(NamedTuple):
-    work: dist.Work
-    frame: torch.Tensor
-
-    def wait(self) -> torch.Tensor:
-        self.work.wait()
-        return self.frame
-
-
 def _measure() -> tuple[_Spent, _Spent]:
     """Return what small and large frames cost: medians over several rounds."""
-    store, barrier = HashStore(), Barrier(2, timeout=_TIMEOUT_S)
-    with ThreadPoolExecutor(2) as pool:
-        receiver, sender = pool.map(lambda rank: _run(store, barrier, rank), (0, 1))
+    barrier = Barrier(2, timeout=_TIMEOUT_S)
+    with ThreadPoolExecutor(2) as pool, local_pair() as ends:
+        receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier), (0, 1))
     found = []
     for received, sent in zip(receiver, sender, strict=True):
         beside_s = median(
@@ -122,14 +82,26 @@ class _Clocks(NamedTuple):
     process_s: float
 
 
-def _run(store: Store, barrier: Barrier, rank: int) -> list[list[_Clocks]]:
-    """Be rank 1, which sends, or rank 0, which receives; return the processor times of all rounds."""
-    link = _GlooEnd(store, rank)
+@contextmanager
+def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
+    """Yield the two ends of a link over the local network."""
+    with socket.create_server((_LOCAL, 0)) as listening:
+        called = socket.create_connection(listening.getsockname(), timeout=_TIMEOUT_S)
+        answered = listening.accept()[0]
+    for each in (called, answered):
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        each.setblocking(False)
+    ends = SocketLink(0, {1: answered}, _TIMEOUT_S), SocketLink(1, {0: called}, _TIMEOUT_S)
     try:
-        return [_rounds(link, barrier, nbytes) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
+        yield ends
     finally:
-        barrier.wait()
-        link.close()
+        for end in ends:
+            end.close()
+
+
+def _run(link: Link, barrier: Barrier) -> list[list[_Clocks]]:
+    """Be rank 1, which sends, or rank 0, which receives; return the processor times of all rounds."""
+    return [_rounds(link, barrier, nbytes) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
 
 
 def _rounds(link: Link, barrier: Barrier, nbytes: int) -> list[_Clocks]:

@@ -5,8 +5,7 @@ receives posted. What a frame costs is taken from an ``Environment``:
 
 - the rank's thread encodes, decodes and hands frames over; each takes a core of the machine, and ranks that
   share one wait for a free core (first come, first served);
-- a frame sets off when it has been handed over and its receive is posted; a receive that is posted late is
-  announced first, which takes the latency once more, and what waits in front of the notice on a busy line;
+- a frame sets off when it has been handed over, and waits in the receiver's kernel for whoever wants it;
 - the streams that meet at a line or a core link share it fairly (``streams``), and what has passed arrives
   the latency later;
 - a line passes a burst at once after a pause, as the token bucket of a rate limiter does.
@@ -124,8 +123,6 @@ class _Frame:
     receiver: _Rank | None = None
     nbytes: float = 0.0
     terms: int = 1
-    handed_over_s: float | None = None
-    announced_s: float | None = None
     left_s: float | None = None
     arrived_s: float | None = None
 
@@ -142,7 +139,7 @@ class _Rank:
     encoded: bool = False
     waits_for: _Frame | None = None
     in_flight: deque[tuple[Action, _Frame]] = field(default_factory=deque)
-    to_post: deque[tuple[Action, _Frame]] = field(default_factory=deque)
+    to_post: deque[Action] = field(default_factory=deque)
     posted_up_to: tuple[float, float] = (-1.0, 0.0)
     terms: dict[Segment, int] = field(default_factory=dict)
     times: RankTimes = field(default_factory=RankTimes)
@@ -175,7 +172,7 @@ class _Machinery:
         """Serve all events."""
         for rank in self._ranks:
             for _ in range(AHEAD):
-                self._post(rank, 0.0)
+                self._post(rank)
             self._schedule(0.0, rank)
         while self._events:
             now, _, subject, version = heapq.heappop(self._events)
@@ -252,15 +249,15 @@ class _Machinery:
         rank.times.wire_nbytes += frame.nbytes
         handle_s = self._host.send_s + frame.nbytes * self._host.send_s_per_nbyte
         rank.times.handle_s += handle_s
-        frame.handed_over_s = rank.cores.take(now, handle_s)
+        handed_over_s = rank.cores.take(now, handle_s)
         rank.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)
         rank.in_flight.append((action, frame))
-        self._try_to_leave(frame)
+        self._schedule(handed_over_s, frame)
         rank.at, rank.encoded = rank.at + 1, False
-        self._schedule(frame.handed_over_s, rank)
+        self._schedule(handed_over_s, rank)
 
     def _receive(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
-        self._post(rank, now)
+        self._post(rank)
         adds = action.do is Do.ADD
         cost = self._cost_at(frame.terms)
         rank.terms[action.segment] = frame.terms + (self._terms(rank, action) if adds else 0)
@@ -271,19 +268,9 @@ class _Machinery:
         rank.at += 1
         self._schedule(rank.cores.take(now, handle_s + decode_s), rank)
 
-    def _post(self, rank: _Rank, now: float) -> None:
-        if not rank.to_post:
-            rank.posted_up_to = (math.inf, 0.0)
-            return
-        action, frame = rank.to_post.popleft()
-        rank.posted_up_to = action.order
-        frame.announced_s = now + self._network.notice_s(frame) if now > 0 else 0.0
-        self._try_to_leave(frame)
-
-    def _try_to_leave(self, frame: _Frame) -> None:
-        if frame.handed_over_s is None or frame.announced_s is None:
-            return
-        self._schedule(max(frame.handed_over_s, frame.announced_s), frame)
+    def _post(self, rank: _Rank) -> None:
+        """Let a rank offer a buffer for one more frame; sends may wait while that is so (``_retire``)."""
+        rank.posted_up_to = rank.to_post.popleft().order if rank.to_post else (math.inf, 0.0)
 
     def _leave(self, frame: _Frame, now: float) -> None:
         """Let the last byte of a frame be under way, which takes the latency."""
@@ -330,11 +317,6 @@ class _Network:
         assert frame.receiver is not None
         return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
 
-    def notice_s(self, frame: _Frame) -> float:
-        """Return how long it takes to tell the sender of a frame that its receive is posted."""
-        assert frame.receiver is not None
-        return self.latency_s(frame) + self._out[frame.receiver.number].queue_s
-
     def stream(self, frame: _Frame) -> Stream:
         """Return the stream between two ranks, which passes their lines and the core links between them."""
         assert frame.receiver is not None
@@ -367,7 +349,7 @@ def _join(ranks: list[_Rank]) -> None:
             if action.receives:
                 frame = rank.frames[i] = ways[action.peer, rank.number].popleft()
                 frame.receiver = rank
-                rank.to_post.append((action, frame))
+                rank.to_post.append(action)
 
 
 def _both_ways(actions: list[Action]) -> bool:

@@ -1,0 +1,59 @@
+"""Where this machine listens for its peers: where Gloo would, so that one setting moves both.
+
+These are the interfaces that ``GLOO_SOCKET_IFNAME`` names; without it, the address that the host's own name
+resolves to, and where no socket can be bound to that one, the loopback interface.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from collections.abc import Mapping
+from contextlib import suppress
+
+from gradwire.errors import LinkError
+
+VARIABLE = "GLOO_SOCKET_IFNAME"
+_SIOCGIFADDR = 0x8915
+_LOOPBACK = "127.0.0.1"
+
+
+def interfaces_named(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the interfaces that the variable names, () where it is not set."""
+    return tuple(name for name in environment.get(VARIABLE, "").split(",") if name)
+
+
+def listening_address(environment: Mapping[str, str]) -> str:
+    """Return the address at which to listen. Raises ``LinkError`` where the interface has none."""
+    named = interfaces_named(environment)
+    if not named:
+        return own_address()
+    address = address_of(named[0])
+    if not address:
+        present = ", ".join(name for _, name in socket.if_nameindex())
+        raise LinkError(
+            f"{VARIABLE} names {named[0]!r}, which is no interface with an IPv4 address here; "
+            f"set it to one of: {present}"
+        )
+    return address
+
+
+def address_of(name: str) -> str:
+    """Return an interface's IPv4 address, "" where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
+        answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        return socket.inet_ntoa(answer[20:24])
+    return ""
+
+
+def own_address() -> str:
+    """Return the first address of the host's name that a socket can be bound to, else the loopback one."""
+    with suppress(OSError, UnicodeError):
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            socket.gethostname(), 0, type=socket.SOCK_STREAM
+        ):
+            with suppress(OSError), socket.socket(family, kind, protocol) as trying:
+                trying.bind(place)
+                return str(place[0]).partition("%")[0]
+    return _LOOPBACK

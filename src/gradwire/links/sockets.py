@@ -1,0 +1,295 @@
+"""Frames over TCP connections, one to each peer, without a thread of its own.
+
+A frame travels behind its length. A send goes to the kernel at once, as far as its buffer has room; what is
+left follows in the waits. Whoever waits, for whatever it is, moves everything that can move: so no two ranks
+wait for each other with both kernels' buffers full. There is no handshake between the ends of a frame, and
+a wait sleeps until as much has come as it still lacks. So a frame takes a fraction of the processor's time
+that Gloo's take (docs/links.md has the figures).
+
+Several threads may wait, each for its own. A thread that waits for a peer has that peer's connection to
+itself: another would take what came for it and leave it asleep.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.base import Link
+
+_LENGTH = struct.Struct("<Q")
+_SHARED_WAIT_S = 0.01
+"""How long a wait sleeps at most if another thread waits for the same peer and may have taken what came."""
+_MOST_AT_ONCE_NBYTES = 1 << 17
+"""A wait for more sleeps only until so much has come: copying it passes while the rest is on its way."""
+_OWN_END = "the own link is closed"
+
+
+class _Operation:
+    """A frame on its way, in either direction."""
+
+    def __init__(self, channel: _Channel, link: SocketLink, what: str) -> None:
+        self.channel, self.link, self.what = channel, link, what
+        self.done = False
+        self.failure: str | None = None
+
+    def settle(self) -> None:
+        """Wait until it is done. Raises ``LinkError``."""
+        if not self.done:
+            self.link.drive(self)
+        if self.failure is not None:
+            raise LinkError(f"{self.what}: {self.failure}")
+
+
+class _Sending(_Operation):
+    views: list[memoryview]
+
+    def wait(self) -> None:
+        self.settle()
+
+
+class _Receiving(_Operation):
+    buffer: torch.Tensor
+    view: memoryview
+    filled = 0
+    nbytes: int | None = None
+
+    def wait(self) -> torch.Tensor:
+        self.settle()
+        return self.buffer[: self.nbytes]
+
+
+class _Channel:
+    """The connection to one peer, and what is under way on it; ``turn`` guards all of it."""
+
+    def __init__(self, peer: int, connection: socket.socket) -> None:
+        self.peer, self.socket, self.fd = peer, connection, connection.fileno()
+        self.turn = threading.Lock()
+        self.waiters = 0
+        self.outgoing: deque[_Sending] = deque()
+        self.incoming: deque[_Receiving] = deque()
+        self._length = bytearray(_LENGTH.size)
+        self._length_filled = 0
+        self._low_water = 1
+        self._ended = False
+
+    @property
+    def _gone(self) -> str:
+        return f"rank {self.peer} has closed its link"
+
+    @property
+    def events(self) -> int:
+        """What to poll for."""
+        return (select.POLLIN if self.incoming else 0) | (select.POLLOUT if self.outgoing else 0)
+
+    def advance(self) -> None:
+        """Move what can move without waiting."""
+        if self.outgoing:
+            self.push()
+        if self.incoming:
+            self.pull()
+
+    def push(self) -> None:
+        """Give the kernel what it takes."""
+        while self.outgoing:
+            sending = self.outgoing[0]
+            try:
+                sent = self.socket.sendmsg(sending.views)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._fail(self.outgoing, self._reason(error))
+                return
+            views = sending.views
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if views:
+                views[0] = views[0][sent:]
+                continue
+            self.outgoing.popleft()
+            sending.done = True
+
+    def pull(self) -> None:
+        """Take what the kernel has."""
+        try:
+            while self.incoming:
+                receiving = self.incoming[0]
+                if receiving.nbytes is None and not self._measure(receiving):
+                    return
+                while receiving.filled < len(receiving.view):
+                    came = self.socket.recv_into(receiving.view[receiving.filled :])
+                    if came == 0:
+                        self._fail(self.incoming, self._gone)
+                        return
+                    receiving.filled += came
+                self.incoming.popleft()
+                receiving.done = True
+        except (BlockingIOError, InterruptedError):
+            if self.incoming[0].nbytes is not None:
+                self._sleep_until(len(self.incoming[0].view) - self.incoming[0].filled)
+        except OSError as error:
+            self._fail(self.incoming, self._reason(error))
+
+    def end(self) -> None:
+        """Let everything under way fail; who waits here closes the socket, so that nobody polls another's."""
+        self._ended = True
+        self._fail(self.outgoing, _OWN_END)
+        self._fail(self.incoming, _OWN_END)
+        self.leave(0)
+
+    def leave(self, waiters: int = 1) -> None:
+        """Wait no more."""
+        self.waiters -= waiters
+        if self._ended and not self.waiters:
+            self.socket.close()
+
+    def _measure(self, receiving: _Receiving) -> bool:
+        """Read the length of the next frame, as far as it is there; tell if it is."""
+        self._sleep_until(1)
+        length = memoryview(self._length)
+        while self._length_filled < _LENGTH.size:
+            came = self.socket.recv_into(length[self._length_filled :])
+            if came == 0:
+                self._fail(self.incoming, self._gone)
+                return False
+            self._length_filled += came
+        (nbytes,) = _LENGTH.unpack(self._length)
+        if nbytes > len(receiving.view):
+            self._fail(self.incoming, f"a frame of {nbytes} bytes came where {len(receiving.view)} have room")
+            return False
+        self._length_filled = 0
+        receiving.nbytes, receiving.view = nbytes, receiving.view[:nbytes]
+        return True
+
+    def _sleep_until(self, nbytes: int) -> None:
+        """Let a poll find something to read only when there are so many bytes, or the peer is gone."""
+        wanted = min(nbytes, _MOST_AT_ONCE_NBYTES)
+        if wanted != self._low_water:
+            self._low_water = wanted
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+
+    def _reason(self, error: OSError) -> str:
+        if self._ended:
+            return _OWN_END
+        if isinstance(error, (ConnectionError, TimeoutError)):
+            return self._gone
+        return error.strerror or str(error)
+
+    @staticmethod
+    def _fail(operations: deque[_Sending] | deque[_Receiving], failure: str) -> None:
+        for operation in operations:
+            operation.failure, operation.done = failure, True
+        operations.clear()
+
+
+class SocketLink(Link):
+    """One rank's end of connections to all others, which the link owns from now on and closes.
+
+    Parameters
+    ----------
+    rank
+        This rank.
+    connections
+        A connected, non-blocking stream socket for every other rank.
+    timeout_s
+        How long a wait lasts at most.
+    """
+
+    def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float = 30.0) -> None:
+        self.rank, self.world, self.timeout_s = rank, len(connections) + 1, timeout_s
+        self._channels = {peer: _Channel(peer, each) for peer, each in connections.items()}
+        weakref.finalize(self, _close_all, list(connections.values()))  # for who forgets to close it
+
+    def isend(self, to: int, frame: torch.Tensor) -> _Sending:
+        """Start sending ``frame`` to the rank ``to``."""
+        what = f"rank {self.rank} sending to rank {to}"
+        sending = _Sending(self._channel(to, what), self, what)
+        sending.views = [memoryview(_LENGTH.pack(frame.numel())), _bytes_of(frame)]
+        with sending.channel.turn:
+            sending.channel.outgoing.append(sending)
+            if len(sending.channel.outgoing) == 1:
+                sending.channel.push()
+        return sending
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> _Receiving:
+        """Start receiving a frame from the rank ``source`` into ``buffer``."""
+        what = f"rank {self.rank} receiving from rank {source}"
+        receiving = _Receiving(self._channel(source, what), self, what)
+        receiving.buffer, receiving.view = buffer, _bytes_of(buffer)
+        with receiving.channel.turn:
+            receiving.channel.incoming.append(receiving)
+        return receiving
+
+    def close(self) -> None:
+        """Close the connections; the peers' waits for this rank end with an error, and so do the own."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            with suppress(OSError):  # the peer may be gone
+                channel.socket.shutdown(socket.SHUT_RDWR)  # wakes who polls it
+            with channel.turn:
+                channel.end()
+
+    def drive(self, operation: _Operation) -> None:
+        """Move everything that can move until ``operation`` is done. Raises ``LinkTimeoutError``."""
+        channel = operation.channel
+        with channel.turn:
+            channel.waiters += 1
+        try:
+            deadline = time.monotonic() + self.timeout_s
+            while True:
+                with channel.turn:
+                    if not operation.done:
+                        channel.advance()
+                    if operation.done:
+                        return
+                self._sleep(channel, operation, deadline)
+        finally:
+            with channel.turn:
+                channel.leave()
+
+    def _channel(self, peer: int, what: str) -> _Channel:
+        if peer not in self._channels:
+            raise LinkError(f"{what}: {_OWN_END}")
+        return self._channels[peer]
+
+    def _sleep(self, channel: _Channel, operation: _Operation, deadline: float) -> None:
+        """Move what can move on connections that nobody waits for, then sleep until something can."""
+        poll = select.poll()
+        poll.register(channel.fd, channel.events)
+        for other in list(self._channels.values()):
+            if other is channel or not other.events:
+                continue
+            with other.turn:
+                if other.waiters:
+                    continue
+                other.advance()
+                if other.events:
+                    poll.register(other.fd, other.events)
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise LinkTimeoutError(f"{operation.what}: nothing happened within {self.timeout_s:g} s")
+        if channel.waiters > 1:
+            left_s = min(left_s, _SHARED_WAIT_S)
+        if not operation.done:
+            poll.poll(1e3 * left_s)
+
+
+def _close_all(connections: list[socket.socket]) -> None:
+    for each in connections:
+        each.close()
+
+
+def _bytes_of(frame: torch.Tensor) -> memoryview:
+    array: Any = frame.numpy()  # a buffer, which NumPy's stubs tell from Python 3.12 on
+    return memoryview(array)
