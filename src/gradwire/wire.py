@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -27,14 +28,20 @@ AVERAGE = 0x0001
 """The flag of frames whose sum will be divided by the number of ranks, which they do not show."""
 
 _FIELDS = struct.Struct("<4sBBHIIIII")
-_NO_NAMES: Mapping[int, str] = {}
 _CHECKSUM = struct.Struct("<I")
+_NO_NAMES: Mapping[int, str] = {}
 
 
 def frame_memory(nbytes: int) -> torch.Tensor:
     """Return memory for frames: on the CPU, and good after the caller's ``inference_mode`` has ended."""
     with torch.inference_mode(mode=False):
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+
+
+def memory_of(frame: torch.Tensor) -> memoryview:
+    """Return the bytes of a 1-D uint8 CPU tensor, in its own memory."""
+    array: Any = frame.numpy()  # a buffer, which NumPy's stubs tell from Python 3.12 on
+    return memoryview(array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +58,37 @@ class Header:
 
     def pack(self) -> bytes:
         """Return the 32 bytes of the header, its own checksum included."""
-        numbers = (self.count, self.payload_nbytes, self.sequence, self.fingerprint, self.payload_crc32c)
-        fields = _FIELDS.pack(MAGIC, VERSION, self.codec_id, self.flags, *numbers)
-        return fields + _CHECKSUM.pack(_crc32c(fields))
+        fields = _FIELDS.pack(
+            MAGIC,
+            VERSION,
+            self.codec_id,
+            self.flags,
+            self.count,
+            self.payload_nbytes,
+            self.sequence,
+            self.fingerprint,
+            self.payload_crc32c,
+        )
+        return fields + _CHECKSUM.pack(_native.crc32c_of_bytes(fields))
 
     @classmethod
     def unpack(cls, data: bytes) -> Header:
         """Read a header from the first 32 bytes of ``data``. Raises ``FrameError``."""
         if len(data) < HEADER_NBYTES:
             raise FrameError(f"truncated: a header has {HEADER_NBYTES} bytes, but {len(data)} came")
-        magic, version, codec_id, flags, *numbers = _FIELDS.unpack_from(data)
+        magic, version, codec_id, flags, count, nbytes, sequence, fingerprint, crc = _FIELDS.unpack_from(data)
         if magic != MAGIC:
             raise FrameError(f"not a gradwire frame: it begins with {magic!r} instead of {MAGIC!r}")
         if version != VERSION:
             raise FrameError(f"the frame has version {version}, but this gradwire reads version {VERSION}")
         (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
-        if checksum != _crc32c(data[: _FIELDS.size]):
+        if checksum != _native.crc32c_of_bytes(data[: _FIELDS.size]):
             raise FrameError("the header's checksum is wrong: the header was altered on the way")
         if flags & ~AVERAGE:
             raise FrameError(
                 f"the frame has flags {flags:#06x}, but version {VERSION} knows {AVERAGE:#06x} only"
             )
-        return replace(cls(codec_id, *numbers), flags=flags)
+        return cls(codec_id, count, nbytes, sequence, fingerprint, crc, flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +177,9 @@ def _check_codec(header: Header, expected: Expected, names: Mapping[int, str]) -
 
 
 def _head(frame: torch.Tensor) -> bytes:
-    return bytes(frame[:HEADER_NBYTES].numpy().tobytes())
+    return bytes(memory_of(frame)[:HEADER_NBYTES])
 
 
 def _write(frame: torch.Tensor, header: Header) -> torch.Tensor:
-    frame[:HEADER_NBYTES] = torch.frombuffer(bytearray(header.pack()), dtype=torch.uint8)
+    memory_of(frame)[:HEADER_NBYTES] = header.pack()
     return frame[: HEADER_NBYTES + header.payload_nbytes]
-
-
-def _crc32c(data: bytes) -> int:
-    return _native.crc32c(torch.frombuffer(bytearray(data), dtype=torch.uint8))

@@ -26,6 +26,7 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
 __all__ = [
     "available_targets",
     "crc32c",
+    "crc32c_of_bytes",
     "decode",
     "decode_add",
     "encode",
@@ -64,8 +65,11 @@ def use_target(name: str) -> Iterator[None]:
 def threads() -> int:
     """Return how many threads a large tensor may use: ``GRADWIRE_THREADS``, else PyTorch's own setting."""
     asked = os.environ.get("GRADWIRE_THREADS")
-    if asked is None:
-        return torch.get_num_threads()
+    return torch.get_num_threads() if asked is None else _count(asked)
+
+
+@cache
+def _count(asked: str) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,3}", asked, re.ASCII):
         raise SpecError(f"GRADWIRE_THREADS must be a whole number from 1 to 9999, but is {asked!r}")
     return int(asked)
@@ -96,6 +100,12 @@ def crc32c(data: torch.Tensor, seed: int = 0) -> int:
     """Return the CRC32C (Castagnoli) of a 1-D uint8 tensor, continuing from ``seed``."""
     _obey_environment()
     return _core.crc32c(data.data_ptr(), data.numel(), seed)
+
+
+def crc32c_of_bytes(data: bytes) -> int:
+    """Return the CRC32C of a few bytes."""
+    _obey_environment()
+    return _core.crc32c_of_bytes(data)
 
 
 def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool) -> None:

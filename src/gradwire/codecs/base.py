@@ -154,7 +154,7 @@ def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> Paylo
 def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
     if not isinstance(x, torch.Tensor):
         raise TensorError(f"{what} must be a torch tensor, but is a {type(x).__name__}")
-    if x.dtype != dtype or x.dim() != 1 or not x.is_contiguous() or x.device.type != "cpu":
+    if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or not x.is_cpu:
         layout = "" if x.is_contiguous() else "non-contiguous "
         raise TensorError(
             f"{what} must be a 1-D contiguous {dtype} tensor on the CPU, but is a {layout}{x.dtype} tensor "

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 
@@ -58,8 +57,9 @@ class Walk:
             Do.ADD: self._receive,
             Do.STORE: self._receive,
         }
-        with self._clock("encode_s"):
-            self._losses.begin(self._tensor)
+        start = perf_counter()
+        self._losses.begin(self._tensor)
+        self.accounting.encode_s += perf_counter() - start
         for _ in range(AHEAD):
             self._post()
         for action in self._actions:
@@ -67,26 +67,31 @@ class Walk:
             handlers[action.do](action)
         while self._in_flight:
             self._retire()
-        with self._clock("decode_s"):
-            self._losses.commit()
+        start = perf_counter()
+        self._losses.commit()
+        self.accounting.decode_s += perf_counter() - start
         return self.accounting
 
     def _send_partial(self, action: Action) -> None:
-        outgoing = self._encode(action)
+        elements = self._elements(action)
+        outgoing = self._encode(action, elements)
         self._isend(action, outgoing)
-        with self._clock("decode_s"):
-            self._losses.sent(outgoing.frame[HEADER_NBYTES:], self._elements(action), action.segment.start)
+        start = perf_counter()
+        self._losses.sent(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
+        self.accounting.decode_s += perf_counter() - start
 
     def _publish(self, action: Action) -> None:
-        outgoing = self._encode(action)
-        payload, start = outgoing.frame[HEADER_NBYTES:], action.segment.start
-        with self._clock("decode_s"):
-            self._losses.published(payload, self._elements(action), start)
+        elements = self._elements(action)
+        outgoing = self._encode(action, elements)
+        start = perf_counter()
+        self._losses.published(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
+        self.accounting.decode_s += perf_counter() - start
         if action.keep:
             self._kept[action.segment] = outgoing
         self._isend(action, outgoing)
-        with self._clock("decode_s"):
-            self._finish(self._elements(action))
+        start = perf_counter()
+        self._finish(elements)
+        self.accounting.decode_s += perf_counter() - start
 
     def _forward(self, action: Action) -> None:
         outgoing = self._kept[action.segment]
@@ -100,18 +105,20 @@ class Walk:
 
     def _receive(self, action: Action) -> None:
         receiving, buffer = self._posted.popleft()
-        with self._clock("wait_s"):
-            frame = receiving.wait()
+        start = perf_counter()
+        frame = receiving.wait()
+        self.accounting.wait_s += perf_counter() - start
         self._post()
         elements = self._elements(action)
         sequence = self._own.received.take(action.peer)
-        with self._clock("decode_s"):
-            payload = self._own.framer.open(frame, elements.numel(), sequence, self._own.flags)
-            if action.do is Do.ADD:
-                self._own.framer.codec.decode_add(payload, elements)
-            else:
-                self._own.framer.codec.decode(payload, elements)
-                self._finish(elements)
+        start = perf_counter()
+        payload = self._own.framer.open(frame, elements.numel(), sequence, self._own.flags)
+        if action.do is Do.ADD:
+            self._own.framer.codec.decode_add(payload, elements)
+        else:
+            self._own.framer.codec.decode(payload, elements)
+            self._finish(elements)
+        self.accounting.decode_s += perf_counter() - start
         if not action.keep:
             self._own.incoming.give(buffer)
             return
@@ -125,10 +132,12 @@ class Walk:
         if self._own.flags & AVERAGE:
             elements.div_(self._own.link.world)
 
-    def _encode(self, action: Action) -> Outgoing:
-        with self._clock("encode_s"):
-            sequence = self._own.sent.take(action.peer)
-            return self._own.framer.encode(self._elements(action), sequence, self._own.flags)
+    def _encode(self, action: Action, elements: torch.Tensor) -> Outgoing:
+        start = perf_counter()
+        sequence = self._own.sent.take(action.peer)
+        outgoing = self._own.framer.encode(elements, sequence, self._own.flags)
+        self.accounting.encode_s += perf_counter() - start
+        return outgoing
 
     def _isend(self, action: Action, outgoing: Outgoing) -> None:
         while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
@@ -147,8 +156,9 @@ class Walk:
 
     def _retire(self) -> None:
         going_on, (self.action, sending, outgoing) = self.action, self._in_flight.popleft()
-        with self._clock("wait_s"):
-            sending.wait()
+        start = perf_counter()
+        sending.wait()
+        self.accounting.wait_s += perf_counter() - start
         if not self.action.keep:
             outgoing.home.give(outgoing.buffer)
         self.action = going_on
@@ -164,9 +174,3 @@ class Walk:
 
     def _elements(self, action: Action) -> torch.Tensor:
         return self._tensor[action.segment.start : action.segment.stop]
-
-    @contextmanager
-    def _clock(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        setattr(self.accounting, name, getattr(self.accounting, name) + time.perf_counter() - start)

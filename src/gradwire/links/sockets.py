@@ -21,12 +21,12 @@ import weakref
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import Link
+from gradwire.wire import memory_of
 
 _LENGTH = struct.Struct("<Q")
 _SHARED_WAIT_S = 0.01
@@ -215,7 +215,7 @@ class SocketLink(Link):
         """Start sending ``frame`` to the rank ``to``."""
         what = f"rank {self.rank} sending to rank {to}"
         sending = _Sending(self._channel(to, what), self, what)
-        sending.views = [memoryview(_LENGTH.pack(frame.numel())), _bytes_of(frame)]
+        sending.views = [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)]
         with sending.channel.turn:
             sending.channel.outgoing.append(sending)
             if len(sending.channel.outgoing) == 1:
@@ -226,7 +226,7 @@ class SocketLink(Link):
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
         what = f"rank {self.rank} receiving from rank {source}"
         receiving = _Receiving(self._channel(source, what), self, what)
-        receiving.buffer, receiving.view = buffer, _bytes_of(buffer)
+        receiving.buffer, receiving.view = buffer, memory_of(buffer)
         with receiving.channel.turn:
             receiving.channel.incoming.append(receiving)
         return receiving
@@ -288,8 +288,3 @@ class SocketLink(Link):
 def _close_all(connections: list[socket.socket]) -> None:
     for each in connections:
         each.close()
-
-
-def _bytes_of(frame: torch.Tensor) -> memoryview:
-    array: Any = frame.numpy()  # a buffer, which NumPy's stubs tell from Python 3.12 on
-    return memoryview(array)
