@@ -39,14 +39,14 @@ def test_costs_stay_what_they_are() -> None:
     assert found.call_s == COST.call_s
 
 
-def test_residuals_cost_another_decoding_and_three_passes_for_every_value() -> None:
+def test_residuals_cost_another_decoding_and_seven_passes_for_every_value() -> None:
     codecs = {
         "identity": CodecCost("identity", (CodecPoint(1, 4.0, 9.0, 2.0, 9.0),)),
         "c": CodecCost("c", (CodecPoint(1, 1.0, 5.0, 7.0, 11.0), CodecPoint(4, 3.0, 6.0, 8.0, 12.0))),
     }
     environment = Environment(SLOW, codecs)
     found = with_residuals(environment, "c")
-    assert [point.encode_s for point in found.codecs["c"].points] == [5 + 7 + 3 * 2, 6 + 8 + 3 * 2]
+    assert [point.encode_s for point in found.codecs["c"].points] == [5 + 7 + 7 * 2, 6 + 8 + 7 * 2]
     assert [point.decode_add_s for point in found.codecs["c"].points] == [11, 12]
     assert found.codecs["identity"] == codecs["identity"]
     assert environment.codecs["c"] == codecs["c"]

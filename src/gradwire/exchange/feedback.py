@@ -33,6 +33,9 @@ class Losses:
         if not self._codec.EXACT:
             self._codec.decode(payload, elements)
 
+    def finished(self, elements: torch.Tensor, start: int) -> None:
+        """Note that ``elements``, which begin at ``start``, hold the sum or average of all ranks now."""
+
     def commit(self) -> None:
         """Keep what was noted; the walk has succeeded."""
 
@@ -60,6 +63,7 @@ class KeptLosses(Losses):
         self._lost = scratch
         self._tensor = residual
         self._noted: list[tuple[int, int]] = []
+        self._finished: list[tuple[int, int]] = []
         self._finite = True
 
     def begin(self, tensor: torch.Tensor) -> None:
@@ -84,9 +88,15 @@ class KeptLosses(Losses):
             lost.sub_(elements)
             self._finite = self._finite and is_finite(lost)
 
+    def finished(self, elements: torch.Tensor, start: int) -> None:
+        """Look at final values while a cache holds them."""
+        self._finished.append((start, start + elements.numel()))
+        self._finite = self._finite and is_finite(elements)
+
     def commit(self) -> None:
         """Make what was lost the new residual, or leave the old one, whose values are finite after this."""
-        if self._finite and is_finite(self._tensor):
+        unseen = _gaps(self._finished, self._tensor.numel())
+        if self._finite and all(is_finite(self._tensor[start:stop]) for start, stop in unseen):
             for start, stop in _gaps(self._noted, self._lost.numel()):
                 self._lost[start:stop].zero_()
             self._residual.copy_(self._lost)
@@ -100,7 +110,7 @@ class KeptLosses(Losses):
 
 
 def _gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """Yield what lies between the noted ranges: elements that this rank has not encoded."""
+    """Yield what lies between the noted ranges, of all ``count`` elements."""
     end = 0
     for start, stop in sorted(noted):
         if start > end:

@@ -90,7 +90,7 @@ class Walk:
             self._kept[action.segment] = outgoing
         self._isend(action, outgoing)
         start = perf_counter()
-        self._finish(elements)
+        self._finish(elements, action.segment.start)
         self.accounting.decode_s += perf_counter() - start
 
     def _forward(self, action: Action) -> None:
@@ -117,7 +117,7 @@ class Walk:
             self._own.framer.codec.decode_add(payload, elements)
         else:
             self._own.framer.codec.decode(payload, elements)
-            self._finish(elements)
+            self._finish(elements, action.segment.start)
         self.accounting.decode_s += perf_counter() - start
         if not action.keep:
             self._own.incoming.give(buffer)
@@ -127,10 +127,11 @@ class Walk:
             frame = buffer[: frame.numel()].copy_(frame)
         self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence)
 
-    def _finish(self, elements: torch.Tensor) -> None:
+    def _finish(self, elements: torch.Tensor, start: int) -> None:
         """Turn a finished sum into the average, if that is wanted: here, where a cache still holds it."""
         if self._own.flags & AVERAGE:
             elements.div_(self._own.link.world)
+        self._losses.finished(elements, start)
 
     def _encode(self, action: Action, elements: torch.Tensor) -> Outgoing:
         start = perf_counter()

@@ -7,6 +7,8 @@ from dataclasses import replace
 from gradwire.codecs import Identity
 from gradwire.timing.environment import Environment
 
+_RESIDUAL_PASSES = 7
+
 
 def among(environment: Environment, world: int) -> Environment:
     """Return the environment of ``world`` ranks: lines and groups go on as they begin.
@@ -28,8 +30,9 @@ def among(environment: Environment, world: int) -> Environment:
 def with_residuals(environment: Environment, codec: str) -> Environment:
     """Return the environment in which whoever encodes with ``codec`` keeps what that loses.
 
-    To know it, every encoded value is decoded again and subtracted, and the residual is added before and
-    stored after: a decoding and three passes over memory for every value, as much as the identity decodes in.
+    To know it, every encoded value is decoded again and subtracted. The residuals of a bucket are gathered
+    and added before; what was lost is looked at, kept and handed back after. That is a decoding and
+    ``_RESIDUAL_PASSES`` passes over memory for every value, each as long as the identity takes to decode it.
     """
     cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
     points = tuple(
@@ -37,7 +40,7 @@ def with_residuals(environment: Environment, codec: str) -> Environment:
             point,
             encode_s=point.encode_s
             + point.decode_s
-            + (0.0 if identity is None else 3 * identity.at(point.terms).decode_s),
+            + (0.0 if identity is None else _RESIDUAL_PASSES * identity.at(point.terms).decode_s),
         )
         for point in cost.points
     )

@@ -5,7 +5,8 @@ receives posted. What a frame costs is taken from an ``Environment``:
 
 - the rank's thread encodes, decodes and hands frames over; each takes a core of the machine, and ranks that
   share one wait for a free core (first come, first served);
-- a frame sets off when it has been handed over, and waits in the receiver's kernel for whoever wants it;
+- a frame sets off when it has been handed over and what stands before it has left its host; it waits in the
+  receiver's kernel for whoever wants it;
 - the streams that meet at a line or a core link share it fairly (``streams``), and what has passed arrives
   the latency later;
 - a line passes a burst at once after a pause, as the token bucket of a rate limiter does.
@@ -123,6 +124,7 @@ class _Frame:
     receiver: _Rank | None = None
     nbytes: float = 0.0
     terms: int = 1
+    queued: bool = False
     left_s: float | None = None
     arrived_s: float | None = None
 
@@ -183,7 +185,7 @@ class _Machinery:
                 if frame is not None:
                     self._leave(frame, now)
             elif subject.left_s is None:
-                self._streams.push(self._network.stream(subject), subject, subject.nbytes, now)
+                self._set_off(subject, now)
             else:
                 self._arrive(subject, now)
         stuck = [rank.number for rank in self._ranks if rank.at < len(rank.actions) or rank.in_flight]
@@ -269,8 +271,19 @@ class _Machinery:
         self._schedule(rank.cores.take(now, handle_s + decode_s), rank)
 
     def _post(self, rank: _Rank) -> None:
-        """Let a rank offer a buffer for one more frame; sends may wait while that is so (``_retire``)."""
+        """Let a rank want one more frame; its sends may wait where that is so (``_retire``)."""
         rank.posted_up_to = rank.to_post.popleft().order if rank.to_post else (math.inf, 0.0)
+
+    def _set_off(self, frame: _Frame, now: float) -> None:
+        """Let a frame enter its stream once what stands before it has left the host."""
+        stream = self._network.stream(frame)
+        if not frame.queued:
+            frame.queued = True
+            queue_s = stream.queue_s
+            if queue_s > 0:
+                self._schedule(now + queue_s, frame)
+                return
+        self._streams.push(stream, frame, frame.nbytes, now)
 
     def _leave(self, frame: _Frame, now: float) -> None:
         """Let the last byte of a frame be under way, which takes the latency."""

@@ -2,7 +2,7 @@
 
 Between two ranks bytes flow one frame after the other; frames of different pairs that meet at a line divide
 it: every stream gets its max-min fair share of all lines on its way (Bertsekas and Gallager, Data Networks,
-section 6.5.2), a somewhat smaller one beside streams that were there before. Rates change only where a stream
+section 6.5.2), a somewhat smaller one beside those that left its host before. Rates change only where a stream
 begins or ends, and only for the streams that share a line with it, directly or through others; so a ring,
 whose streams never meet, costs no more than its frames.
 """
@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
+QUEUED_NBYTES = 1 << 16
+"""What a connection has in its own host's queue at once (TCP small queues): a newcomer stands behind that."""
 NEWCOMER = 0.6
-"""The weight of a stream beside those that were there before: its connection's window has yet to open, and at
-a host their data is queued in front of its own. Between equal shares, 1, and none, measured in testbeds."""
-QUEUED_S = 1e-3
-"""What waits in front of a newcomer on a busy line: TCP small queues let a connection queue so much."""
+"""The weight of a stream beside those that left its host before: its connection's window has yet to open.
+Between equal shares, 1, and none, measured in testbeds."""
 
 Load = TypeVar("Load", bound=Hashable)
 
@@ -47,12 +47,6 @@ class Port:
         """Seconds that what it carried takes at its rate; a burst takes less."""
         return self.carried_nbytes / self.nbytes_per_s
 
-    @property
-    def queue_s(self) -> float:
-        """Seconds for which something small waits here now: for what is queued, if that is not more."""
-        left_nbytes = sum(stream.remaining for stream in self.streams)
-        return min(QUEUED_S, left_nbytes / self.nbytes_per_s)
-
     def earn(self, now_s: float) -> None:
         """Take the credit of the pause that ends now."""
         if self.burst_nbytes:
@@ -61,21 +55,31 @@ class Port:
 
 
 class Stream:
-    """The frames from one rank to another, which pass the same ports one after the other."""
+    """The frames from one rank to another, which pass the same ports; the first is the sender's, ``home``."""
 
-    __slots__ = ("begun_s", "loads", "ports", "rate", "remaining", "since_s", "version")
+    __slots__ = ("begun_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
 
     def __init__(self, ports: Iterable[Port]) -> None:
-        self.ports = tuple(port for port in ports if port.nbytes_per_s < math.inf)
+        passed = list(ports)
+        self.home = passed[0] if passed else Port(math.inf)
+        self.ports = tuple(port for port in passed if port.nbytes_per_s < math.inf)
         self.loads = deque[tuple[object, float]]()
         self.remaining, self.rate, self.since_s, self.version = 0.0, 0.0, 0.0, 0
         self.begun_s = 0.0
 
     @property
+    def queue_s(self) -> float:
+        """Seconds for which a newcomer's first byte waits at home, behind what others have in the queue."""
+        if self.loads or self.home.nbytes_per_s == math.inf:
+            return 0.0
+        queued = sum(min(QUEUED_NBYTES, other.remaining) for other in self.home.streams)
+        return queued / self.home.nbytes_per_s
+
+    @property
     def weight(self) -> float:
         """Its part of a port's rate, in relation to others'."""
-        others = [other.begun_s for port in self.ports for other in port.streams]
-        return 1.0 if self.begun_s <= min(others, default=0.0) else NEWCOMER
+        first = all(other.begun_s >= self.begun_s for other in self.home.streams)
+        return 1.0 if first else NEWCOMER
 
     def ends_s(self) -> float:
         """Return when its first frame has passed, if nothing changes."""
