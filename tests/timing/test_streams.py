@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing.streams import NEWCOMER, QUEUED_S, Port, Stream, Streams
+from gradwire.timing.streams import NEWCOMER, QUEUED_NBYTES, Port, Stream, Streams
 
 
 def play(pushes: list[tuple[float, Stream, str, float]]) -> dict[str, float]:
@@ -73,14 +73,25 @@ def test_a_burst_passes_at_once_and_is_earned_again_in_a_pause() -> None:
     assert port.busy_s == pytest.approx(3.25)
 
 
-def test_something_small_waits_for_what_is_queued_but_not_for_all_of_a_frame() -> None:
-    port, fast = Port(100.0), Port(1e12)
-    assert port.queue_s == 0.0
+def test_a_late_comer_from_another_host_gets_an_equal_share() -> None:
+    door = Port(100.0)
+    one, other = (Stream([Port(1000.0), door]) for _ in range(2))
+    passed = play([(0.0, one, "first", 200.0), (1.0, other, "second", 100.0)])
+    assert passed == pytest.approx({"first": 3.0, "second": 3.0})
+
+
+def test_a_newcomer_stands_behind_what_its_host_has_queued_but_not_behind_all_of_a_frame() -> None:
+    home, far = Port(1e6), Port(1e9)
     streams = Streams[str](lambda _when, _stream, _version: None)
-    streams.push(Stream([port]), "a", 50.0, 0.0)
-    streams.push(Stream([fast]), "b", 50.0, 0.0)
-    assert port.queue_s == QUEUED_S
-    assert fast.queue_s == pytest.approx(50.0 / 1e12)
+    newcomer = Stream([home, far])
+    assert newcomer.queue_s == 0.0
+    streams.push(Stream([home]), "small", 1000.0, 0.0)
+    assert newcomer.queue_s == pytest.approx(1e-3)
+    streams.push(Stream([home]), "large", 1e9, 0.0)
+    assert newcomer.queue_s == pytest.approx((1000.0 + QUEUED_NBYTES) / 1e6)
+    streams.push(newcomer, "own", 10.0, 0.0)
+    assert newcomer.queue_s == 0.0, "what follows its own frames does not queue again"
+    assert Stream([Port(math.inf), home]).queue_s == 0.0
 
 
 def test_an_endless_line_takes_no_time() -> None:

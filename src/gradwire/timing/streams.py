@@ -2,9 +2,9 @@
 
 Between two ranks bytes flow one frame after the other; frames of different pairs that meet at a line divide
 it: every stream gets its max-min fair share of all lines on its way (Bertsekas and Gallager, Data Networks,
-section 6.5.2), a somewhat smaller one beside those that left its host before. Rates change only where a stream
-begins or ends, and only for the streams that share a line with it, directly or through others; so a ring,
-whose streams never meet, costs no more than its frames.
+section 6.5.2), a somewhat smaller one beside those that left its host before. Rates change only where a
+stream begins or ends, and only for the streams that share a line with it, directly or through others; so a
+ring, whose streams never meet, costs no more than its frames.
 """
 
 from __future__ import annotations
