@@ -138,7 +138,10 @@ def run_bed(
     out.unlink(missing_ok=True)
     command = [sys.executable, program, "--as-rank", str(out.absolute()), *arguments]
     bed = [sys.executable, "-m", "gradwire", "testbed", "run", "--hosts", str(hosts), "--rate", rate, "--"]
-    subprocess.run([*bed, *command], check=True, stdout=sys.stderr, env={**os.environ, **(variables or {})})
+    environment = {**os.environ, **(variables or {})}
+    code = subprocess.run([*bed, *command], check=False, stdout=sys.stderr, env=environment).returncode
+    if code != 0:
+        sys.exit(code)  # the testbed has said why
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     out.unlink()
     return lines

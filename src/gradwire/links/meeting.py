@@ -97,7 +97,7 @@ def _call(store: Store, lower: int, rank: int, deadline: float) -> socket.socket
         raise
     except OSError as error:
         raise LinkError(
-            f"rank {lower} is not to be reached at {address}: {error.strerror or error}"
+            f"rank {lower} is not to be reached at {address}:{port}: {error.strerror or error}"
         ) from error
     try:
         called.sendall(_HELLO.pack(bytes.fromhex(word), rank))

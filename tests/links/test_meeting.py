@@ -1,0 +1,155 @@
+"""How ranks find each other, and whom they do not take for one of them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.distributed_c10d import HashStore
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.addresses import VARIABLE, listening_address
+from gradwire.links.meeting import meet
+from gradwire.links.sockets import SocketLink
+
+
+@pytest.fixture(autouse=True)
+def _on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "lo")
+
+
+def place(store: HashStore, rank: int) -> tuple[tuple[str, int], bytes]:
+    """Return where a rank listens, and its word, once it does."""
+    address, port, word = store.get(f"rank {rank}").decode().split()
+    return (address, int(port)), bytes.fromhex(word)
+
+
+def meet_all(world: int, store: HashStore, beside: Callable[[], Any] = lambda: None) -> list[SocketLink]:
+    """Return the links of ranks that are threads, while ``beside`` happens."""
+    with ThreadPoolExecutor(world + 1) as pool:
+        strange = pool.submit(beside)
+        met = [pool.submit(meet, store, rank, world, 10.0) for rank in range(world)]
+        strange.result(20)
+        return [SocketLink(rank, each.result(20), 5.0) for rank, each in enumerate(met)]
+
+
+def everyone_hears_everyone(links: list[SocketLink]) -> bool:
+    for link in links:
+        for to in range(link.world):
+            if to != link.rank:
+                link.isend(to, torch.tensor([link.rank], dtype=torch.uint8)).wait()
+    heard = [
+        int(link.irecv(source, torch.zeros(1, dtype=torch.uint8)).wait()[0]) == source
+        for link in links
+        for source in range(link.world)
+        if source != link.rank
+    ]
+    for link in links:
+        link.close()
+    return all(heard)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5, 9])
+def test_every_rank_is_connected_with_every_other(world: int) -> None:
+    assert everyone_hears_everyone(meet_all(world, HashStore()))
+
+
+def test_nobody_listens_when_all_have_met() -> None:
+    store = HashStore()
+    links = meet_all(3, store)
+    for rank in range(3):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(place(store, rank)[0], timeout=5)
+    assert everyone_hears_everyone(links)
+
+
+def test_strangers_are_not_taken_for_ranks() -> None:
+    store = HashStore()
+    calls: list[socket.socket] = []
+
+    def call() -> None:
+        where, word = place(store, 0)
+        hello = struct.Struct("<16sI")
+        for said in (
+            b"",
+            b"GET / HTTP/1.1\r\n\r\n",
+            word[:10],
+            hello.pack(bytes(16), 1),
+            hello.pack(word, 0),
+            hello.pack(word, 3),
+            hello.pack(word, 1 << 31),
+        ):
+            with contextlib.suppress(OSError):  # the ranks may have met meanwhile
+                caller = socket.create_connection(where, timeout=5)
+                calls.append(caller)
+                caller.sendall(said)
+        for caller in calls[1::2]:
+            caller.close()
+
+    links = meet_all(3, store, call)
+    assert everyone_hears_everyone(links)
+    for caller in calls:
+        caller.close()
+
+
+def test_a_rank_that_has_come_cannot_come_again() -> None:
+    store = HashStore()
+    with ThreadPoolExecutor(1) as pool:
+        met = pool.submit(meet, store, 0, 3, 10.0)
+        where, word = place(store, 0)
+        callers = [socket.create_connection(where, timeout=5) for _ in range(3)]
+        for caller, rank in zip(callers, (1, 1, 2), strict=True):
+            caller.sendall(struct.pack("<16sI", word, rank))
+            time.sleep(0.1)
+        found = met.result(20)
+    assert sorted(found) == [1, 2]
+    assert found[1].getpeername() == callers[0].getsockname()
+    assert callers[1].recv(1) == b""
+    for each in (*callers, *found.values()):
+        each.close()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_does_not_come_is_named(rank: int) -> None:
+    started = time.monotonic()
+    with pytest.raises(LinkTimeoutError) as caught:
+        meet(HashStore(), rank, 2, 0.3)
+    assert str(caught.value) == (
+        f"rank {rank} connecting with the 2 ranks of its group (rank {1 - rank} did not come): "
+        "nothing happened within 0.3 s"
+    )
+    assert time.monotonic() - started < 5
+
+
+def test_a_rank_that_is_gone_again_cannot_be_reached() -> None:
+    store = HashStore()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()}")
+    with pytest.raises(
+        LinkError, match=rf"rank 0 is not to be reached at 127\.0\.0\.1:{port}: Connection refused"
+    ):
+        meet(store, 1, 2, 5.0)
+
+
+def test_an_interface_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "nope0")
+    with pytest.raises(LinkError, match=r"GLOO_SOCKET_IFNAME names 'nope0', which is no .* one of: .*lo"):
+        meet(HashStore(), 0, 2, 1.0)
+
+
+def test_without_a_name_the_hosts_own_address_is_taken_where_it_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert listening_address({VARIABLE: "lo,eth9"}) == "127.0.0.1"
+    monkeypatch.setattr(socket, "gethostname", lambda: "no.such.host.invalid")
+    assert listening_address({}) == "127.0.0.1"
+    monkeypatch.setattr(socket, "gethostname", lambda: "::1")
+    assert listening_address({}) in ("::1", "127.0.0.1")

@@ -1,0 +1,191 @@
+"""What the contract does not say: full buffers on both sides, threads that wait beside each other, ends."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradwire.errors import LinkError
+from gradwire.links import Link
+from gradwire.links.sockets import SocketLink
+from support.meshes import sockets
+
+RunRanks = Callable[..., list[Any]]
+BEYOND_ALL_BUFFERS = 32 << 20
+
+
+def frame(number: int, nbytes: int = 100) -> torch.Tensor:
+    return torch.full((nbytes,), number, dtype=torch.uint8)
+
+
+def buffer(nbytes: int = 1000) -> torch.Tensor:
+    return torch.zeros(nbytes, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_ranks_that_all_send_before_they_receive_do_not_wait_for_each_other(
+    run_ranks: RunRanks, world: int
+) -> None:
+    def rank(link: Link) -> int:
+        after, before = (link.rank + 1) % world, (link.rank - 1) % world
+        sending = link.isend(after, frame(link.rank + 1, BEYOND_ALL_BUFFERS))
+        receiving = link.irecv(before, buffer(BEYOND_ALL_BUFFERS))
+        sending.wait()
+        came = receiving.wait()
+        assert came.min() == came.max()
+        return int(came[0])
+
+    found = run_ranks(world, rank, links=sockets(world, 30.0))
+    assert found == [(rank - 1) % world + 1 for rank in range(world)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 300_000), max_size=30))
+def test_frames_of_any_lengths_arrive_whole(lengths: list[int]) -> None:
+    one, other = sockets(2, 10.0)
+    try:
+        sent = [torch.randint(256, (nbytes,), dtype=torch.uint8) for nbytes in lengths]
+        sendings = [one.isend(1, each) for each in sent]
+        for each in sent:
+            receiving = other.irecv(0, buffer(300_000))
+            assert torch.equal(receiving.wait(), each)
+        for sending in sendings:
+            sending.wait()
+    finally:
+        one.close()
+        other.close()
+
+
+def test_a_frame_that_has_no_room_is_an_error_and_writes_nothing() -> None:
+    one, other = sockets(2, 5.0)
+    one.isend(1, frame(7, 101)).wait()
+    room = buffer(100)
+    receiving, next_one = other.irecv(0, room), other.irecv(0, buffer())
+    with pytest.raises(LinkError, match="rank 1 receiving from rank 0: a frame of 101 bytes came where 100"):
+        receiving.wait()
+    with pytest.raises(LinkError, match="a frame of 101 bytes came"):
+        next_one.wait()
+    assert not room.any()
+
+
+def test_half_a_frame_is_none() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    link = SocketLink(0, {1: ours}, 5.0)
+    receiving = link.irecv(1, buffer())
+    theirs.sendall(struct.pack("<Q", 100) + b"x" * 60)
+    theirs.close()
+    with pytest.raises(LinkError, match="rank 0 receiving from rank 1: rank 1 has closed its link"):
+        receiving.wait()
+
+
+def test_what_trickles_in_byte_by_byte_is_put_together() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    link = SocketLink(0, {1: ours}, 10.0)
+    receiving, second = link.irecv(1, buffer()), link.irecv(1, buffer())
+
+    def trickle() -> None:
+        for byte in struct.pack("<Q", 3) + b"abc" + struct.pack("<Q", 0):
+            time.sleep(0.002)
+            theirs.sendall(bytes([byte]))
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    assert bytes(receiving.wait().tolist()) == b"abc"
+    assert second.wait().numel() == 0
+    thread.join()
+    theirs.close()
+
+
+@pytest.mark.parametrize("same_peer", [False, True])
+def test_threads_wait_beside_each_other_each_for_its_own(same_peer: bool) -> None:
+    links = sockets(3, 10.0)
+    sources = (1, 1) if same_peer else (1, 2)
+    receivings = [links[0].irecv(source, buffer()) for source in sources]
+    came: dict[int, int] = {}
+
+    def wait(number: int) -> None:
+        came[number] = int(receivings[number].wait()[0])
+
+    threads = [threading.Thread(target=wait, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    started = time.monotonic()
+    for number in (0, 1) if same_peer else (1, 0):
+        links[sources[number]].isend(0, frame(number + 1)).wait()
+    for thread in threads:
+        thread.join(5)
+    assert came == {0: 1, 1: 2}
+    assert time.monotonic() - started < 2
+
+
+def test_a_conversation_does_not_stand_still_because_another_thread_waits() -> None:
+    """A hundred times there and back beside a thread that waits for a third rank all the while."""
+    links = sockets(3, 30.0)
+    silent = links[0].irecv(2, buffer())
+    waiting = threading.Thread(target=silent.wait)
+    waiting.start()
+
+    def answer() -> None:
+        for _ in range(100):
+            links[1].isend(0, links[1].irecv(0, buffer()).wait()).wait()
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    started = time.monotonic()
+    for number in range(100):
+        links[0].isend(1, frame(number)).wait()
+        assert int(links[0].irecv(1, buffer()).wait()[0]) == number
+    assert time.monotonic() - started < 5
+    links[2].isend(0, frame(9)).wait()
+    for thread in (waiting, answering):
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_closing_wakes_the_own_waits_too() -> None:
+    links = sockets(2, 30.0)
+    receiving = links[0].irecv(1, buffer())
+    errors: list[LinkError] = []
+
+    def wait() -> None:
+        try:
+            receiving.wait()
+        except LinkError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    links[0].close()
+    thread.join(5)
+    assert [str(error) for error in errors] == ["rank 0 receiving from rank 1: the own link is closed"]
+
+
+def test_a_link_that_nobody_holds_is_closed() -> None:
+    one, other = sockets(2, 10.0)
+    del one
+    gc.collect()
+    with pytest.raises(LinkError, match="rank 0 has closed its link"):
+        other.irecv(0, buffer()).wait()
+
+
+def test_a_send_to_a_peer_that_is_gone_is_an_error_and_what_it_sent_can_be_read() -> None:
+    one, other = sockets(2, 5.0)
+    other.isend(0, frame(5)).wait()
+    other.close()
+    assert int(one.irecv(1, buffer()).wait()[0]) == 5
+    with pytest.raises(LinkError, match="rank 0 sending to rank 1: rank 1 has closed its link"):
+        one.isend(1, frame(6, BEYOND_ALL_BUFFERS)).wait()
