@@ -55,7 +55,7 @@ def all_reduce(
     """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed on every hop.
 
     All ranks of the group call this in the same order with the same arguments and end with identical bits.
-    The first call with a group makes a private Gloo group of the same ranks, which is kept as long as the
+    The first call with a group makes connections of its own between the ranks, which are kept as long as the
     group.
 
     Parameters

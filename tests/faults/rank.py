@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +21,7 @@ from faults.model import loss_of, poison
 from faults.rows import End, Moment
 from faults.wire import Wire, frame_act, wires
 from gradwire.errors import GradwireError
-from gradwire.links import ProcessGroupLink
+from gradwire.links import process_group
 from gradwire.training import drop_in, fsdp, hook
 
 RENDEZVOUS_S = 30
@@ -122,8 +121,7 @@ def _strike_before_attaching(act: str) -> None:
         for module in (hook, drop_in, fsdp):
             vars(module)["version"] = lambda: "0.0.1"
     elif act == "kill while connecting":
-        vars_of_link: Any = ProcessGroupLink
-        vars_of_link._connect = _die
+        vars(process_group)["meet"] = _die
     elif act == "stay away":
         os._exit(0)
 

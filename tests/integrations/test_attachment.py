@@ -16,6 +16,7 @@ import gradwire
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError
 from gradwire.integrations.attachment import Attachment
 from gradwire.integrations.ddp_inside import ddp_inside
+from gradwire.integrations.residual_files import ResidualFolder
 from gradwire.training import JsonLines, Ledger
 
 
@@ -103,6 +104,19 @@ def test_refused_residuals_say_how_to_go_on_without(model: DistributedDataParall
     with pytest.raises(StateError, match="rank 0 of 1 wants its own") as caught:
         attachment.resume(1, lambda _: strange, 3)
     assert any("resume_residuals=False" in note for note in caught.value.__notes__)
+    attachment.close()
+
+
+def test_a_checkpoint_without_residuals_says_how_to_go_on_without(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    attachment = Attachment("topk:0.5")
+    attachment.attach(model)
+    with pytest.raises(StateError, match="there are none") as caught:
+        attachment.resume_from(ResidualFolder(tmp_path), 3)
+    assert any("resume_residuals=False" in note for note in caught.value.__notes__)
+    ResidualFolder(tmp_path).write(attachment.state(3), 0, 1)
+    attachment.resume_from(ResidualFolder(tmp_path), 3)
     attachment.close()
 
 

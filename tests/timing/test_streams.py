@@ -83,15 +83,19 @@ def test_a_late_comer_from_another_host_gets_an_equal_share() -> None:
 def test_a_newcomer_stands_behind_what_its_host_has_queued_but_not_behind_all_of_a_frame() -> None:
     home, far = Port(1e6), Port(1e9)
     streams = Streams[str](lambda _when, _stream, _version: None)
+    assert Stream([home, far]).hold(1.0) == 1.0
+    small, large = Stream([home]), Stream([home])
+    streams.push(small, "small", 1000.0, 0.0)
+    assert Stream([home, far]).hold(0.0) == pytest.approx(1e-3)
+    assert Stream([home, far]).hold(0.9e-3) == pytest.approx(1e-3), "most of it has passed by then"
+    streams.push(large, "large", 1e9, 0.0)
     newcomer = Stream([home, far])
-    assert newcomer.queue_s == 0.0
-    streams.push(Stream([home]), "small", 1000.0, 0.0)
-    assert newcomer.queue_s == pytest.approx(1e-3)
-    streams.push(Stream([home]), "large", 1e9, 0.0)
-    assert newcomer.queue_s == pytest.approx((1000.0 + QUEUED_NBYTES) / 1e6)
-    streams.push(newcomer, "own", 10.0, 0.0)
-    assert newcomer.queue_s == 0.0, "what follows its own frames does not queue again"
-    assert Stream([Port(math.inf), home]).queue_s == 0.0
+    entry_s = newcomer.hold(0.0)
+    assert entry_s == pytest.approx((1000.0 + QUEUED_NBYTES) / 1e6)
+    assert newcomer.hold(entry_s / 2) >= entry_s, "no frame overtakes one that is held"
+    streams.push(newcomer, "own", 10.0, entry_s)
+    assert newcomer.hold(2.0) == 2.0, "what follows its own frames does not queue again"
+    assert Stream([Port(math.inf), home]).hold(0.0) == 0.0
 
 
 def test_an_endless_line_takes_no_time() -> None:

@@ -167,7 +167,7 @@ def _examine(
     conductor.order("connect")
     try:
         with connect() as link:
-            report.findings.append(Finding(doing, "ok", f"{link.world} ranks are connected over Gloo"))
+            report.findings.append(Finding(doing, "ok", f"{link.world} ranks are connected"))
             doing = "clocks"
             for peer in range(1, link.world):
                 conductor.order("clock", rank=peer)

@@ -14,7 +14,7 @@ from gradwire.units import format_size
 
 FILES_FOR_ITSELF = 128
 FILES_FOR_A_PEER = 8
-"""Gloo has a socket for each peer and link; a rank has a few links, and so has the user's own group."""
+"""A link has a socket for each peer; a rank has a few links, and the user's own group has as many."""
 LEAST_MEMORY_NBYTES = 1 << 30
 _NODES = Path("/sys/devices/system/node")
 _MEMORY = Path("/proc/meminfo")

@@ -67,8 +67,8 @@ class KeptLosses(Losses):
         self._finite = True
 
     def begin(self, tensor: torch.Tensor) -> None:
-        """Add the old residual to the bucket."""
-        self._tensor = tensor
+        """Add the old residual to the bucket; what an earlier walk noted does not count any more."""
+        self._tensor, self._noted, self._finished, self._finite = tensor, [], [], True
         tensor.add_(self._residual)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:

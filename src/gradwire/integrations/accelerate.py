@@ -77,9 +77,7 @@ def _keep_with_checkpoints(accelerator: Accelerator, attachment: Attachment) -> 
 
     def load(_models: Any, input_dir: str) -> None:
         if attachment.resume_residuals:
-            folder = ResidualFolder(input_dir, key)
-            saved_world = folder.saved_world(attachment.world)
-            attachment.resume(saved_world, folder.read(saved_world), step=None)
+            attachment.resume_from(ResidualFolder(input_dir, key), step=None)
 
     accelerator.register_save_state_pre_hook(save)
     accelerator.register_load_state_pre_hook(load)

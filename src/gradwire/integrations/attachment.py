@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.api import check_timeout
 from gradwire.codecs import Codec
 from gradwire.errors import AttachError, SpecError, StateError
-from gradwire.integrations.residual_files import adopted
+from gradwire.integrations.residual_files import ResidualFolder, adopted
 from gradwire.plan import Plan
 from gradwire.training.chosen import plan_of
 from gradwire.training.hook import Attached, attach
@@ -114,8 +115,20 @@ class Attachment:
         Each rank takes its own. Where the number of ranks has changed their sum is divided anew. Raises
         ``StateError``, and changes nothing, for what is missing, damaged or of another step.
         """
-        try:
+        with _advice():
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
-        except StateError as error:
-            error.add_note("with resume_residuals=False training goes on without what earlier steps lost")
-            raise
+
+    def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
+        """Adopt what lies in a checkpoint's folder. Raises ``StateError`` as ``resume``, and for none."""
+        with _advice():
+            saved_world = folder.saved_world(self.world)
+        self.resume(saved_world, folder.read(saved_world), step)
+
+
+@contextmanager
+def _advice() -> Iterator[None]:
+    try:
+        yield
+    except StateError as error:
+        error.add_note("with resume_residuals=False training goes on without what earlier steps lost")
+        raise

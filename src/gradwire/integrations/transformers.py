@@ -87,8 +87,7 @@ class GradwireCallback(TrainerCallback):
         self._began_at = state.global_step
         if state.global_step and self._gradwire.keeps_residuals and self._gradwire.resume_residuals:
             folder = ResidualFolder(self._resume_from or _checkpoint(args, state))
-            saved_world = folder.saved_world(self._gradwire.world)
-            self._gradwire.resume(saved_world, folder.read(saved_world), state.global_step)
+            self._gradwire.resume_from(folder, state.global_step)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Write this rank's residuals into the checkpoint's folder."""

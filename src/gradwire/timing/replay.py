@@ -279,9 +279,9 @@ class _Machinery:
         stream = self._network.stream(frame)
         if not frame.queued:
             frame.queued = True
-            queue_s = stream.queue_s
-            if queue_s > 0:
-                self._schedule(now + queue_s, frame)
+            enters_s = stream.hold(now)
+            if enters_s > now:
+                self._schedule(enters_s, frame)
                 return
         self._streams.push(stream, frame, frame.nbytes, now)
 

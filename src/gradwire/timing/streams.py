@@ -57,7 +57,7 @@ class Port:
 class Stream:
     """The frames from one rank to another, which pass the same ports; the first is the sender's, ``home``."""
 
-    __slots__ = ("begun_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
+    __slots__ = ("begun_s", "held_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
 
     def __init__(self, ports: Iterable[Port]) -> None:
         passed = list(ports)
@@ -65,15 +65,21 @@ class Stream:
         self.ports = tuple(port for port in passed if port.nbytes_per_s < math.inf)
         self.loads = deque[tuple[object, float]]()
         self.remaining, self.rate, self.since_s, self.version = 0.0, 0.0, 0.0, 0
-        self.begun_s = 0.0
+        self.begun_s = self.held_s = 0.0
 
-    @property
-    def queue_s(self) -> float:
-        """Seconds for which a newcomer's first byte waits at home, behind what others have in the queue."""
-        if self.loads or self.home.nbytes_per_s == math.inf:
-            return 0.0
-        queued = sum(min(QUEUED_NBYTES, other.remaining) for other in self.home.streams)
-        return queued / self.home.nbytes_per_s
+    def hold(self, now_s: float) -> float:
+        """Return when a frame that is handed over now may enter: behind what others have in the host's queue.
+
+        One of a stream whose frames are under way, or held already, comes behind those.
+        """
+        if not self.loads and self.home.nbytes_per_s < math.inf:
+            queued = sum(min(QUEUED_NBYTES, other.left_nbytes(now_s)) for other in self.home.streams)
+            self.held_s = max(self.held_s, now_s + queued / self.home.nbytes_per_s)
+        return max(self.held_s, now_s)
+
+    def left_nbytes(self, now_s: float) -> float:
+        """Return what its first frame still has to pass."""
+        return max(0.0, self.remaining - self.rate * (now_s - self.since_s))
 
     @property
     def weight(self) -> float:
@@ -149,7 +155,7 @@ class Streams(Generic[Load]):
         """Give every one of ``streams``, which share ports with no other, its rate."""
         for stream, rate in _fair(streams):
             if rate != stream.rate:
-                stream.remaining = max(0.0, stream.remaining - stream.rate * (now_s - stream.since_s))
+                stream.remaining = stream.left_nbytes(now_s)
                 stream.since_s, stream.rate = now_s, rate
                 self._announce(stream)
 
