@@ -69,7 +69,7 @@ def _run_ranks(
 
 ONE_WORKER_FOLDERS = {"faults", "testbed"}
 """Their tests load the machine, or compare its namespaces before and after."""
-ONE_WORKER = {"test_mpi_link", "test_gloo_tls", "test_smart_nic_prototype"}
+ONE_WORKER = {"test_mpi_link", "test_tls_page", "test_smart_nic_prototype"}
 """Modules that do their work once, for all of their tests."""
 
 

@@ -50,6 +50,7 @@ def test_alone_it_checks_this_machine(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         ({"GLOO_SOCKET_IFNAME": "nope0"}, "doctor", "interface"),
         ({"GLOO_DEVICE_TRANSPORT": "TCP_TLS"}, "doctor", "TLS"),
+        ({"GRADWIRE_TLS_CA": "missing.pem"}, "doctor", "TLS"),
         ({}, "doctor --plan missing.json", "plan"),
         ({"GRADWIRE_THREADS": "many"}, "doctor", "kernels cores"),
     ],

@@ -42,10 +42,16 @@ def test_what_is_no_certificate_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"GLOO_DEVICE_TRANSPORT": "TCP"}])
-def test_without_the_transport_it_is_off(environment: dict[str, str]) -> None:
+def test_without_the_variables_it_is_off(environment: dict[str, str]) -> None:
     finding = check_tls(environment)
     assert finding.result == "ok"
-    assert finding.detail.startswith("off")
+    assert finding.detail.startswith("off (GRADWIRE_TLS_KEY is not set): gradients travel unencrypted")
+
+
+def test_gloos_transport_alone_encrypts_no_frames() -> None:
+    finding = check_tls({"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})
+    assert finding.result == "FAIL"
+    assert "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt those" in finding.detail
 
 
 @pytest.fixture
@@ -55,12 +61,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
     words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=test -days 365"
     files = ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run([*words.split(), *files], check=True, capture_output=True, timeout=30)
-    prefix = "GLOO_DEVICE_TRANSPORT_TCP_TLS"
     return {
         "GLOO_DEVICE_TRANSPORT": "TCP_TLS",
-        f"{prefix}_PKEY": str(key),
-        f"{prefix}_CERT": str(certificate),
-        f"{prefix}_CA_FILE": str(certificate),
+        "GRADWIRE_TLS_KEY": str(key),
+        "GRADWIRE_TLS_CERT": str(certificate),
+        "GRADWIRE_TLS_CA": str(certificate),
     }
 
 
@@ -77,7 +82,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_a_certificate_is_judged_by_the_clock(
     environment: dict[str, str], days: int, result: str, words: str
 ) -> None:
-    begins, _ = read_validity(Path(environment["GLOO_DEVICE_TRANSPORT_TCP_TLS_CERT"]).read_text())
+    begins, _ = read_validity(Path(environment["GRADWIRE_TLS_CERT"]).read_text())
     finding = check_tls(environment, datetime.fromtimestamp(begins.timestamp() + 86400 * days, UTC))
     assert finding.result == result
     assert words in finding.detail
@@ -87,17 +92,18 @@ def test_a_certificate_is_judged_by_the_clock(
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("PKEY", None, "needs GLOO_DEVICE_TRANSPORT_TCP_TLS_PKEY; set it to a file"),
-        ("CA_FILE", None, "_CA_FILE or GLOO_DEVICE_TRANSPORT_TCP_TLS_CA_PATH; set one"),
+        ("KEY", None, "are set, but GRADWIRE_TLS_KEY is not; set all three"),
+        ("CA", None, "are set, but GRADWIRE_TLS_CA is not; set all three"),
         ("CERT", "", "no pair in PEM"),
         ("CERT", CERTIFICATE, "no pair in PEM without a password: KEY_VALUES_MISMATCH"),
-        ("CA_FILE", "no certificate", "holds no certificate in PEM"),
+        ("CA", "no certificate", "holds no certificate in PEM"),
+        ("CA", CERTIFICATE, "would be refused by ranks with the authority"),
     ],
 )
 def test_files_that_do_not_fit_fail(
     environment: dict[str, str], tmp_path: Path, name: str, content: str | None, words: str
 ) -> None:
-    variable = f"GLOO_DEVICE_TRANSPORT_TCP_TLS_{name}"
+    variable = f"GRADWIRE_TLS_{name}"
     if content is None:
         del environment[variable]
     else:
@@ -109,9 +115,9 @@ def test_files_that_do_not_fit_fail(
 
 
 @openssl
-@pytest.mark.parametrize(("name", "kind"), [("PKEY", "file"), ("CERT", "file"), ("CA_PATH", "folder")])
-def test_a_file_that_is_not_there_is_named(environment: dict[str, str], name: str, kind: str) -> None:
-    environment[f"GLOO_DEVICE_TRANSPORT_TCP_TLS_{name}"] = "/nowhere/x"
+@pytest.mark.parametrize("name", ["KEY", "CERT", "CA"])
+def test_a_file_that_is_not_there_is_named(environment: dict[str, str], name: str) -> None:
+    environment[f"GRADWIRE_TLS_{name}"] = "/nowhere/x"
     finding = check_tls(environment, NOW)
     assert finding.result == "FAIL"
-    assert f"_{name} names /nowhere/x, which is no {kind} here" in finding.detail
+    assert f"GRADWIRE_TLS_{name} names '/nowhere/x', which is no file here" in finding.detail

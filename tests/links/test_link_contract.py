@@ -11,7 +11,8 @@ import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links import FaultyLink, Link, Port, ThrottledLink, loopback
-from support.meshes import sockets
+from support.certificates import needs_openssl
+from support.meshes import sockets, tls
 
 RunRanks = Callable[..., list[Any]]
 MakeLinks = Callable[[int, float], list[Link]]
@@ -29,7 +30,10 @@ BEYOND_ALL_BUFFERS = 64 << 20
 """Bytes that no kernel takes before somebody receives them."""
 
 
-@pytest.fixture(params=[loopback, throttled, faultless, sockets], ids=lambda make: make.__name__)
+@pytest.fixture(
+    params=[loopback, throttled, faultless, sockets, pytest.param(tls, marks=needs_openssl)],
+    ids=lambda make: make.__name__,
+)
 def make_links(request: pytest.FixtureRequest) -> MakeLinks:
     make: MakeLinks = request.param
     return make

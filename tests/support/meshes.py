@@ -1,21 +1,56 @@
-"""Ranks of one process, connected by TCP."""
+"""Ranks of one process, connected by TCP, in plain text or with TLS."""
 
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 from gradwire.links import Link
 from gradwire.links.sockets import SocketLink
+from gradwire.links.tls import encrypted, encryption
+from support.certificates import variables
+
+Meshes = list[dict[int, socket.socket]]
+"""Of each rank, its connections to the others."""
 
 
 def sockets(world: int, timeout_s: float) -> list[Link]:
     """Return the links of all ranks, over connections on the loopback interface."""
-    connections: list[dict[int, socket.socket]] = [{} for _ in range(world)]
+    return linked(connected(world), timeout_s)
+
+
+def tls(world: int, timeout_s: float) -> list[Link]:
+    """Return the links of all ranks, over such connections with TLS."""
+    return linked(with_tls(connected(world)), timeout_s)
+
+
+def connected(world: int) -> Meshes:
+    """Connect every two ranks."""
+    connections: Meshes = [{} for _ in range(world)]
     for low, high in combinations(range(world), 2):
         with socket.create_server(("127.0.0.1", 0)) as listening:
             connections[high][low] = socket.create_connection(listening.getsockname())
             connections[low][high] = listening.accept()[0]
-        for each in (connections[high][low], connections[low][high]):
+    return connections
+
+
+def with_tls(connections: Meshes) -> Meshes:
+    """Encrypt both ends of every connection."""
+    ours = encryption(variables())
+    assert ours is not None
+    with ThreadPoolExecutor(1) as other:
+        for low, high in combinations(range(len(connections)), 2):
+            calling, answering = connections[high], connections[low]
+            answered = other.submit(encrypted, answering[high], ours.answering, high, b"low", b"high", 10.0)
+            calling[low] = encrypted(calling[low], ours.calling, low, b"high", b"low", 10.0)
+            answering[high] = answered.result()
+    return connections
+
+
+def linked(connections: Meshes, timeout_s: float) -> list[Link]:
+    """Make the links of connections."""
+    for mine in connections:
+        for each in mine.values():
             each.setblocking(False)
     return [SocketLink(rank, mine, timeout_s) for rank, mine in enumerate(connections)]

@@ -2,6 +2,8 @@
 
 Who calls says a word that only the store can have told it, and its rank. Whoever says anything else, or
 nothing, is nobody: port scans do not disturb. When all have met nobody listens any more.
+
+With TLS that much goes in plain text, once, and then the handshake follows. Either all ranks encrypt or none.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from torch.distributed.distributed_c10d import Store
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.addresses import listening_address
+from gradwire.links.tls import Encryption, encrypted
 
 _HELLO = struct.Struct("<16sI")
 """The word of whom one calls, and one's own rank."""
 _BACKLOG = 128
+_MANNERS = ("in plain text", "with TLS")
 
 
-def meet(store: Store, rank: int, world: int, timeout_s: float) -> dict[int, socket.socket]:
+def meet(
+    store: Store, rank: int, world: int, timeout_s: float, encryption: Encryption | None = None
+) -> dict[int, socket.socket]:
     """Return a connection to every other rank.
 
     Parameters
@@ -37,13 +43,15 @@ def meet(store: Store, rank: int, world: int, timeout_s: float) -> dict[int, soc
         Who this is, of how many.
     timeout_s
         How long all of it may take.
+    encryption
+        What to show and to ask for in TLS, which goes over all connections then.
 
     Raises
     ------
     LinkTimeoutError
         When somebody does not come; the message names who.
     LinkError
-        When this rank cannot listen, or cannot reach another.
+        When this rank cannot listen, cannot reach another, or does not agree with it about TLS.
     """
     if world == 1:
         return {}
@@ -53,10 +61,12 @@ def meet(store: Store, rank: int, world: int, timeout_s: float) -> dict[int, soc
         with _listen(listening_address(os.environ), world) as listening:
             word = secrets.token_bytes(16)
             address, port = listening.getsockname()[:2]
-            store.set(_key(rank), f"{address} {port} {word.hex()}")
+            store.set(_key(rank), f"{address} {port} {word.hex()} {int(encryption is not None)}")
             for lower in range(rank):
                 met[lower] = _call(store, lower, rank, deadline)
             _answer(listening, word, range(rank + 1, world), met, deadline)
+        for peer in sorted(met):  # an order in which no two wait for each other
+            _agree(store, met, peer, rank, encryption, deadline)
     except BaseException as error:
         for each in met.values():
             each.close()
@@ -90,7 +100,7 @@ def _listen(address: str, world: int) -> socket.socket:
 
 def _call(store: Store, lower: int, rank: int, deadline: float) -> socket.socket:
     store.wait([_key(lower)], timedelta(seconds=_left(deadline)))
-    address, port, word = store.get(_key(lower)).decode().split()
+    address, port, word, _ = store.get(_key(lower)).decode().split()
     try:
         called = socket.create_connection((address, int(port)), timeout=_left(deadline))
     except TimeoutError:
@@ -136,6 +146,29 @@ def _answer(
                 stranger.close()
 
 
+def _agree(
+    store: Store,
+    met: dict[int, socket.socket],
+    peer: int,
+    rank: int,
+    encryption: Encryption | None,
+    deadline: float,
+) -> None:
+    """Encrypt the connection with ``peer`` if both want that; differ about it, and there is none."""
+    wanted = store.get(_key(peer)).decode().split()[-1] == "1"
+    if wanted != (encryption is not None):
+        raise LinkError(
+            f"rank {peer} talks {_MANNERS[wanted]}, but this rank {_MANNERS[not wanted]}; "
+            "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA for all ranks or for none"
+        )
+    if encryption is None:
+        return
+    word = bytes.fromhex(store.get(_key(min(peer, rank))).decode().split()[2])
+    context = encryption.calling if peer < rank else encryption.answering
+    says, hears = _HELLO.pack(word, rank), _HELLO.pack(word, peer)
+    met[peer] = encrypted(met[peer], context, peer, says, hears, _left(deadline))
+
+
 def _accept(
     listening: socket.socket, selector: selectors.BaseSelector, said: dict[socket.socket, bytes]
 ) -> None:
@@ -178,6 +211,8 @@ def _absent(store: Store, world: int) -> str:
 
 def _explained(error: Exception, what: str, timeout_s: float) -> LinkError:
     text = str(error)
+    if isinstance(error, LinkTimeoutError):
+        return LinkTimeoutError(f"{what}: {text} within {timeout_s:g} s")
     if isinstance(error, TimeoutError) or "timeout" in text.lower() or "timed out" in text.lower():
         return LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
     return LinkError(f"{what}: {text.partition(chr(10))[0]}")

@@ -5,8 +5,9 @@ they share). So it does not mix with what else the group carries, works beside N
 and needs no ``new_group``, whose ``use_local_synchronization`` names groups differently on ranks that belong
 to differently many groups (pytorch/pytorch#189073) and then waits forever.
 
-Frames travel over sockets of the link's own. Its all-reduce is Gloo's, on connections that are made when it
-is first called.
+Frames travel over sockets of the link's own, with TLS where the environment asks for that (``tls``). Its
+all-reduce is Gloo's, on connections that are made when it is first called, and not there with TLS: Gloo's
+connections are in plain text.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.meeting import meet
 from gradwire.links.sockets import SocketLink
+from gradwire.links.tls import encryption
 
 _NO_TIMEOUT_TOLD = 0.0
 _TRANSPORT = "GLOO_DEVICE_TRANSPORT"
@@ -73,6 +75,10 @@ class ProcessGroupLink(SocketLink):
         link's rank 0. The group's own order where it is None.
     timeout_s
         How long a wait lasts at most.
+
+    ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames,
+    between ranks whose certificates that authority has signed. Names are not compared with addresses: whoever
+    has such a certificate can be a rank.
     """
 
     HAS_ALL_REDUCE = True
@@ -90,11 +96,17 @@ class ProcessGroupLink(SocketLink):
         self._gloo: dist.ProcessGroupGloo | None = None
         self._closed = False
         rank = order.index(dist.get_rank())
-        _refuse_other_transports(rank, len(order))
-        super().__init__(rank, meet(self._store, rank, len(order), timeout_s), timeout_s)
+        tls = encryption(os.environ)
+        if tls is None:
+            _refuse_other_transports(rank, len(order))
+        else:
+            self.HAS_ALL_REDUCE = False
+        super().__init__(rank, meet(self._store, rank, len(order), timeout_s, tls), timeout_s)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Replace ``tensor`` by its sum over all ranks, with Gloo's all-reduce."""
+        if not self.HAS_ALL_REDUCE:
+            raise LinkError("Gloo's all-reduce goes in plain text, but this link's frames go with TLS")
         what = f"rank {self.rank} in Gloo's all-reduce of {tensor.numel()} values over {self.world} ranks"
         if self._closed:
             raise LinkError(f"{what}: the own link is closed")
@@ -120,12 +132,13 @@ class ProcessGroupLink(SocketLink):
 
 
 def _refuse_other_transports(rank: int, world: int) -> None:
-    """Raise ``LinkError`` where the environment wants encryption, which plain sockets do not have."""
+    """Raise ``LinkError`` where the environment wants Gloo to encrypt, which has no effect on frames."""
     wanted = os.environ.get(_TRANSPORT, "TCP")
     if wanted != "TCP":
         raise LinkError(
-            f"rank {rank} connecting with the {world} ranks of its group: {_TRANSPORT} is {wanted}, but "
-            "gradwire's frames travel over TCP; unset it, and see docs/tls.md for a way to encrypt"
+            f"rank {rank} connecting with the {world} ranks of its group: {_TRANSPORT} is {wanted}, which "
+            "does not reach gradwire's frames; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
+            "to encrypt those (docs/tls.md), or unset it"
         )
 
 
