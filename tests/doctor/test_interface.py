@@ -26,10 +26,10 @@ def test_an_interface_that_is_not_here_fails_and_names_those_that_are() -> None:
     assert "'nope0', which is not here; this machine has " in finding.detail
 
 
-def test_an_interface_without_an_address_is_a_warning() -> None:
+def test_an_interface_without_an_address_fails() -> None:
     finding = check_interfaces(Interfaces(("eth0", "eth1"), ("10.0.0.1", ""), ("lo", "eth0", "eth1")))
-    assert finding.result == "warn"
-    assert "eth1, which has no IPv4 address" in finding.detail
+    assert finding.result == "FAIL"
+    assert "eth1, which has no address" in finding.detail
 
 
 def test_a_loopback_address_comes_with_what_to_set_for_more_machines() -> None:

@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links import addresses
 from gradwire.links.addresses import VARIABLE, listening_address
 from gradwire.links.meeting import meet
 from gradwire.links.sockets import SocketLink
@@ -27,7 +29,7 @@ def _on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def place(store: HashStore, rank: int) -> tuple[tuple[str, int], bytes]:
     """Return where a rank listens, and its word, once it does."""
-    address, port, word = store.get(f"rank {rank}").decode().split()
+    address, port, word, _ = store.get(f"rank {rank}").decode().split()
     return (address, int(port)), bytes.fromhex(word)
 
 
@@ -104,6 +106,8 @@ def test_a_rank_that_has_come_cannot_come_again() -> None:
     with ThreadPoolExecutor(1) as pool:
         met = pool.submit(meet, store, 0, 3, 10.0)
         where, word = place(store, 0)
+        for rank in (1, 2):
+            store.set(f"rank {rank}", f"127.0.0.1 9 {bytes(16).hex()} 0")
         callers = [socket.create_connection(where, timeout=5) for _ in range(3)]
         for caller, rank in zip(callers, (1, 1, 2), strict=True):
             caller.sendall(struct.pack("<16sI", word, rank))
@@ -132,11 +136,54 @@ def test_a_rank_that_is_gone_again_cannot_be_reached() -> None:
     store = HashStore()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()}")
+    store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()} 0")
     with pytest.raises(
         LinkError, match=rf"rank 0 is not to be reached at 127\.0\.0\.1:{port}: Connection refused"
     ):
         meet(store, 1, 2, 5.0)
+
+
+def test_a_rank_that_does_not_answer_is_named() -> None:
+    store = HashStore()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(0)
+        where = silent.getsockname()
+        waiting = [socket.create_connection(where, timeout=5)]  # the backlog is full now
+        store.set("rank 0", f"127.0.0.1 {where[1]} {bytes(16).hex()} 0")
+
+        def keep_calling() -> None:
+            for _ in range(9):
+                waiting.extend(meet(store, 1, 2, 0.5).values())
+
+        with pytest.raises(LinkTimeoutError) as caught:
+            keep_calling()
+        for each in waiting:
+            each.close()
+    assert str(caught.value) == (
+        f"rank 1 connecting with the 2 ranks of its group: rank 0 did not answer at 127.0.0.1:{where[1]} "
+        f"within 0.5 s; check {VARIABLE} and the firewall there"
+    )
+
+
+def test_a_rank_that_does_not_call_is_named() -> None:
+    store = HashStore()
+    store.set("rank 1", f"127.0.0.1 9 {bytes(16).hex()} 0")
+    with pytest.raises(LinkTimeoutError, match=r"ranks of its group: rank 1 did not call within 0\.3 s; can"):
+        meet(store, 0, 2, 0.3)
+
+
+def test_an_interface_with_ipv6_alone_has_its_global_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "if_inet6"
+    rows = (
+        "fe800000000000000000000000000001 02 40 20 80 six0",
+        "20010db8000000000000000000000001 02 40 00 80 six0",
+    )
+    table.write_text("".join(f"{row}\n" for row in rows))
+    monkeypatch.setattr(addresses, "_IPV6", table)
+    assert listening_address({VARIABLE: "six0"}) == "2001:db8::1"
 
 
 def test_an_interface_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import socket
 import struct
 import threading
@@ -108,11 +110,9 @@ def test_what_trickles_in_byte_by_byte_is_put_together() -> None:
     theirs.close()
 
 
-@pytest.mark.parametrize("same_peer", [False, True])
-def test_threads_wait_beside_each_other_each_for_its_own(same_peer: bool) -> None:
+def test_threads_wait_beside_each_other_each_for_another_peer() -> None:
     links = sockets(3, 10.0)
-    sources = (1, 1) if same_peer else (1, 2)
-    receivings = [links[0].irecv(source, buffer()) for source in sources]
+    receivings = [links[0].irecv(source, buffer()) for source in (1, 2)]
     came: dict[int, int] = {}
 
     def wait(number: int) -> None:
@@ -123,12 +123,67 @@ def test_threads_wait_beside_each_other_each_for_its_own(same_peer: bool) -> Non
         thread.start()
     time.sleep(0.05)
     started = time.monotonic()
-    for number in (0, 1) if same_peer else (1, 0):
-        links[sources[number]].isend(0, frame(number + 1)).wait()
+    for number in (1, 0):
+        links[number + 1].isend(0, frame(number + 1)).wait()
     for thread in threads:
         thread.join(5)
     assert came == {0: 1, 1: 2}
     assert time.monotonic() - started < 2
+
+
+def test_a_second_thread_that_waits_for_the_same_peer_is_told_so() -> None:
+    one, other = sockets(2, 10.0)
+    receivings = [one.irecv(1, buffer()) for _ in range(2)]
+    first = threading.Thread(target=receivings[0].wait)
+    first.start()
+    time.sleep(0.05)
+    with pytest.raises(
+        LinkError, match="rank 0 receiving from rank 1: another thread waits for rank 1 already"
+    ):
+        receivings[1].wait()
+    for number in range(2):
+        other.isend(0, frame(number)).wait()
+    first.join(5)
+    assert int(receivings[1].wait()[0]) == 1
+
+
+def test_a_wait_may_be_longer_than_a_poll_can_sleep() -> None:
+    one, other = sockets(2, 1e7)
+    receiving = one.irecv(1, buffer())
+    threading.Timer(0.05, lambda: other.isend(0, frame(3)).wait()).start()
+    assert int(receiving.wait()[0]) == 3
+
+
+def test_a_dead_ranks_children_do_not_keep_its_connections_open() -> None:
+    one, other = sockets(2, 10.0)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # like a data loader's worker, it lives on
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    receiving = other.irecv(0, buffer())
+    del one  # what the kernel does with the sockets of a process that is killed
+    gc.collect()
+    started = time.monotonic()
+    with pytest.raises(LinkError, match="rank 0 has closed its link"):
+        receiving.wait()
+    assert time.monotonic() - started < 5
+    os.close(write)
+    os.waitpid(child, 0)
+
+
+def test_a_dead_peer_is_an_error_even_where_its_signal_ends_the_process() -> None:
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        one, other = sockets(2, 5.0)
+        other.close()
+        for _ in range(3):
+            with pytest.raises(LinkError, match="rank 1 has closed its link"):
+                one.isend(1, frame(6, BEYOND_ALL_BUFFERS)).wait()
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 def test_a_conversation_does_not_stand_still_because_another_thread_waits() -> None:

@@ -55,9 +55,7 @@ def check_interfaces(found: Interfaces) -> Finding:
                 f"{VARIABLE} names {name!r}, which is not here; this machine has {others}",
             )
         if not address:
-            return Finding(
-                "interface", "warn", f"{VARIABLE} names {name}, which has no IPv4 address; is it up?"
-            )
+            return Finding("interface", "FAIL", f"{VARIABLE} names {name}, which has no address; is it up?")
     where = f"{VARIABLE}={','.join(found.named)}" if found.named else "by the host's name"
     addresses = ", ".join(found.addresses)
     if found.is_loopback:

@@ -11,11 +11,14 @@ import socket
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from gradwire.errors import LinkError
 
 VARIABLE = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915
+_IPV6 = Path("/proc/net/if_inet6")
+_ON_THE_LINK = "20"
 _LOOPBACK = "127.0.0.1"
 
 
@@ -33,17 +36,22 @@ def listening_address(environment: Mapping[str, str]) -> str:
     if not address:
         present = ", ".join(name for _, name in socket.if_nameindex())
         raise LinkError(
-            f"{VARIABLE} names {named[0]!r}, which is no interface with an IPv4 address here; "
+            f"{VARIABLE} names {named[0]!r}, which is no interface with an address here; "
             f"set it to one of: {present}"
         )
     return address
 
 
 def address_of(name: str) -> str:
-    """Return an interface's IPv4 address, "" where it has none."""
+    """Return an interface's IPv4 address, else one of IPv6 beyond the link, "" where it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
         answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         return socket.inet_ntoa(answer[20:24])
+    with suppress(OSError):
+        for line in _IPV6.read_text(encoding="ascii").splitlines():
+            digits, _, _, scope, _, its_name = line.split()
+            if its_name == name and scope != _ON_THE_LINK:
+                return socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
     return ""
 
 
@@ -53,7 +61,9 @@ def own_address() -> str:
         for family, kind, protocol, _, place in socket.getaddrinfo(
             socket.gethostname(), 0, type=socket.SOCK_STREAM
         ):
+            if "%" in str(place[0]):
+                continue  # good on one link only, and of no use to peers without its name there
             with suppress(OSError), socket.socket(family, kind, protocol) as trying:
                 trying.bind(place)
-                return str(place[0]).partition("%")[0]
+                return str(place[0])
     return _LOOPBACK

@@ -7,7 +7,7 @@
   does not tell a message's size the view is all of ``buffer``; the frame's header knows better, and the door
   checks it.
 - ``isend``, ``irecv`` and ``close`` are called by one thread at a time. What they return may be waited for in
-  several threads at once, each its own.
+  several threads at once, one for each peer.
 - Between two ranks frames arrive in the order in which they were sent; receives match in the order of
   ``irecv``.
 - ``wait`` never hangs: after ``timeout_s`` it raises ``LinkTimeoutError``; a peer that is gone raises

@@ -21,7 +21,7 @@ from typing import cast
 from torch.distributed.distributed_c10d import Store
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.addresses import listening_address
+from gradwire.links.addresses import VARIABLE, listening_address
 from gradwire.links.tls import Encryption, encrypted
 
 _HELLO = struct.Struct("<16sI")
@@ -72,8 +72,8 @@ def meet(
             each.close()
         if not isinstance(error, (RuntimeError, OSError, LinkError)):
             raise
-        what = f"rank {rank} connecting with the {world} ranks of its group{_absent(store, world)}"
-        raise _explained(error, what, timeout_s) from error
+        what, absent = f"rank {rank} connecting with the {world} ranks of its group", _absent(store, world)
+        raise _explained(error, what, absent, timeout_s) from error
     for each in met.values():
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -103,8 +103,10 @@ def _call(store: Store, lower: int, rank: int, deadline: float) -> socket.socket
     address, port, word, _ = store.get(_key(lower)).decode().split()
     try:
         called = socket.create_connection((address, int(port)), timeout=_left(deadline))
-    except TimeoutError:
-        raise
+    except TimeoutError as error:
+        raise LinkTimeoutError(
+            f"rank {lower} did not answer at {address}:{port}; check {VARIABLE} and the firewall there"
+        ) from error
     except OSError as error:
         raise LinkError(
             f"rank {lower} is not to be reached at {address}:{port}: {error.strerror or error}"
@@ -126,7 +128,7 @@ def _answer(
         selector.register(listening, selectors.EVENT_READ)
         try:
             while any(rank not in met for rank in wanted):
-                for key, _ in selector.select(_left(deadline)):
+                for key, _ in selector.select(_left_for(wanted, met, deadline)):
                     caller = cast("socket.socket", key.fileobj)
                     if caller is listening:
                         _accept(listening, selector, said)
@@ -155,6 +157,7 @@ def _agree(
     deadline: float,
 ) -> None:
     """Encrypt the connection with ``peer`` if both want that; differ about it, and there is none."""
+    store.wait([_key(peer)], timedelta(seconds=_left(deadline)))
     wanted = store.get(_key(peer)).decode().split()[-1] == "1"
     if wanted != (encryption is not None):
         raise LinkError(
@@ -193,6 +196,13 @@ def _identified(hello: bytes, word: bytes, wanted: range) -> int | None:
     return rank if secrets.compare_digest(said, word) and rank in wanted else None
 
 
+def _left_for(wanted: range, met: dict[int, socket.socket], deadline: float) -> float:
+    if time.monotonic() >= deadline:
+        missing = " and ".join(f"rank {rank}" for rank in wanted if rank not in met)
+        raise LinkTimeoutError(f"{missing} did not call; can this rank be reached? Check {VARIABLE}")
+    return _left(deadline)
+
+
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
@@ -209,10 +219,11 @@ def _absent(store: Store, world: int) -> str:
     return f" ({' and '.join(f'rank {rank}' for rank in gone)} did not come)" if gone else ""
 
 
-def _explained(error: Exception, what: str, timeout_s: float) -> LinkError:
+def _explained(error: Exception, what: str, absent: str, timeout_s: float) -> LinkError:
     text = str(error)
-    if isinstance(error, LinkTimeoutError):
-        return LinkTimeoutError(f"{what}: {text} within {timeout_s:g} s")
+    if isinstance(error, LinkTimeoutError) and not absent:
+        missing, semicolon, advice = text.partition(";")
+        return LinkTimeoutError(f"{what}: {missing} within {timeout_s:g} s{semicolon}{advice}")
     if isinstance(error, TimeoutError) or "timeout" in text.lower() or "timed out" in text.lower():
-        return LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
-    return LinkError(f"{what}: {text.partition(chr(10))[0]}")
+        return LinkTimeoutError(f"{what}{absent}: nothing happened within {timeout_s:g} s")
+    return LinkError(f"{what}{absent}: {text.partition(chr(10))[0]}")

@@ -133,7 +133,7 @@ class ProcessGroupLink(SocketLink):
 
 def _refuse_other_transports(rank: int, world: int) -> None:
     """Raise ``LinkError`` where the environment wants Gloo to encrypt, which has no effect on frames."""
-    wanted = os.environ.get(_TRANSPORT, "TCP")
+    wanted = os.environ.get(_TRANSPORT) or "TCP"
     if wanted != "TCP":
         raise LinkError(
             f"rank {rank} connecting with the {world} ranks of its group: {_TRANSPORT} is {wanted}, which "

@@ -6,12 +6,13 @@ wait for each other with both kernels' buffers full. There is no handshake betwe
 a wait sleeps until as much has come as it still lacks. So a frame takes a fraction of the processor's time
 that Gloo's take (docs/links.md has the figures).
 
-Several threads may wait, each for its own. A thread that waits for a peer has that peer's connection to
+Several threads may wait, each for another peer. A thread that waits for a peer has that peer's connection to
 itself: another would take what came for it and leave it asleep.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
@@ -29,11 +30,14 @@ from gradwire.links.base import Link
 from gradwire.wire import memory_of
 
 _LENGTH = struct.Struct("<Q")
-_SHARED_WAIT_S = 0.01
-"""How long a wait sleeps at most if another thread waits for the same peer and may have taken what came."""
+_LONGEST_SLEEP_S = 3600.0
+"""A poll can sleep for 24 days at most."""
 _MOST_AT_ONCE_NBYTES = 1 << 17
 """A wait for more sleeps only until so much has come: copying it passes while the rest is on its way."""
 _OWN_END = "the own link is closed"
+
+
+_open_links = weakref.WeakSet["SocketLink"]()
 
 
 class _Operation:
@@ -76,7 +80,7 @@ class _Channel:
     def __init__(self, peer: int, connection: socket.socket) -> None:
         self.peer, self.socket, self.fd = peer, connection, connection.fileno()
         self.turn = threading.Lock()
-        self.waiters = 0
+        self.has_waiter = False
         self.outgoing: deque[_Sending] = deque()
         self.incoming: deque[_Receiving] = deque()
         self._length = bytearray(_LENGTH.size)
@@ -105,7 +109,7 @@ class _Channel:
         while self.outgoing:
             sending = self.outgoing[0]
             try:
-                sent = self.socket.sendmsg(sending.views)
+                sent = self.socket.sendmsg(sending.views, (), socket.MSG_NOSIGNAL)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -146,12 +150,13 @@ class _Channel:
         self._ended = True
         self._fail(self.outgoing, _OWN_END)
         self._fail(self.incoming, _OWN_END)
-        self.leave(0)
+        if not self.has_waiter:
+            self.socket.close()
 
-    def leave(self, waiters: int = 1) -> None:
+    def leave(self) -> None:
         """Wait no more."""
-        self.waiters -= waiters
-        if self._ended and not self.waiters:
+        self.has_waiter = False
+        if self._ended:
             self.socket.close()
 
     def _measure(self, receiving: _Receiving) -> bool:
@@ -210,6 +215,7 @@ class SocketLink(Link):
         self.rank, self.world, self.timeout_s = rank, len(connections) + 1, timeout_s
         self._channels = {peer: _Channel(peer, each) for peer, each in connections.items()}
         weakref.finalize(self, _close_all, list(connections.values()))  # for who forgets to close it
+        _open_links.add(self)
 
     def isend(self, to: int, frame: torch.Tensor) -> _Sending:
         """Start sending ``frame`` to the rank ``to``."""
@@ -244,7 +250,12 @@ class SocketLink(Link):
         """Move everything that can move until ``operation`` is done. Raises ``LinkTimeoutError``."""
         channel = operation.channel
         with channel.turn:
-            channel.waiters += 1
+            if channel.has_waiter and not operation.done:
+                raise LinkError(
+                    f"{operation.what}: another thread waits for rank {channel.peer} already; let one thread "
+                    "at a time wait for a peer"
+                )
+            channel.has_waiter = True
         try:
             deadline = time.monotonic() + self.timeout_s
             while True:
@@ -271,7 +282,7 @@ class SocketLink(Link):
             if other is channel or not other.events:
                 continue
             with other.turn:
-                if other.waiters:
+                if other.has_waiter:
                     continue
                 other.advance()
                 if other.events:
@@ -279,12 +290,24 @@ class SocketLink(Link):
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise LinkTimeoutError(f"{operation.what}: nothing happened within {self.timeout_s:g} s")
-        if channel.waiters > 1:
-            left_s = min(left_s, _SHARED_WAIT_S)
         if not operation.done:
-            poll.poll(1e3 * left_s)
+            poll.poll(1e3 * min(left_s, _LONGEST_SLEEP_S))
+
+    def forget(self) -> None:
+        """Close this process's ends only, after a fork: the parent's connections must end with the parent."""
+        _close_all([channel.socket for channel in self._channels.values()])
+        self._channels = {}
 
 
 def _close_all(connections: list[socket.socket]) -> None:
     for each in connections:
         each.close()
+
+
+def _forget_in_child() -> None:
+    """Without this a dead rank's connections would live on in processes that it has forked, as loaders do."""
+    for link in list(_open_links):
+        link.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

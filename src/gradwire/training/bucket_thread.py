@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
-from threading import Thread
+from threading import TIMEOUT_MAX, Thread
 
 from gradwire.errors import LinkTimeoutError
 from gradwire.exchange import Accounting
@@ -67,7 +67,7 @@ class BucketThread:
     def wait(self, outcome: Future[Accounting], patience_s: float, what: str) -> Accounting:
         """Return what the work returned. Raises what it raised, or ``LinkTimeoutError`` naming ``what``."""
         # Not result(timeout=...): its TimeoutError could not be told from a LinkTimeoutError of the work.
-        if not wait([outcome], patience_s).done:
+        if not wait([outcome], min(patience_s, TIMEOUT_MAX)).done:
             raise LinkTimeoutError(
                 f"rank {self._rank} waited {patience_s:g} s for {what}, but its communication thread is "
                 f"still at work; {self._advice[0]}"
@@ -81,7 +81,7 @@ class BucketThread:
     def join(self, patience_s: float) -> None:
         """End the thread. Raises ``LinkTimeoutError`` if it does not."""
         self.end()
-        self._thread.join(patience_s)
+        self._thread.join(min(patience_s, TIMEOUT_MAX))
         if self._thread.is_alive():
             raise LinkTimeoutError(
                 f"rank {self._rank}: the communication thread did not end within {patience_s:g} s; "
