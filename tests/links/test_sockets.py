@@ -147,6 +147,13 @@ def test_a_second_thread_that_waits_for_the_same_peer_is_told_so() -> None:
     assert int(receivings[1].wait()[0]) == 1
 
 
+def test_a_rank_that_is_no_peer_is_told_so() -> None:
+    one, _other = sockets(2, 5.0)
+    for stranger in (0, 2):
+        with pytest.raises(LinkError, match=f"rank 0 sending to rank {stranger}: this link has no such peer"):
+            one.isend(stranger, frame(1))
+
+
 def test_a_wait_may_be_longer_than_a_poll_can_sleep() -> None:
     one, other = sockets(2, 1e7)
     receiving = one.irecv(1, buffer())

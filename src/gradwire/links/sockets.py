@@ -250,7 +250,9 @@ class SocketLink(Link):
         """Move everything that can move until ``operation`` is done. Raises ``LinkTimeoutError``."""
         channel = operation.channel
         with channel.turn:
-            if channel.has_waiter and not operation.done:
+            if operation.done:  # moved by another wait meanwhile
+                return
+            if channel.has_waiter:
                 raise LinkError(
                     f"{operation.what}: another thread waits for rank {channel.peer} already; let one thread "
                     "at a time wait for a peer"
@@ -271,7 +273,7 @@ class SocketLink(Link):
 
     def _channel(self, peer: int, what: str) -> _Channel:
         if peer not in self._channels:
-            raise LinkError(f"{what}: {_OWN_END}")
+            raise LinkError(f"{what}: {'this link has no such peer' if self._channels else _OWN_END}")
         return self._channels[peer]
 
     def _sleep(self, channel: _Channel, operation: _Operation, deadline: float) -> None:
