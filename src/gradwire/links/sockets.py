@@ -3,8 +3,8 @@
 A frame travels behind its length. A send goes to the kernel at once, as far as its buffer has room; what is
 left follows in the waits. Whoever waits, for whatever it is, moves everything that can move: so no two ranks
 wait for each other with both kernels' buffers full. There is no handshake between the ends of a frame, and
-a wait sleeps until as much has come as it still lacks. So a frame takes a fraction of the processor's time
-that Gloo's take (docs/links.md has the figures).
+a wait sleeps until as much has come as it still lacks. So an exchange takes about half of the processor's
+time that it takes over Gloo's send and receive (docs/links.md has the figures).
 
 Several threads may wait, each for another peer. A thread that waits for a peer has that peer's connection to
 itself: another would take what came for it and leave it asleep.
