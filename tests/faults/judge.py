@@ -100,7 +100,7 @@ def _of_all(row: Row, outcome: Outcome) -> list[str]:
     struck = outcome.reports.get(outcome.case.victim)
     if row.moment is Moment.FRAME and struck is not None and not struck.struck:
         found.append("no frame met the fault")
-    if row.moment is Moment.OUTSIDE and outcome.scans < WORLD:
+    if row.moment is Moment.OUTSIDE and outcome.scans == 0:
         found.append(f"{outcome.scans} scans came through")
     texts = [report.text for report in reports if report.error is not None]
     if row.end is End.ERROR and not any(re.search(row.says, text) for text in texts):

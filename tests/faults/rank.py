@@ -42,6 +42,7 @@ def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     dist.init_process_group(
         "gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=RENDEZVOUS_S)
     )
+    _await_all(store, rank)
     report = Report(rank)
     training, lines = _begin(case, rank, report)
     _train(case, rank, report, training, lines)
@@ -52,6 +53,12 @@ def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     part.rename(report_file(folder, rank))
     training.close()
     dist.destroy_process_group()
+
+
+def _await_all(store: Store, rank: int) -> None:
+    """Let nobody be struck, or end, before torch has connected the group on every rank."""
+    store.set(f"rank {rank} has a group", "")
+    store.wait([f"rank {each} has a group" for each in range(WORLD)], timedelta(seconds=RENDEZVOUS_S))
 
 
 def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Wire]]:
