@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from gradwire.links import ProcessGroupLink
 
@@ -46,7 +47,7 @@ def main() -> None:
 def measure(rank: int, folder: str) -> None:
     """Be one of two ranks; rank 0 prints."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder, "store")), 2)
+    store = FileStore(str(Path(folder, "store")), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
     assert dist.group.WORLD is not None
     link = ProcessGroupLink(dist.group.WORLD, timeout_s=30.0)

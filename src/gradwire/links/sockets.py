@@ -153,6 +153,19 @@ class _Channel:
         if not self.has_waiter:
             self.socket.close()
 
+    def enter(self, operation: _Operation) -> bool:
+        """Be the one who waits for this peer; False where another wait has ended ``operation`` meanwhile."""
+        with self.turn:
+            if operation.done:
+                return False
+            if self.has_waiter:
+                raise LinkError(
+                    f"{operation.what}: another thread waits for rank {self.peer} already; let one thread at "
+                    "a time wait for a peer"
+                )
+            self.has_waiter = True
+            return True
+
     def leave(self) -> None:
         """Wait no more."""
         self.has_waiter = False
@@ -249,15 +262,8 @@ class SocketLink(Link):
     def drive(self, operation: _Operation) -> None:
         """Move everything that can move until ``operation`` is done. Raises ``LinkTimeoutError``."""
         channel = operation.channel
-        with channel.turn:
-            if operation.done:  # moved by another wait meanwhile
-                return
-            if channel.has_waiter:
-                raise LinkError(
-                    f"{operation.what}: another thread waits for rank {channel.peer} already; let one thread "
-                    "at a time wait for a peer"
-                )
-            channel.has_waiter = True
+        if not channel.enter(operation):
+            return
         try:
             deadline = time.monotonic() + self.timeout_s
             while True:
