@@ -100,7 +100,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(
 @needs_namespaces
 def test_a_run_shows_keeps_and_records(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (place / "bed.json").write_text('{"rates": ["1gbit", "100mbit"]}', encoding="ascii")
-    script = "echo out $RANK $1; echo err >&2; exit $RANK"
+    script = "sleep 0.1; echo out $RANK $1; echo err >&2; exit $RANK"
     words = [
         "--topology",
         "bed.json",
