@@ -16,7 +16,7 @@ import struct
 import time
 from contextlib import suppress
 from datetime import timedelta
-from typing import cast
+from typing import NamedTuple, cast
 
 from torch.distributed.distributed_c10d import Store
 
@@ -62,11 +62,17 @@ def meet(
             word = secrets.token_bytes(16)
             address, port = listening.getsockname()[:2]
             store.set(_key(rank), f"{address} {port} {word.hex()} {int(encryption is not None)}")
+            places: dict[int, _Place] = {}
             for lower in range(rank):
-                met[lower] = _call(store, lower, rank, deadline)
+                places[lower] = _place(store, lower, deadline)
+                met[lower] = _call(places[lower], lower, rank, deadline)
             _answer(listening, word, range(rank + 1, world), met, deadline)
         for peer in sorted(met):  # an order in which no two wait for each other
-            _agree(store, met, peer, rank, encryption, deadline)
+            place = places[peer] if peer < rank else _place(store, peer, deadline)
+            _check_manners(place, peer, encryption)
+            if encryption is not None:
+                shared = place.word if peer < rank else word
+                met[peer] = _encrypted(met[peer], peer, rank, shared, encryption, deadline)
     except BaseException as error:
         for each in met.values():
             each.close()
@@ -98,11 +104,25 @@ def _listen(address: str, world: int) -> socket.socket:
     return listening
 
 
-def _call(store: Store, lower: int, rank: int, deadline: float) -> socket.socket:
-    store.wait([_key(lower)], timedelta(seconds=_left(deadline)))
-    address, port, word, _ = store.get(_key(lower)).decode().split()
+class _Place(NamedTuple):
+    """What a rank tells of itself in the store."""
+
+    address: str
+    port: int
+    word: bytes
+    encrypts: bool
+
+
+def _place(store: Store, rank: int, deadline: float) -> _Place:
+    store.wait([_key(rank)], timedelta(seconds=_left(deadline)))
+    address, port, word, encrypts = store.get(_key(rank)).decode().split()
+    return _Place(address, int(port), bytes.fromhex(word), encrypts == "1")
+
+
+def _call(place: _Place, lower: int, rank: int, deadline: float) -> socket.socket:
+    address, port = place.address, place.port
     try:
-        called = socket.create_connection((address, int(port)), timeout=_left(deadline))
+        called = socket.create_connection((address, port), timeout=_left(deadline))
     except TimeoutError as error:
         raise LinkTimeoutError(
             f"rank {lower} did not answer at {address}:{port}; check {VARIABLE} and the firewall there"
@@ -112,7 +132,7 @@ def _call(store: Store, lower: int, rank: int, deadline: float) -> socket.socket
             f"rank {lower} is not to be reached at {address}:{port}: {error.strerror or error}"
         ) from error
     try:
-        called.sendall(_HELLO.pack(bytes.fromhex(word), rank))
+        called.sendall(_HELLO.pack(place.word, rank))
     except BaseException:
         called.close()
         raise
@@ -128,7 +148,7 @@ def _answer(
         selector.register(listening, selectors.EVENT_READ)
         try:
             while any(rank not in met for rank in wanted):
-                for key, _ in selector.select(_left_for(wanted, met, deadline)):
+                for key, _ in selector.select(_left(deadline)):
                     caller = cast("socket.socket", key.fileobj)
                     if caller is listening:
                         _accept(listening, selector, said)
@@ -143,33 +163,32 @@ def _answer(
                         caller.close()
                     else:
                         met[rank] = caller
+        except TimeoutError as error:
+            missing = " and ".join(f"rank {rank}" for rank in wanted if rank not in met)
+            raise LinkTimeoutError(
+                f"{missing} did not call; can this rank be reached? Check {VARIABLE}"
+            ) from error
         finally:
             for stranger in said:
                 stranger.close()
 
 
-def _agree(
-    store: Store,
-    met: dict[int, socket.socket],
-    peer: int,
-    rank: int,
-    encryption: Encryption | None,
-    deadline: float,
-) -> None:
-    """Encrypt the connection with ``peer`` if both want that; differ about it, and there is none."""
-    store.wait([_key(peer)], timedelta(seconds=_left(deadline)))
-    wanted = store.get(_key(peer)).decode().split()[-1] == "1"
-    if wanted != (encryption is not None):
+def _check_manners(place: _Place, peer: int, encryption: Encryption | None) -> None:
+    """Raise ``LinkError`` where one of the two encrypts and the other does not."""
+    if place.encrypts != (encryption is not None):
         raise LinkError(
-            f"rank {peer} talks {_MANNERS[wanted]}, but this rank {_MANNERS[not wanted]}; "
+            f"rank {peer} talks {_MANNERS[place.encrypts]}, but this rank {_MANNERS[not place.encrypts]}; "
             "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA for all ranks or for none"
         )
-    if encryption is None:
-        return
-    word = bytes.fromhex(store.get(_key(min(peer, rank))).decode().split()[2])
+
+
+def _encrypted(
+    connection: socket.socket, peer: int, rank: int, word: bytes, encryption: Encryption, deadline: float
+) -> socket.socket:
+    """Return the connection with TLS; the lower rank answers, and ``word`` is its own."""
     context = encryption.calling if peer < rank else encryption.answering
     says, hears = _HELLO.pack(word, rank), _HELLO.pack(word, peer)
-    met[peer] = encrypted(met[peer], context, peer, says, hears, _left(deadline))
+    return encrypted(connection, context, peer, says, hears, _left(deadline))
 
 
 def _accept(
@@ -194,13 +213,6 @@ def _identified(hello: bytes, word: bytes, wanted: range) -> int | None:
         return None
     said, rank = _HELLO.unpack(hello)
     return rank if secrets.compare_digest(said, word) and rank in wanted else None
-
-
-def _left_for(wanted: range, met: dict[int, socket.socket], deadline: float) -> float:
-    if time.monotonic() >= deadline:
-        missing = " and ".join(f"rank {rank}" for rank in wanted if rank not in met)
-        raise LinkTimeoutError(f"{missing} did not call; can this rank be reached? Check {VARIABLE}")
-    return _left(deadline)
 
 
 def _left(deadline: float) -> float:
