@@ -30,6 +30,7 @@ States = Callable[[int, Plan], list[Any]]
 Optimizer = torch.optim.Optimizer
 Parts = tuple[nn.Module, Optimizer, LRScheduler]
 
+OWN = "gradwire/rank0/own"
 MAKERS: dict[str, Callable[[nn.Module], tuple[Optimizer, LRScheduler]]] = {
     "momentum": lambda model: _with(
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2),
@@ -130,13 +131,16 @@ def test_saving_does_not_disturb_the_run_and_holds_averages(
     weights = list(model.parameters())
     local = [torch.autograd.grad(batch_loss(model, 0, slice(r, r + 1))(), weights) for r in (0, 1)]
     mean = torch.cat([(a + b).flatten() / 2 for a, b in zip(*local, strict=True)])
+    own = [torch.cat([each.flatten() for each in gradient]) for gradient in local]
     for rank, (early, drained, _) in enumerate(run_ranks(2, body)):
         assert torch.equal(early[IN_FLIGHT], torch.stack([mean, torch.zeros_like(mean)]))
         text = json.loads(early[f"gradwire/rank{rank}/pipe"])
         assert (text["rank"], text["world"], text["steps_done"], len(text["in_flight"])) == (rank, 2, 1, 1)
         assert text["in_flight"][0][0]["lr"] == 0.1
         assert json.loads(drained[f"gradwire/rank{rank}/pipe"])["in_flight"] == []
-        assert set(early) == {f"gradwire/rank{rank}/pipe", IN_FLIGHT}
+        assert torch.equal(early[f"gradwire/rank{rank}/own"], own[rank][None])
+        assert not drained[f"gradwire/rank{rank}/own"].any()
+        assert set(early) == {f"gradwire/rank{rank}/pipe", f"gradwire/rank{rank}/own", IN_FLIGHT}
 
 
 def _pipe(exchange: Exchange, model: nn.Module, plan: Plan) -> tuple[gradwire.PipeSGD, LRScheduler]:
@@ -196,6 +200,9 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
         (lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:, :-1]}, r"58 floats, but .* \[57, 57\]"),
         (lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:1]}, "not one that PipeSGD.state_dict made"),
         (lambda state: {**state, IN_FLIGHT: None}, "not one that PipeSGD.state_dict made"),
+        (lambda state: {**state, OWN: state[OWN][:, :-1]}, r"58 floats, but"),
+        (lambda state: {**state, OWN: state[OWN][:0]}, "not one that PipeSGD.state_dict made"),
+        (lambda state: {**state, OWN: None}, "not one that PipeSGD.state_dict made"),
         (lambda state: {**state, "gradwire/rank0/pipe": "{"}, "not one that PipeSGD.state_dict made"),
         (lambda state: {**state, "gradwire/rank0/pipe": '{"version": 9}'}, "version is 9"),
         (
@@ -219,7 +226,8 @@ def test_a_state_that_does_not_fit_changes_nothing(
             with pytest.raises(StateError, match=reason):
                 pipe.load_state_dict(damage(before))
             after = pipe.state_dict()
-        assert torch.equal(after.pop(IN_FLIGHT), before.pop(IN_FLIGHT))
+        for key in (IN_FLIGHT, OWN):
+            assert torch.equal(after.pop(key), before.pop(key))
         assert after == before
 
     run_ranks(1, body)
@@ -269,6 +277,50 @@ def test_another_world_keeps_the_sum_of_residuals_and_the_gradients_in_flight(
 
     results = run_ranks(world, resume)
     assert all(steps == 5 and torch.equal(weights, results[0][1]) for steps, weights in results)
+
+
+def _as_version_1(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what was written before own gradients were kept."""
+    text = json.loads(state["gradwire/rank0/pipe"])
+    assert text["version"] == 2
+    del text["own"]
+    return {"gradwire/rank0/pipe": json.dumps({**text, "version": 1}), IN_FLIGHT: state[IN_FLIGHT]}
+
+
+def test_averages_stand_in_for_own_gradients_that_an_older_file_lacks(
+    states: States, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    plan = Plan(pipeline=3)
+    state = states(2, plan)[0]
+    assert not torch.equal(state[OWN], state[IN_FLIGHT][1:]), "own gradients are no averages"
+    with_averages = {**state, OWN: state[IN_FLIGHT][1:].clone()}
+    olds = [_as_version_1(state), with_averages, redivide(states(2, plan), 1)[0]]
+
+    def resume(exchange: Exchange, state: dict[str, Any]) -> torch.Tensor:
+        pipe, schedule = _pipe(exchange, make_model(), plan)
+        with pipe:
+            pipe.load_state_dict(state)
+            _train(pipe, schedule, batch_loss, 4)
+        return _flat(pipe.model)
+
+    def alone(state: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **state,
+            "gradwire/rank0/pipe": state["gradwire/rank0/pipe"].replace('world": 2', 'world": 1'),
+        }
+
+    first, *others = (run_ranks(1, lambda e, s=s: resume(e, alone(s)))[0] for s in olds)
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_own_gradients_stay_where_the_number_of_ranks_does(states: States) -> None:
+    olds = states(3, Plan(pipeline=2))
+    same, fewer = redivide(olds, 3), redivide(olds, 2)
+    for rank, (state, old) in enumerate(zip(same, olds, strict=True)):
+        assert torch.equal(state[f"gradwire/rank{rank}/own"], old[f"gradwire/rank{rank}/own"])
+    for rank, state in enumerate(fewer):
+        assert json.loads(state[f"gradwire/rank{rank}/pipe"])["own"] == 0
+        assert state[f"gradwire/rank{rank}/own"].shape == olds[0]["gradwire/rank0/own"].shape
 
 
 def test_only_all_ranks_of_one_moment_can_be_divided_anew(states: States) -> None:

@@ -26,6 +26,7 @@ MakeModel = Callable[[], nn.Sequential]
 BatchLoss = Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]]
 LR = 2.0**-4
 EXACT = Plan(pipeline=2)
+PAPER: dict[str, Any] = {"correction": "none"}
 
 
 def _flat(model: nn.Module) -> torch.Tensor:
@@ -124,7 +125,9 @@ def test_the_averaged_gradient_is_clipped_over_all_parameters(
             )
 
         optimizer.register_step_pre_hook(note)
-        with gradwire.PipeSGD(model, optimizer, EXACT, max_norm=max_norm, group=exchange.link) as pipe:
+        with gradwire.PipeSGD(
+            model, optimizer, EXACT, max_norm=max_norm, **PAPER, group=exchange.link
+        ) as pipe:
             _train(pipe, batch_loss, 8)
         return _flat(model), norms
 
@@ -169,7 +172,8 @@ def test_the_averaged_gradient_can_be_replaced_before_the_update(
     def body(exchange: Exchange) -> torch.Tensor:
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-        with gradwire.PipeSGD(model, optimizer, EXACT, on_average=signs, group=exchange.link) as pipe:  # type: ignore[arg-type]
+        options: dict[str, Any] = {"on_average": signs, "group": exchange.link, **PAPER}
+        with gradwire.PipeSGD(model, optimizer, EXACT, **options) as pipe:
             _train(pipe, batch_loss, 6)
         return _flat(model)
 
@@ -187,7 +191,7 @@ def test_a_gradient_is_applied_with_the_rate_of_its_own_step_and_nobody_warns(
         model, rank = make_model(), exchange.link.rank
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        with gradwire.PipeSGD(model, optimizer, EXACT, group=exchange.link) as pipe:
+        with gradwire.PipeSGD(model, optimizer, EXACT, **PAPER, group=exchange.link) as pipe:
             for t in range(6):
                 pipe.step(batch_loss(model, t, slice(rank, rank + 1)))
                 schedule.step()  # a warning is an error here
@@ -213,7 +217,7 @@ def test_an_evaluation_drains_and_leaves_every_module_as_it_was(
         model = make_model()
         model[1].eval()
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-        with gradwire.PipeSGD(model, optimizer, EXACT, group=exchange.link) as pipe:
+        with gradwire.PipeSGD(model, optimizer, EXACT, **PAPER, group=exchange.link) as pipe:
             _train(pipe, batch_loss, 5)
             with pytest.raises(ZeroDivisionError):
                 fail_in(pipe)
@@ -292,6 +296,7 @@ def test_the_hash_covers_every_parameter_and_no_buffer() -> None:
         ({"plan": "fp17"}, "no codec is named 'fp17'"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
         ({"warmup_steps": -1}, "warmup_steps=-1"),
+        ({"correction": "lazy"}, "a correction is one of eager, none, but 'lazy' came"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -307,7 +312,7 @@ def test_what_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize(
-    "other", [{"plan": Plan(pipeline=3)}, {"max_norm": 1.0}, {"warmup_steps": 1}, {"plan": "fp16"}]
+    "other", [{"plan": Plan(pipeline=3)}, {"max_norm": 1.0}, {"warmup_steps": 1}, {"plan": "fp16"}, PAPER]
 )
 def test_ranks_with_other_options_are_named(
     other: dict[str, Any], run_ranks: Ranks, make_model: MakeModel

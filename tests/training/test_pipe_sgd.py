@@ -38,7 +38,7 @@ def _train(
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Return the weights after every step, and after the drain."""
     rank = exchange.link.rank
-    keywords: dict[str, Any] = dict(pipe)
+    keywords: dict[str, Any] = {"correction": "none", **pipe}
     after = []
     with PipeSGD(model, torch.optim.SGD(model.parameters(), **options), exchange, **keywords) as method:
         for t in range(steps):
@@ -187,7 +187,9 @@ def test_drain_applies_everything_and_starts_a_new_pipeline(
     def body(exchange: Exchange) -> tuple[list[torch.Tensor], StepRecord, StepRecord]:
         model, rank = make_model(), exchange.link.rank
         loss = [batch_loss(model, t, slice(rank, rank + 1)) for t in range(8)]
-        with PipeSGD(model, torch.optim.SGD(model.parameters(), **SGD), exchange, pipeline=2) as method:
+        with PipeSGD(
+            model, torch.optim.SGD(model.parameters(), **SGD), exchange, correction="none"
+        ) as method:
             for t in range(5):
                 method.step(loss[t])
             drained, again = method.drain(), method.drain()
@@ -212,7 +214,9 @@ def test_synchronise_on_the_way_drains_first(
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
-        with PipeSGD(model, torch.optim.SGD(model.parameters(), **SGD), exchange) as method:
+        with PipeSGD(
+            model, torch.optim.SGD(model.parameters(), **SGD), exchange, correction="none"
+        ) as method:
             for t in range(5):
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
             if rank == 1:
@@ -231,7 +235,7 @@ def test_zero_grad_between_steps_does_not_reach_the_network(
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
         optimizer = torch.optim.SGD(model.parameters(), **SGD)
-        with PipeSGD(model, optimizer, exchange) as method:
+        with PipeSGD(model, optimizer, exchange, correction="none") as method:
             for t in range(6):
                 optimizer.zero_grad(set_to_none)
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
@@ -304,7 +308,9 @@ def test_compute_that_fails_leaves_the_pipeline_whole(
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
-        with PipeSGD(model, torch.optim.SGD(model.parameters(), **SGD), exchange) as method:
+        with PipeSGD(
+            model, torch.optim.SGD(model.parameters(), **SGD), exchange, correction="none"
+        ) as method:
             method.step(batch_loss(model, 0, slice(rank, rank + 1)))
             with pytest.raises(ZeroDivisionError):
                 method.step(lambda: torch.ones(()) * (1 // 0))

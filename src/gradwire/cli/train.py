@@ -72,6 +72,12 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak: rises, then falls to 0 (0.03)"
     )
     group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps under way (2)")
+    group.add_argument(
+        "--correction",
+        metavar="C",
+        default=JobOptions.correction,
+        help="pipe: eager, or none, the paper's (eager)",
+    )
     group.add_argument("--staleness", type=int, metavar="S", help="server: steps ahead of the slowest (sync)")
     group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and shuffles (0)")
@@ -124,6 +130,7 @@ def _options(words: argparse.Namespace) -> JobOptions:
         link=words.link,
         segment_nbytes=JobOptions.segment_nbytes if words.segment is None else words.segment,
         pipeline=JobOptions.pipeline if words.pipeline is None else words.pipeline,
+        correction=words.correction,
         bucket_nbytes=words.bucket,
         warmup_epochs=words.warmup_epochs,
         epochs=EPOCHS.get(words.data, 1) if words.epochs is None else words.epochs,

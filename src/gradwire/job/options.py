@@ -16,6 +16,7 @@ from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
+from gradwire.training.correction import CORRECTIONS
 from gradwire.units import parse_rate
 from gradwire.wire import MAX_FRAME_NBYTES
 
@@ -51,6 +52,7 @@ class JobOptions:
     link: str | None = None
     segment_nbytes: int = Plan.segment_nbytes
     pipeline: int = 2
+    correction: str = CORRECTIONS[0]
     bucket_nbytes: int | None = None
     warmup_epochs: int = 0
     epochs: int = 8
@@ -96,6 +98,7 @@ def check(options: JobOptions) -> None:
     collectives.get(options.algorithm)
     _within("--workers", options.workers, 1, 64)
     _within("--pipeline", options.pipeline, 1, LONGEST_PIPELINE)
+    _one_of("--correction", options.correction, CORRECTIONS)
     _within("--epochs", options.epochs, 1, 10_000)
     _within("--warmup-epochs", options.warmup_epochs, 0, options.epochs)
     _within("--batch", options.batch, 1, 1 << 20)

@@ -222,7 +222,9 @@ def _make_method(
         return DSync(model, optimizer, exchange)
     if run.method == "pipe":
         warmup_steps = options.warmup_epochs * options.steps_per_epoch(job.dataset)
-        return PipeSGD(model, optimizer, exchange, options.pipeline, warmup_steps)
+        return PipeSGD(
+            model, optimizer, exchange, options.pipeline, warmup_steps, correction=options.correction
+        )
     if run.staleness is None:
         return Server(model, optimizer, exchange) if job.team.is_server else Worker(model, exchange)
     if job.team.is_server:

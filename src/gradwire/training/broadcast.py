@@ -1,7 +1,8 @@
-"""Make all replicas begin with the same weights."""
+"""Give all replicas rank 0's weights, or its buffers."""
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from gradwire.exchange import Accounting, Exchange
@@ -11,6 +12,8 @@ from gradwire.training.ledger import Ledger
 
 WEIGHTS = "weights"
 """What a ledger calls the weights that rank 0 sends."""
+BUFFERS = "buffers"
+"""What it calls the buffers."""
 
 
 def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
@@ -25,12 +28,42 @@ def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
     """
     weights = FlatWeights(model.parameters())
     weights.gather()
-    accounting = Exchange(exchange.link, Plan(algorithm="star")).broadcast(weights.buffer)
+    accounting = _broadcast(weights.buffer, exchange)
     weights.scatter()
     return accounting
+
+
+@torch.no_grad()
+def broadcast_buffers(model: nn.Module, exchange: Exchange) -> Accounting:
+    """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank; otherwise as above.
+
+    A model without buffers sends nothing. Raises ``ExchangeError``.
+    """
+    buffers = [buffer for buffer in model.buffers() if buffer.numel()]
+    if not buffers:
+        return Accounting()
+    flat = [buffer.detach().cpu().contiguous().view(-1).view(torch.uint8) for buffer in buffers]
+    counts = [each.numel() for each in flat]
+    padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8)
+    payload = torch.cat([*flat, padding])
+    accounting = _broadcast(payload.view(torch.float32), exchange)
+    for buffer, values in zip(buffers, torch.split(payload[: sum(counts)], counts), strict=True):
+        # A clone begins where its dtype can begin; a part of the payload may not.
+        buffer.copy_(values.clone().view(buffer.dtype).view(buffer.shape))
+    return accounting
+
+
+def _broadcast(flat: torch.Tensor, exchange: Exchange) -> Accounting:
+    return Exchange(exchange.link, Plan(algorithm="star")).broadcast(flat)
 
 
 def count_weights(ledger: Ledger | None, accounting: Accounting) -> None:
     """Count weights that went from rank 0 to all others; no gradient is in them."""
     if ledger is not None:
         ledger.exchanged(WEIGHTS, accounting, accounting.total_s, gradient_nbytes=0)
+
+
+def count_buffers(ledger: Ledger | None, accounting: Accounting) -> None:
+    """Count buffers that went from rank 0 to all others, where there are any."""
+    if ledger is not None and accounting.total_s:
+        ledger.exchanged(BUFFERS, accounting, accounting.total_s, gradient_nbytes=0)

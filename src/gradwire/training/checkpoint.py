@@ -7,6 +7,8 @@ take another's by mistake:
 - ``gradwire/rank3/pipe``: a JSON text with rank, world, counters and the hyperparameters of the gradients in
   flight;
 - ``gradwire/rank3/residual/<key>``: what this rank's encodings lost, where the plan keeps residuals;
+- ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, where updates are eager: this rank's own
+  gradients of the newest steps in flight, oldest first, then rows of zeros;
 - ``gradwire/in_flight``: float32 ``(pipeline, count)``, the averaged gradients in flight, oldest first, then
   rows of zeros. An average is the same on every rank, so it needs no rank in its name and is stored once.
 
@@ -30,7 +32,9 @@ from gradwire.training.residual import redivide as redivide_residuals
 
 IN_FLIGHT = "gradwire/in_flight"
 _PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
-_VERSION = 1
+_VERSION = 2
+_READABLE = (1, 2)
+"""Files of version 1 have no own gradients: the averages stand in for them."""
 
 State = dict[str, Any]
 
@@ -62,20 +66,35 @@ class PipeState:
         return {"rank": self.rank, "world": self.world, "residuals": dict(self.residuals)}
 
 
-def pack(own: PipeState, pipeline: int, count: int) -> State:
-    """Return the state that holds ``own``, of a pipeline of so many gradients of ``count`` floats."""
-    rows = torch.zeros(pipeline, count)
-    for row, each in zip(rows, own.in_flight, strict=False):
-        row.copy_(each.gradient)
+def pack(own: PipeState, pipeline: int, count: int, own_count: int) -> State:
+    """Return the state that holds ``own``, of a pipeline of so many gradients of ``count`` floats.
+
+    ``own_count`` says how many own gradients the pipeline can keep.
+    """
+    kept = [each.own for each in own.in_flight if each.own is not None][-own_count:] if own_count else []
     text = {
         "version": _VERSION,
         "rank": own.rank,
         "world": own.world,
         "steps_done": own.steps_done,
         "in_flight": [[_written(group) for group in each.scheduled] for each in own.in_flight],
+        "own": len(kept),
     }
-    residuals = {f"{_prefix(own.rank)}residual/{key}": tensor for key, tensor in own.residuals.items()}
-    return {f"{_prefix(own.rank)}pipe": json.dumps(text, default=float), IN_FLIGHT: rows, **residuals}
+    state: State = {
+        f"{_prefix(own.rank)}pipe": json.dumps(text, default=float),
+        IN_FLIGHT: _rows([each.gradient for each in own.in_flight], pipeline, count),
+    }
+    if own_count:
+        state[f"{_prefix(own.rank)}own"] = _rows(kept, own_count, count)
+    return state | {f"{_prefix(own.rank)}residual/{key}": tensor for key, tensor in own.residuals.items()}
+
+
+def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Tensor:
+    """Return a matrix of ``most`` rows that begins with these."""
+    rows = torch.zeros(most, count)
+    for row, each in zip(rows, gradients, strict=False):
+        row.copy_(each)
+    return rows
 
 
 def unpack(state: Mapping[str, Any], rank: int, world: int) -> PipeState:
@@ -103,7 +122,8 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
 
     The gradients in flight are averages, equal on all ranks, so every new rank keeps them as they are, with
     the hyperparameters of their steps. Residuals are every rank's own; they are divided anew, so that their
-    sum over the ranks is kept.
+    sum over the ranks is kept. Own gradients mean nothing to other ranks: in another world the averages stand
+    in for them.
 
     Parameters
     ----------
@@ -126,8 +146,18 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     divided = redivide_residuals([old.of_residuals() for old in olds], world)
     _check_same_moment(olds)
     pipeline, count = states[0][IN_FLIGHT].shape
+    ranked = {old.rank: old.in_flight for old in olds}
+    if len(olds) != world:
+        without = [replace(each, own=None) for each in olds[0].in_flight]
+        ranked = dict.fromkeys(range(world), without)
+    own_count = len(states[0].get(f"{_prefix(olds[0].rank)}own", ()))
     return [
-        pack(replace(olds[0], rank=rank, world=world, residuals=own["residuals"]), pipeline, count)
+        pack(
+            PipeState(rank, world, olds[0].steps_done, ranked[rank], own["residuals"]),
+            pipeline,
+            count,
+            own_count,
+        )
         for rank, own in enumerate(divided)
     ]
 
@@ -155,12 +185,16 @@ def _read(state: Mapping[str, Any], rank: int) -> PipeState:
     prefix = _prefix(rank)
     try:
         text, rows = json.loads(state[f"{prefix}pipe"]), state[IN_FLIGHT]
-        if text["version"] != _VERSION:
+        if text["version"] not in _READABLE:
             raise ValueError(f"its version is {text['version']}, this is {_VERSION}")
-        if not isinstance(rows, torch.Tensor) or rows.dim() != 2 or rows.dtype != torch.float32:
+        if not _is_matrix(rows):
             raise ValueError(f"{IN_FLIGHT} is no float32 matrix")
         scheduled = [[_understood(group) for group in groups] for groups in text["in_flight"]]
-        in_flight = [InFlight(rows[number], groups) for number, groups in enumerate(scheduled)]
+        own = _own_rows(state.get(f"{prefix}own"), text.get("own", 0), len(scheduled))
+        in_flight = [
+            InFlight(rows[number], groups, mine)
+            for number, (groups, mine) in enumerate(zip(scheduled, own, strict=True))
+        ]
         start = f"{prefix}residual/"
         residuals = {key.removeprefix(start): state[key] for key in state if key.startswith(start)}
         return PipeState(rank, int(text["world"]), int(text["steps_done"]), in_flight, residuals)
@@ -168,6 +202,21 @@ def _read(state: Mapping[str, Any], rank: int) -> PipeState:
         raise StateError(
             f"the state of rank {rank} is not one that PipeSGD.state_dict made: {error!r}"
         ) from error
+
+
+def _own_rows(rows: object, kept: int, in_flight: int) -> list[torch.Tensor | None]:
+    """Return the own gradient of every gradient in flight; those of the newest are kept."""
+    if not kept:
+        return [None] * in_flight
+    if not isinstance(rows, torch.Tensor) or not _is_matrix(rows):
+        raise ValueError("its own gradients are no float32 matrix")
+    if not 0 < kept <= min(in_flight, len(rows)):
+        raise ValueError(f"it has {in_flight} gradients in flight, but {kept} own ones")
+    return [*[None] * (in_flight - kept), *rows[:kept]]
+
+
+def _is_matrix(rows: object) -> bool:
+    return isinstance(rows, torch.Tensor) and rows.dim() == 2 and rows.dtype == torch.float32
 
 
 def _prefix(rank: int) -> str:

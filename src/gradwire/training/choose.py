@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from gradwire.exchange import Exchange
+from gradwire.training.correction import CORRECTIONS
 from gradwire.training.d_sync import DSync
 from gradwire.training.ledger import Ledger
 from gradwire.training.method import WorkerMethod
@@ -18,6 +19,7 @@ def make_method(
     exchange: Exchange,
     warmup_steps: int = 0,
     ledger: Ledger | None = None,
+    correction: str = CORRECTIONS[0],
 ) -> WorkerMethod:
     """Return ``DSync`` where the exchange's plan has the pipeline 1, else ``PipeSGD`` with its pipeline.
 
@@ -33,8 +35,10 @@ def make_method(
         See ``PipeSGD``; ``DSync`` needs none. Raises ``SpecError`` for a negative number.
     ledger
         Counts bytes and seconds by bucket and step, if there is one.
+    correction
+        See ``PipeSGD``; ``DSync`` has nothing to correct.
     """
     pipeline = exchange.plan.pipeline
     if pipeline == 1 and warmup_steps >= 0:
         return DSync(model, optimizer, exchange, ledger)
-    return PipeSGD(model, optimizer, exchange, pipeline, warmup_steps, ledger=ledger)
+    return PipeSGD(model, optimizer, exchange, pipeline, warmup_steps, ledger=ledger, correction=correction)

@@ -21,7 +21,8 @@ from gradwire.plan import Plan
 from gradwire.training import pipe_sgd
 from gradwire.training.checkpoint import PipeState, State, pack, unpack
 from gradwire.training.chosen import plan_of
-from gradwire.training.clip import check_max_norm, clip
+from gradwire.training.clip import check_max_norm
+from gradwire.training.correction import CORRECTIONS
 from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger
 from gradwire.training.record import StepRecord
@@ -53,16 +54,22 @@ class PipeSGD(pipe_sgd.PipeSGD):
     plan
         A plan, whose ``pipeline`` is K, how many steps may be under way at once. Or the file that
         ``Plan.save`` or the planner wrote: any path, or a string that ends with ``.json`` or holds a ``/``.
-        Or a codec or its spec, for a ring with a pipeline of 2; ``errbound:2^-10`` by default.
+        Or a codec or its spec, for a ring with a pipeline of 2; by default the codec ``DEFAULT_CODEC`` of
+        ``gradwire.api``.
     warmup_steps
         So many first steps are synchronous; the pipeline starts, empty, after them.
     max_norm
         The averaged gradient is scaled down to this 2-norm, over all parameters together, where it is longer;
-        above 0. It is the same on all ranks, unlike a clipping of their own gradients.
+        above 0. It is the same on all ranks, unlike a clipping of their own gradients. Own gradients of an
+        eager pipeline are clipped to it, too, each by its own norm.
     on_average
         Called with the trainable parameters when the averaged gradient is in their ``.grad``, before the
         clipping and the update. It may change or replace any ``.grad`` (None counts as 0), in the same way on
-        all ranks.
+        all ranks. Own gradients of an eager pipeline do not come here.
+    correction
+        ``"eager"``: compute at weights where this rank's own gradients stand in for the averages that are
+        still travelling, which learns about as fast as synchronous training. ``"none"``: the paper's
+        pipeline, which computes at stale weights and saves the local update, its time and its memory.
     group
         A group of ``torch.distributed`` that this process belongs to; None is the world. Or a ``Link``, such
         as one of ``gradwire.loopback`` in a test, which stays the caller's to close.
@@ -89,6 +96,7 @@ class PipeSGD(pipe_sgd.PipeSGD):
         warmup_steps: int = 0,
         max_norm: float | None = None,
         on_average: Callable[[Sequence[Parameter]], object] = lambda _: None,
+        correction: str = CORRECTIONS[0],
         group: dist.ProcessGroup | Link | None = None,
         timeout_s: float = 30.0,
         ledger: Ledger | None = None,
@@ -98,16 +106,26 @@ class PipeSGD(pipe_sgd.PipeSGD):
 
         def treat(gradients: FlatGradients) -> None:
             on_average(gradients.parameters)
-            clip(gradients.collect(), longest)
+            gradients.collect()
 
         check_timeout(timeout_s)
         link = group if isinstance(group, Link) else _connect(group, timeout_s)
         self._own_link = None if link is group else link
         try:
             exchange = Exchange(link, chosen)
-            options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, gradwire {version()}"
+            options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, gradwire {version()}"
             check_options(options, exchange)
-            super().__init__(model, optimizer, exchange, chosen.pipeline, warmup_steps, treat, ledger)
+            super().__init__(
+                model,
+                optimizer,
+                exchange,
+                chosen.pipeline,
+                warmup_steps,
+                treat,
+                ledger,
+                correction,
+                longest,
+            )
         except BaseException:
             self._close_own_link()
             raise
@@ -154,8 +172,9 @@ class PipeSGD(pipe_sgd.PipeSGD):
 
         Waits until the gradients that were handed over are averaged, and keeps them as they are, with the
         hyperparameters of their steps: the pipeline goes on as if nothing had been saved. So does one that
-        loads the state, bit for bit. With ``drain`` they are applied first, which all ranks do together;
-        take the states of model and optimizer after this call then.
+        loads the state, bit for bit. With ``drain`` they are applied first. All ranks call it together, for
+        an eager pipeline gives rank 0's buffers to all of them; take the states of model and optimizer after
+        this call.
 
         Returns
         -------
@@ -165,15 +184,17 @@ class PipeSGD(pipe_sgd.PipeSGD):
         Raises
         ------
         ExchangeError
-            What the exchange of a gradient in flight raised.
+            What the exchange of a gradient in flight raised, or that of the buffers.
         """
         if drain:
             self.drain()
         in_flight = self.in_flight()  # nothing is on the network from here on, so the residuals rest
+        if not drain:
+            self.agree_on_buffers()
         residuals = self.residuals.state_dict()["residuals"]
         link = self.exchange.link
         own = PipeState(link.rank, link.world, self.steps_done, in_flight, residuals)
-        return pack(own, self.pipeline, self.count)
+        return pack(own, self.pipeline, self.count, self.own_count)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state_dict`` was called on this rank, dropping what is in flight here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,8 +14,12 @@ from torch import nn
 
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Accounting, Exchange
+from gradwire.training.broadcast import broadcast_buffers, count_buffers
 from gradwire.training.buckets import cut
+from gradwire.training.clip import clip
 from gradwire.training.communication import CommunicationThread, Handover, longest_s
+from gradwire.training.correction import CORRECTIONS, Correction, Stale, check_correction, check_model
+from gradwire.training.eager import Eager
 from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger
 from gradwire.training.method import WorkerMethod, backward
@@ -33,10 +38,14 @@ class InFlight:
         1-D float32 CPU tensor, laid out like the buffer of ``FlatGradients``; a copy.
     scheduled
         What ``schedule.scheduled`` returned in the step that computed it.
+    own
+        This rank's own gradient of that step, as eager updates use it, laid out like the average; a copy.
+        None where none is kept.
     """
 
     gradient: torch.Tensor
     scheduled: list[dict[str, Any]]
+    own: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +61,26 @@ class PipeSGD(WorkerMethod):
     """Update with the averaged gradient of ``pipeline`` steps ago, while newer ones are on the network.
 
     Step t waits for the averaged gradient of step t-K, updates ``w[t] = w[t-1] - lr * mean(g[t-K])``,
-    computes ``g[t]`` at ``w[t]`` and hands it to the communication thread. Gradients of steps <= 0 are zero:
-    the first K steps make no update at all, so momentum and weight decay do not act there either. A step
-    takes ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4); a larger K only adds staleness. A
-    gradient is applied with the learning rate (and momentum or betas) of the step that computed it, so that
-    K = 1 is D-Sync under every schedule, bit for bit once drained.
+    computes ``g[t]`` and hands it to the communication thread. Gradients of steps <= 0 are zero: the first K
+    steps make no update at all, so momentum and weight decay do not act there either. A step takes
+    ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4). A gradient is applied with the learning rate
+    (and momentum or betas) of the step that computed it, so that K = 1 is D-Sync under every schedule, bit
+    for bit once drained.
 
-    K buffers go round and are never copied: backward writes into one, the exchange averages it in place, and
-    the optimizer reads it K steps later, just before backward takes it again. Between steps every ``.grad``
-    is None, since its buffer is on the network. Where the plan cuts the gradient into buckets, they go out
-    one after the other once backward has ended: the pipeline hides them already.
+    With ``correction="eager"`` a rank computes ``g[t]`` at virtual weights, where its own gradients of the
+    steps under way stand in for their averages, so that the pipeline learns about as fast as D-Sync;
+    ``eager.Eager`` tells how. They exist only while ``compute_loss`` runs: at any other time the model holds
+    the masters, which have the same bits on all ranks. With ``"none"`` it computes at ``w[t]``, as the paper
+    does, and a larger K only adds staleness.
+
+    K buffers go round: backward writes into one, the exchange averages it in place, and the optimizer reads
+    it K steps later, just before backward takes it again. Eager updates copy K - 1 own gradients, the weights
+    and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is None,
+    since its buffer is on the network. Where the plan cuts the gradient into buckets, they go out one after
+    the other once backward has ended: the pipeline hides them already.
+
+    Buffers of the model (a BatchNorm's running statistics) are each rank's own while it trains. An eager
+    pipeline agrees on rank 0's in every ``drain``.
 
     Parameters
     ----------
@@ -82,6 +101,12 @@ class PipeSGD(WorkerMethod):
         ranks must change it alike.
     ledger
         Counts bytes and seconds by bucket and step, if there is one.
+    correction
+        ``"eager"`` or ``"none"``, the same on all ranks. Raises ``SpecError`` for any other, and for eager
+        updates of a model whose forward pass writes its parameters.
+    max_norm
+        The averaged gradient is clipped to this 2-norm after ``on_average``, and so is each own gradient of
+        an eager pipeline, by its own norm; infinite for no clipping.
 
     Attributes
     ----------
@@ -99,6 +124,8 @@ class PipeSGD(WorkerMethod):
         warmup_steps: int = 0,
         on_average: Callable[[FlatGradients], object] = lambda _: None,
         ledger: Ledger | None = None,
+        correction: str = CORRECTIONS[0],
+        max_norm: float = math.inf,
     ) -> None:
         super().__init__(model, exchange, ledger)
         if pipeline < 1 or warmup_steps < 0:
@@ -106,12 +133,14 @@ class PipeSGD(WorkerMethod):
                 f"PipeSGD wants pipeline >= 1 and warmup_steps >= 0, but got pipeline={pipeline} and "
                 f"warmup_steps={warmup_steps}; pipeline=2 hides the network, 1 is synchronous"
             )
+        self.correction = check_correction(correction)
         self.pipeline = pipeline
         self.warmup_steps = warmup_steps
         self._optimizer = optimizer
-        self._on_average = on_average
+        self._on_average, self._max_norm = on_average, max_norm
         self._free = deque(FlatGradients(model.parameters()) for _ in range(pipeline))
         self.count = self._free[0].buffer.numel()
+        self._correction = self._corrected(model)
         self._buckets = cut(self._free[0].counts, exchange.plan.bucket_nbytes)
         self._free[-1].detach()
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
@@ -126,25 +155,46 @@ class PipeSGD(WorkerMethod):
         full = len(self._under_way) == self.pipeline
         waits = self._apply_oldest() if full else StepRecord()
         gradients = self._free[0]
-        loss = backward(compute_loss, gradients)
+        correcting = perf_counter()
+        with self._correction.ahead():
+            correction_s = perf_counter() - correcting
+            loss = backward(compute_loss, gradients)
         gradients.detach()  # a zero_grad of the caller must not reach what is on the network
+        values = scheduled(self._optimizer)
+        warms_up = self.steps_done < self.warmup_steps
+        if not warms_up:
+            correcting = perf_counter()
+            self._correction.note(gradients, values)
+            correction_s += perf_counter() - correcting
         handovers = self._hand_over(gradients.buffer)
-        self._under_way.append(_UnderWay(self._free.popleft(), handovers, scheduled(self._optimizer)))
-        if self.steps_done < self.warmup_steps:
+        self._under_way.append(_UnderWay(self._free.popleft(), handovers, values))
+        if warms_up:
             waits += self._apply_oldest()
-        return waits.within(perf_counter() - started, loss=loss)
+        return waits.within(perf_counter() - started, loss=loss, correction_s=correction_s)
 
     def drain(self) -> StepRecord:
         """Apply all outstanding gradients, oldest first, and leave the pipeline empty; return what that cost.
 
-        The last averaged gradient stays in ``.grad``. The next step starts a new pipeline. Raises what the
-        exchange raised, or ``LinkTimeoutError``.
+        The last averaged gradient stays in ``.grad``. The next step starts a new pipeline. An eager pipeline
+        copies rank 0's buffers to all ranks. Raises what the exchange raised, or ``LinkTimeoutError``.
         """
         started = perf_counter()
         waits = StepRecord()
         while self._under_way:
             waits += self._apply_oldest()
+        waits += self.agree_on_buffers()
         return waits.within(perf_counter() - started, steps=0)
+
+    def agree_on_buffers(self) -> StepRecord:
+        """Copy rank 0's buffers, exactly, to all ranks, where updates are eager; return what that cost.
+
+        All ranks call it together, while nothing is on the network. Raises ``ExchangeError``.
+        """
+        if not self._correction.CORRECTS:
+            return StepRecord()
+        accounting = broadcast_buffers(self.model, self.exchange)
+        count_buffers(self.ledger, accounting)
+        return StepRecord.of_wait(accounting.total_s, accounting)
 
     def settle(self) -> None:
         """Wait until nothing is on the network any more; apply nothing.
@@ -161,12 +211,18 @@ class PipeSGD(WorkerMethod):
         Waits for them, like ``settle``.
         """
         self.settle()
-        return [InFlight(each.gradients.buffer.clone(), each.scheduled) for each in self._under_way]
+        own = self._correction.own()  # those of the newest
+        lacking = len(self._under_way) - len(own)
+        return [
+            InFlight(each.gradients.buffer.clone(), each.scheduled, mine)
+            for each, mine in zip(self._under_way, [*[None] * lacking, *own], strict=True)
+        ]
 
     def check_fits(self, in_flight: Sequence[InFlight]) -> None:
         """Raise ``StateError`` unless this pipeline has room for these gradients of this model."""
         counts = [each.gradient.numel() for each in in_flight]
-        if len(counts) > self.pipeline or set(counts) - {self.count}:
+        own = [each.own.numel() for each in in_flight if each.own is not None]
+        if len(counts) > self.pipeline or {*counts, *own} - {self.count}:
             raise StateError(
                 f"a pipeline of {self.pipeline} takes up to {self.pipeline} gradients of {self.count} "
                 f"floats, but those in flight have {counts}; resume with the same model and plan, or drain "
@@ -188,8 +244,15 @@ class PipeSGD(WorkerMethod):
             gradients = self._free.popleft()
             gradients.buffer.copy_(each.gradient)
             self._under_way.append(_UnderWay(gradients, [], each.scheduled))
+        newest = list(in_flight)[-self.own_count :] if self.own_count else []
+        self._correction.resume([self._own_of(each) for each in newest], [each.scheduled for each in newest])
         self.steps_done = steps_done
         self._synchronised = self._synchronised or steps_done > 0  # equal when they were saved
+
+    @property
+    def own_count(self) -> int:
+        """How many own gradients can be kept at once: K - 1 where updates are eager, else none."""
+        return self.pipeline - 1 if self._correction.CORRECTS else 0
 
     def close(self) -> None:
         """Finish what is on the network, apply none of it, and join the thread; may be called twice.
@@ -207,6 +270,21 @@ class PipeSGD(WorkerMethod):
             for handover in each.handovers:
                 handover.result.cancel()
         self.close()
+
+    def _corrected(self, model: nn.Module) -> Correction:
+        """Return what this pipeline computes at; one of a single step has nothing to correct for."""
+        if self.correction == "none" or self.pipeline == 1:
+            return Stale()
+        check_model(model)
+        return Eager(self._free[0].parameters, self._optimizer, self.pipeline, self._max_norm)
+
+    def _own_of(self, each: InFlight) -> torch.Tensor:
+        """Return an own gradient, or what stands in for one that was not kept: the average, clipped."""
+        if each.own is not None:
+            return each.own
+        average = each.gradient.clone()
+        clip(average, self._max_norm)
+        return average
 
     def _hand_over(self, buffer: torch.Tensor) -> list[Handover]:
         """Give the buckets to the communication thread, which takes them in this order."""
@@ -228,8 +306,11 @@ class PipeSGD(WorkerMethod):
         wait_s = perf_counter() - started
         self._under_way.popleft()
         self._free.append(oldest.gradients)
+        self._correction.keep(len(self._under_way))
         oldest.gradients.attach()
         self._on_average(oldest.gradients)
+        if not math.isinf(self._max_norm):
+            clip(oldest.gradients.collect(), self._max_norm)
         with in_force(oldest.scheduled, self._optimizer):
             self._optimizer.step()
         return StepRecord.of_wait(wait_s, accounting)

@@ -39,6 +39,8 @@ class StepRecord:
         Seconds that the exchanges took, hidden or not: ``codec_s + exposed_s`` of a synchronous step.
     steps
         How many steps this is the sum of.
+    correction_s
+        Seconds of ``compute_s`` that an eager pipeline spent on its own, virtual updates.
     """
 
     loss: float = math.nan
@@ -49,6 +51,7 @@ class StepRecord:
     wire_nbytes: int = 0
     exchange_s: float = 0.0
     steps: int = 0
+    correction_s: float = 0.0
 
     @classmethod
     def of_wait(cls, wait_s: float, accounting: Accounting) -> StepRecord:
@@ -73,9 +76,12 @@ class StepRecord:
         """Wall time of the computing thread in seconds."""
         return self.compute_s + self.wait_s
 
-    def within(self, wall_s: float, *, loss: float = math.nan, steps: int = 1) -> StepRecord:
+    def within(
+        self, wall_s: float, *, loss: float = math.nan, steps: int = 1, correction_s: float = 0.0
+    ) -> StepRecord:
         """Return these waits as part of ``steps`` steps of ``wall_s`` seconds; the rest was compute."""
-        return replace(self, loss=loss, steps=steps, compute_s=max(wall_s - self.wait_s, 0.0))
+        compute_s = max(wall_s - self.wait_s, 0.0)
+        return replace(self, loss=loss, steps=steps, compute_s=compute_s, correction_s=correction_s)
 
     def __add__(self, other: StepRecord) -> StepRecord:
         steps = self.steps + other.steps
@@ -89,4 +95,5 @@ class StepRecord:
             wire_nbytes=self.wire_nbytes + other.wire_nbytes,
             exchange_s=self.exchange_s + other.exchange_s,
             steps=steps,
+            correction_s=self.correction_s + other.correction_s,
         )
