@@ -11,6 +11,7 @@
 
 #include "gradwire/float_environment.h"
 #include "gradwire/format.h"
+#include "gradwire/norms.h"
 #include "gradwire/target.h"
 
 namespace nb = nanobind;
@@ -72,6 +73,14 @@ std::optional<std::string> decode(const std::string& name, std::uintptr_t payloa
   return std::string(reason);
 }
 
+double sum_norms(gradwire::Pass pass, std::uintptr_t x, std::uintptr_t y, std::size_t n, std::size_t start,
+                 std::uintptr_t borders, std::size_t ranges, std::uintptr_t sums, int threads) {
+  const nb::gil_scoped_release release;
+  const gradwire::FloatEnvironment environment;
+  return gradwire::sum_norms(gradwire::current_target(), pass, pointer<float>(x), pointer<float>(y), n, start,
+                             pointer<const std::int64_t>(borders), ranges, pointer<double>(sums), threads);
+}
+
 std::uint32_t crc32c(std::uintptr_t data, std::size_t nbytes, std::uint32_t seed) {
   const nb::gil_scoped_release release;
   return gradwire::current_target().crc32c(pointer<const std::uint8_t>(data), nbytes, seed);
@@ -91,6 +100,12 @@ NB_MODULE(_core, m) {
   m.def("max_nbytes", &max_nbytes);
   m.def("encode", &encode);
   m.def("decode", &decode);
+  nb::enum_<gradwire::Pass>(m, "Pass")
+      .value("LOOK", gradwire::Pass::look)
+      .value("ADD", gradwire::Pass::add)
+      .value("SUBTRACT", gradwire::Pass::subtract)
+      .value("ADOPT", gradwire::Pass::adopt);
+  m.def("sum_norms", &sum_norms);
   m.def("crc32c", &crc32c);
   m.def("crc32c_of_bytes", &crc32c_of_bytes);
 }

@@ -4,6 +4,7 @@
 #include "kernels/crc32c.h"
 #include "kernels/errbound.h"
 #include "kernels/inceptionn.h"
+#include "kernels/norms.h"
 #include "kernels/pack.h"
 #include "kernels/quantize.h"
 
@@ -19,6 +20,7 @@ const Target kAvx2Target = {
     .quantize = &kQuantizeAvx2,
     .bfp = &kBfpAvx2,
     .cast = &kCastAvx2,
+    .norms = &kNormsAvx2,
     .crc32c = crc32c_avx2,
 };
 

@@ -4,6 +4,7 @@
 #include "kernels/crc32c.h"
 #include "kernels/errbound.h"
 #include "kernels/inceptionn.h"
+#include "kernels/norms.h"
 #include "kernels/pack.h"
 #include "kernels/quantize.h"
 
@@ -19,6 +20,7 @@ const Target kAvx512Target = {
     .quantize = &kQuantizeAvx512,
     .bfp = &kBfpAvx512,
     .cast = &kCastAvx512,
+    .norms = &kNormsAvx512,
     .crc32c = crc32c_avx2,
 };
 

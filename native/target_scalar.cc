@@ -4,6 +4,7 @@
 #include "kernels/crc32c.h"
 #include "kernels/errbound.h"
 #include "kernels/inceptionn.h"
+#include "kernels/norms.h"
 #include "kernels/pack.h"
 #include "kernels/quantize.h"
 
@@ -19,6 +20,7 @@ const Target kScalarTarget = {
     .quantize = &kQuantizeScalar,
     .bfp = &kBfpScalar,
     .cast = &kCastScalar,
+    .norms = &kNormsScalar,
     .crc32c = crc32c_scalar,
 };
 

@@ -12,6 +12,7 @@ struct PackKernels;
 struct QuantizeKernels;
 struct BfpKernels;
 struct CastKernels;
+struct NormKernels;
 
 struct Target {
   const char* name;
@@ -22,6 +23,7 @@ struct Target {
   const QuantizeKernels* quantize;
   const BfpKernels* bfp;
   const CastKernels* cast;
+  const NormKernels* norms;
   // CRC32C (Castagnoli, reflected polynomial 0x82F63B78), continuing from `seed` (0 at the start).
   std::uint32_t (*crc32c)(const std::uint8_t* data, std::size_t nbytes, std::uint32_t seed);
 };

@@ -24,6 +24,7 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
     ) from error
 
 __all__ = [
+    "Pass",
     "available_targets",
     "crc32c",
     "crc32c_of_bytes",
@@ -31,10 +32,14 @@ __all__ = [
     "decode_add",
     "encode",
     "max_nbytes",
+    "sum_norms",
     "target",
     "threads",
     "use_target",
 ]
+
+
+Pass = _core.Pass
 
 
 def available_targets() -> list[str]:
@@ -94,6 +99,37 @@ def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[in
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
     """Decode and add to ``acc``. Raises ``PayloadError``, before anything is written."""
     _run(name, payload, acc, params, add=True)
+
+
+def sum_norms(
+    how: Pass,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    start: int = 0,
+    borders: torch.Tensor | None = None,
+    sums: torch.Tensor | None = None,
+) -> float:
+    """Pass once over a segment (1-D float32, ``y`` as long as ``x``) and sum squares in float64, by ranges.
+
+    ============ ======================== =================
+    how          does                     sums the squares
+    ============ ======================== =================
+    ``LOOK``     nothing                  of ``x``
+    ``ADD``      ``x = x + y``            of the old ``x``
+    ``SUBTRACT`` ``y = x - y``            of the new ``y``
+    ``ADOPT``    ``x, y = y, x - y``      of the new ``y``
+    ============ ======================== =================
+
+    ``x`` begins at element ``start`` of a bucket, whose ranges lie between ``borders`` (int64, not falling,
+    covering the segment); what lies in one is added to its place in ``sums`` (float64). Returns the sum over
+    the segment, which is finite exactly where all those values are. It is the same on every target and for
+    every number of threads.
+    """
+    _obey_environment()
+    ranges, at, into = 0, 0, 0
+    if borders is not None and sums is not None:
+        ranges, at, into = sums.numel(), borders.data_ptr(), sums.data_ptr()
+    return _core.sum_norms(how, x.data_ptr(), y.data_ptr(), x.numel(), start, at, ranges, into, threads())
 
 
 def crc32c(data: torch.Tensor, seed: int = 0) -> int:

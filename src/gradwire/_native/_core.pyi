@@ -8,5 +8,15 @@ def encode(name: str, x: int, n: int, out: int, a: int, b: int, c: int, threads:
 def decode(
     name: str, payload: int, nbytes: int, out: int, n: int, a: int, b: int, c: int, add: bool, threads: int
 ) -> str | None: ...
+
+class Pass:
+    LOOK: Pass
+    ADD: Pass
+    SUBTRACT: Pass
+    ADOPT: Pass
+
+def sum_norms(
+    how: Pass, x: int, y: int, n: int, start: int, borders: int, ranges: int, sums: int, threads: int
+) -> float: ...
 def crc32c_of_bytes(data: bytes) -> int: ...
 def crc32c(data: int, nbytes: int, seed: int) -> int: ...

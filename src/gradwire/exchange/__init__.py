@@ -2,5 +2,6 @@
 
 from gradwire.exchange.accounting import Accounting
 from gradwire.exchange.exchange import Exchange
+from gradwire.exchange.norms import Norms
 
-__all__ = ["Accounting", "Exchange"]
+__all__ = ["Accounting", "Exchange", "Norms"]

@@ -14,8 +14,9 @@ from gradwire.codecs.base import check_chunk
 from gradwire.collectives.itinerary import AHEAD, Action, itinerary
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
 from gradwire.exchange.accounting import Accounting
-from gradwire.exchange.feedback import KeptLosses, Losses, check_residual
+from gradwire.exchange.feedback import KeptLosses, Losses, MeasuredLosses, check_residual
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
+from gradwire.exchange.norms import Norms, check_norms
 from gradwire.exchange.own_all_reduce import OwnAllReduce
 from gradwire.exchange.walk import Resources, Walk
 from gradwire.links.base import Link
@@ -56,7 +57,11 @@ class Exchange:
         self._at_work = threading.Lock()
 
     def all_reduce(
-        self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+        self,
+        tensor: torch.Tensor,
+        average: bool = True,
+        residual: torch.Tensor | None = None,
+        norms: Norms | None = None,
     ) -> Accounting:
         """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
 
@@ -75,6 +80,10 @@ class Exchange:
             encodings lost, in any hop: the sum plus all ranks' residuals is the exact sum of the tensors and
             the old residuals, within float rounding. Where the sum is not finite, which nobody can use, it
             holds what it held before on all ranks, and so it does after a failure.
+        norms
+            Gets, by ranges of the bucket, the sums of squares of this rank's own ``tensor``, and of what its
+            encodings lost of the sum in any hop. It costs a decoding of what is encoded where no residual is
+            kept, and nothing beside a residual.
 
         Raises
         ------
@@ -83,16 +92,19 @@ class Exchange:
         ExchangeError
             When a peer fails or disagrees.
         """
-        return self._walk("schedule", tensor, self.plan.codec, AVERAGE if average else 0, residual)
+        return self._walk("schedule", tensor, self.plan.codec, AVERAGE if average else 0, residual, norms)
 
-    def reduce(self, tensor: torch.Tensor, residual: torch.Tensor | None = None) -> Accounting:
+    def reduce(
+        self, tensor: torch.Tensor, residual: torch.Tensor | None = None, norms: Norms | None = None
+    ) -> Accounting:
         """Do the reduce half: ``star`` leaves the sum at rank 0, ``ring`` every chunk at its owner.
 
-        Elsewhere ``tensor`` holds partial sums then. ``residual`` is what it is for ``all_reduce``; an owner
-        encodes nothing of its chunk, so its residual is 0 there. A rank keeps the old one where ``tensor``
-        is not finite, which others may not see. Raises ``TensorError`` and ``ExchangeError``.
+        Elsewhere ``tensor`` holds partial sums then. ``residual`` and ``norms`` are what they are for
+        ``all_reduce``; an owner encodes nothing of its chunk, so its residual is 0 there. A rank keeps the
+        old one where ``tensor`` is not finite, which others may not see. Raises ``TensorError`` and
+        ``ExchangeError``.
         """
-        return self._walk("reduce", tensor, self.plan.codec, 0, residual)
+        return self._walk("reduce", tensor, self.plan.codec, 0, residual, norms)
 
     def broadcast(self, tensor: torch.Tensor, codec: Codec | None = None) -> Accounting:
         """Do the broadcast half, with a codec of its own where one is given; ``star`` broadcasts from rank 0.
@@ -112,31 +124,32 @@ class Exchange:
         codec: Codec,
         flags: int = 0,
         residual: torch.Tensor | None = None,
+        norms: Norms | None = None,
     ) -> Accounting:
         check_chunk(tensor, "tensor")
         if residual is not None:
             check_residual(residual, tensor)
+        if norms is not None:
+            check_norms(norms, tensor)
         if not self._at_work.acquire(blocking=False):
             raise ExchangeError(
                 f"rank {self.link.rank}: another thread is using this exchange; it serves one at a time"
             )
         try:
-            return self._walk_alone(half, tensor, codec, flags, residual)
+            return self._walk_alone(half, tensor, codec, flags, self._losses(codec, residual, norms))
         finally:
             self._at_work.release()
 
     def _walk_alone(
-        self, half: str, tensor: torch.Tensor, codec: Codec, flags: int, residual: torch.Tensor | None
+        self, half: str, tensor: torch.Tensor, codec: Codec, flags: int, losses: Losses
     ) -> Accounting:
         if self._failure is not None:
             raise ExchangeError(f"this exchange failed before; make a new one ({self._failure})")
         start = time.perf_counter()
         if half == "schedule" and self._own.takes(codec, tensor.numel()):
-            losses = self._losses(codec, residual)
             return self._by_the_transport(tensor.detach(), losses, average=bool(flags & AVERAGE))
         way = (self.plan.algorithm, half, self.link.rank, self.link.world)
         actions = _itinerary(*way, tensor.numel(), self._segment_count)
-        losses = self._losses(codec, residual)
         walk = Walk(self._resources(codec, flags), tensor.detach(), actions, losses)
         try:
             accounting = walk.run()
@@ -173,12 +186,21 @@ class Exchange:
             self._framers[codec] = Framer(codec, self._segment_count)
         return Resources(self.link, self._framers[codec], self._incoming, self._sent, self._received, flags)
 
-    def _losses(self, codec: Codec, residual: torch.Tensor | None) -> Losses:
-        if residual is None:
+    def _losses(self, codec: Codec, residual: torch.Tensor | None, norms: Norms | None) -> Losses:
+        if norms is not None:
+            norms.clear()
+        if residual is not None:
+            scratch = self._scratch(residual.numel())
+            return KeptLosses(codec, residual.detach(), scratch, norms)
+        if norms is None or codec.EXACT:
             return Losses(codec)
-        if self._lost.numel() < residual.numel():
-            self._lost = torch.empty_like(residual, requires_grad=False)
-        return KeptLosses(codec, residual.detach(), self._lost[: residual.numel()])
+        return MeasuredLosses(codec, norms, self._scratch(min(norms.count, self._segment_count)))
+
+    def _scratch(self, count: int) -> torch.Tensor:
+        """Return memory for so many lost values, the same ever since it was large enough."""
+        if self._lost.numel() < count:
+            self._lost = torch.empty(count, dtype=torch.float32, device="cpu")
+        return self._lost[:count]
 
     def _describe(self, half: str, action: Action | None, error: BaseException) -> str:
         reason = str(error) or type(error).__name__

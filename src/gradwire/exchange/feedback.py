@@ -2,11 +2,13 @@
 
 A rank encodes an element at most once in a walk: it sends its partial sum on, or publishes the finished one,
 never both. So everything that it loses has one place, the element's own. Receivers add up, or adopt, what
-they decode, and whatever is missing there is in the residual of the rank that encoded it.
+they decode, and whatever is missing there is in the residual of the rank that encoded it. So, too, the norm
+of what a rank's encodings lose is that of one difference per element, whatever the number of hops.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -14,6 +16,7 @@ import torch
 from gradwire.codecs import Codec
 from gradwire.codecs.base import check_chunk
 from gradwire.errors import TensorError
+from gradwire.exchange.norms import Norms
 
 
 class Losses:
@@ -40,7 +43,51 @@ class Losses:
         """Keep what was noted; the walk has succeeded."""
 
 
-class KeptLosses(Losses):
+class MeasuredLosses(Losses):
+    """Nobody keeps what is lost, but it is measured.
+
+    Parameters
+    ----------
+    codec
+        What elements are encoded with, not exactly.
+    norms
+        Where sums of squares are added up.
+    scratch
+        1-D float32, as long as a segment: what is lost is looked at while a cache holds it, and forgotten.
+    """
+
+    def __init__(self, codec: Codec, norms: Norms, scratch: torch.Tensor) -> None:
+        super().__init__(codec)
+        self._norms = norms
+        self._lost = scratch
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Measure this rank's own gradient."""
+        self._norms.look(tensor)
+
+    def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+        """Measure what the receiver will not get."""
+        if not self._codec.EXACT:
+            lost = self._place(elements, start)
+            self._codec.decode(payload, lost)
+            self._look_at(self._norms.subtract(elements, lost, start))
+
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+        """Measure what adopting takes away."""
+        if not self._codec.EXACT:
+            lost = self._place(elements, start)
+            self._codec.decode(payload, lost)
+            self._look_at(self._norms.adopt(elements, lost, start))
+
+    def _place(self, elements: torch.Tensor, start: int) -> torch.Tensor:  # noqa: ARG002 - for KeptLosses
+        """Return where to put what ``elements`` lose."""
+        return self._lost[: elements.numel()]
+
+    def _look_at(self, lost: float) -> None:
+        """Note the sum of squares of what a segment has lost."""
+
+
+class KeptLosses(MeasuredLosses):
     """A residual is added at the beginning, and replaced by what was lost at the end.
 
     Unless something is not finite then: nobody can use such a gradient, so the step that it belongs to is
@@ -55,12 +102,15 @@ class KeptLosses(Losses):
         1-D contiguous float32, as long as the bucket; only ``commit`` changes it.
     scratch
         The same kind of memory, for what is lost until then.
+    norms
+        Where sums of squares are added up. What is done for the residual measures, too, in the same passes.
     """
 
-    def __init__(self, codec: Codec, residual: torch.Tensor, scratch: torch.Tensor) -> None:
-        super().__init__(codec)
+    def __init__(
+        self, codec: Codec, residual: torch.Tensor, scratch: torch.Tensor, norms: Norms | None = None
+    ) -> None:
+        super().__init__(codec, Norms([0, residual.numel()]) if norms is None else norms, scratch)
         self._residual = residual
-        self._lost = scratch
         self._tensor = residual
         self._noted: list[tuple[int, int]] = []
         self._finished: list[tuple[int, int]] = []
@@ -69,24 +119,7 @@ class KeptLosses(Losses):
     def begin(self, tensor: torch.Tensor) -> None:
         """Add the old residual to the bucket; what an earlier walk noted does not count any more."""
         self._tensor, self._noted, self._finished, self._finite = tensor, [], [], True
-        tensor.add_(self._residual)
-
-    def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
-        """Note what the receiver will not get."""
-        if not self._codec.EXACT:
-            lost = self._place(elements, start)
-            self._codec.decode(payload, lost)
-            torch.sub(elements, lost, out=lost)
-            self._finite = self._finite and is_finite(lost)
-
-    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
-        """Note what adopting takes away."""
-        if not self._codec.EXACT:
-            lost = self._place(elements, start)
-            lost.copy_(elements)
-            self._codec.decode(payload, elements)
-            lost.sub_(elements)
-            self._finite = self._finite and is_finite(lost)
+        self._norms.add(tensor, self._residual)
 
     def finished(self, elements: torch.Tensor, start: int) -> None:
         """Look at final values while a cache holds them."""
@@ -107,6 +140,9 @@ class KeptLosses(Losses):
         stop = start + elements.numel()
         self._noted.append((start, stop))
         return self._lost[start:stop]
+
+    def _look_at(self, lost: float) -> None:
+        self._finite = self._finite and math.isfinite(lost)
 
 
 def _gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:

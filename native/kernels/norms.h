@@ -1,0 +1,110 @@
+// Sums of squares in double, one pass over memory that is read or changed anyway. Element i of a piece is added to lane
+// i mod 16 and the lanes are added up as a tree, so that every target gives the same double.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+namespace gradwire {
+
+struct NormKernels {
+  // The sum of x^2; nothing is changed.
+  double (*look)(const float* x, const float* y, std::size_t n);
+  // The sum of x^2 as it was; then x += y.
+  double (*add)(float* x, const float* y, std::size_t n);
+  // y = x - y, and the sum of the new y^2.
+  double (*subtract)(const float* x, float* y, std::size_t n);
+  // x, y = y, x - y, and the sum of the new y^2.
+  double (*adopt)(float* x, float* y, std::size_t n);
+};
+
+extern const NormKernels kNormsScalar;
+extern const NormKernels kNormsAvx2;
+extern const NormKernels kNormsAvx512;
+
+// Longer ranges are summed in pieces of so many elements, one after the other, whatever the number of threads.
+inline constexpr std::size_t kNormsPiece = 65536;
+
+namespace {
+
+// One definition for all targets, in the compiler's own vectors: each kernel file compiles it for its instruction set.
+constexpr std::size_t kNormLanes = 16;
+constexpr std::size_t kNormStep = 4;  // floats of one small vector; wider registers take several
+using NormFloats = float __attribute__((vector_size(4 * kNormStep)));
+using NormDoubles = double __attribute__((vector_size(8 * kNormStep)));
+
+struct Look {
+  template <typename T>
+  static void act(T& x, T& /*y*/, T& squared) { squared = x; }
+  static constexpr bool kWritesX = false;
+  static constexpr bool kWritesY = false;
+};
+
+struct Add {
+  template <typename T>
+  static void act(T& x, T& y, T& squared) { squared = x; x = x + y; }
+  static constexpr bool kWritesX = true;
+  static constexpr bool kWritesY = false;
+};
+
+struct Subtract {
+  template <typename T>
+  static void act(T& x, T& y, T& squared) { squared = y = x - y; }
+  static constexpr bool kWritesX = false;
+  static constexpr bool kWritesY = true;
+};
+
+struct Adopt {
+  template <typename T>
+  static void act(T& x, T& y, T& squared) { const T lost = x - y; x = y; squared = y = lost; }
+  static constexpr bool kWritesX = true;
+  static constexpr bool kWritesY = true;
+};
+
+template <typename Pass, typename X, typename Y>
+double sum_norm(X* x, Y* y, std::size_t n) {
+  NormDoubles lanes[kNormLanes / kNormStep] = {};
+  std::size_t i = 0;
+  for (; i + kNormLanes <= n; i += kNormLanes) {
+    for (std::size_t part = 0; part < kNormLanes / kNormStep; ++part) {
+      const std::size_t at = i + part * kNormStep;
+      NormFloats a;
+      NormFloats b = {};
+      NormFloats squared;
+      std::memcpy(&a, x + at, sizeof a);
+      if constexpr (Pass::kWritesX || Pass::kWritesY) std::memcpy(&b, y + at, sizeof b);
+      Pass::act(a, b, squared);
+      if constexpr (Pass::kWritesX) std::memcpy(x + at, &a, sizeof a);
+      if constexpr (Pass::kWritesY) std::memcpy(y + at, &b, sizeof b);
+      const NormDoubles wide = __builtin_convertvector(squared, NormDoubles);
+      lanes[part] += wide * wide;
+    }
+  }
+  double sums[kNormLanes];
+  std::memcpy(sums, lanes, sizeof sums);
+  for (std::size_t lane = 0; i < n; ++i, ++lane) {
+    float a = x[i];
+    float b = 0.0F;
+    float squared;
+    if constexpr (Pass::kWritesX || Pass::kWritesY) b = y[i];
+    Pass::act(a, b, squared);
+    if constexpr (Pass::kWritesX) x[i] = a;
+    if constexpr (Pass::kWritesY) y[i] = b;
+    sums[lane] += static_cast<double>(squared) * static_cast<double>(squared);
+  }
+  for (std::size_t half = kNormLanes / 2; half > 0; half /= 2) {
+    for (std::size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  }
+  return sums[0];
+}
+
+constexpr NormKernels kNormsHere = {
+    .look = sum_norm<Look, const float, const float>,
+    .add = sum_norm<Add, float, const float>,
+    .subtract = sum_norm<Subtract, const float, float>,
+    .adopt = sum_norm<Adopt, float, float>,
+};
+
+}  // namespace
+
+}  // namespace gradwire

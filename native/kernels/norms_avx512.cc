@@ -1,0 +1,7 @@
+#include "kernels/norms.h"
+
+namespace gradwire {
+
+const NormKernels kNormsAvx512 = kNormsHere;
+
+}  // namespace gradwire

@@ -1,0 +1,7 @@
+#include "kernels/norms.h"
+
+namespace gradwire {
+
+const NormKernels kNormsScalar = kNormsHere;
+
+}  // namespace gradwire
