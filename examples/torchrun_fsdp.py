@@ -34,7 +34,7 @@ def main() -> None:
     """Train, and say what it took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--plan", default="errbound:2^-10", help="for the gradients: a codec, or a plan's file"
+        "--plan", default="quantize:8", help="for the gradients: a codec, or a plan's file"
     )
     parser.add_argument("--weights", default="bf16", help="the codec of the weights")
     parser.add_argument("--epochs", type=int, default=12)

@@ -110,7 +110,7 @@ class Plan:
             raise SpecError(f"a plan has no {', '.join(unknown)}; it has {', '.join(known)}")
         if "codec" in values:
             if not isinstance(values["codec"], str):
-                raise SpecError(f"codec must be a spec such as 'errbound:2^-10', but is {values['codec']!r}")
+                raise SpecError(f"codec must be a spec such as 'quantize:8', but is {values['codec']!r}")
             values["codec"] = parse(values["codec"])
         return cls(**values)
 

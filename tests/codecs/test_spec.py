@@ -26,7 +26,7 @@ from gradwire.codecs.spec import split, write_real
 from gradwire.errors import SpecError
 
 BAD = {
-    "": "named like 'errbound:2^-10' or 'identity', but this spec is ''",
+    "": "named like 'quantize:8' or 'identity', but this spec is ''",
     ":8": "but this spec is ':8'",
     "quantize:": "but this spec is 'quantize:'",
     "quantize:8,": "incomplete ''",

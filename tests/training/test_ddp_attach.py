@@ -129,7 +129,7 @@ def test_every_way_to_name_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert attached.plan == gradwire.Plan(codec)
         attached.close()
     attached = gradwire.attach(make_model())
-    assert attached.plan == gradwire.Plan(gradwire.parse("errbound:2^-10"))
+    assert attached.plan == gradwire.Plan(gradwire.parse("quantize:8"))
     attached.close()
 
 

@@ -89,14 +89,14 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
         prog="gradwire bench allreduce",
         usage="gradwire bench allreduce [options]",
         description="Time all-reduces, check every sum, compare with torch's own and with the theory.",
-        epilog="example:\n  gradwire bench allreduce --workers 2,4 --codecs identity,errbound:2^-10",
+        epilog="example:\n  gradwire bench allreduce --workers 2,4 --codecs identity,quantize:8",
     )
     default = AllReduceOptions()
     group = parser.add_argument_group("what")
     names = ",".join(ALGORITHMS)
     group.add_argument("--algorithms", metavar="LIST", default="ring", help=f"{names} (ring)")
     group.add_argument(
-        "--codecs", metavar="LIST", default="identity", help="identity,errbound:2^-10,... (identity)"
+        "--codecs", metavar="LIST", default="identity", help="identity,quantize:8,... (identity)"
     )
     _add_sizes(group, "1MiB", "16MiB")
     group.add_argument("--segments", metavar="LIST", help="of frames, in bytes of floats (4MiB)")

@@ -1,8 +1,8 @@
 """Codecs: a chunk of float32 becomes a payload and comes back. One row of TABLE, one file and one card each.
 
 >>> from gradwire.codecs import parse
->>> parse("errbound:2^-10")
-ErrBound(absolute=0.0009765625, relative=None)
+>>> parse("quantize:8")
+Quantize(bits=8, block=1024)
 >>> str(parse("quantize:8,block=1024"))
 'quantize:8'
 """
@@ -73,9 +73,9 @@ TABLE = (
 
 
 def parse(spec: str) -> Codec:
-    """Return the codec that a spec like ``errbound:2^-10`` names. Raises ``SpecError``."""
+    """Return the codec that a spec like ``quantize:8`` names. Raises ``SpecError``."""
     if not isinstance(spec, str):
-        raise SpecError(f"a spec is a text like 'errbound:2^-10', but this one is {spec!r}")
+        raise SpecError(f"a spec is a text like 'quantize:8', but this one is {spec!r}")
     name, argument, options = split(spec)
     classes = {row.name: row.codec for row in TABLE}
     if name not in classes:

@@ -21,7 +21,7 @@ def split(spec: str) -> tuple[str, str, dict[str, str]]:
     """
     name, colon, rest = spec.partition(":")
     if not name or (colon and not rest):
-        raise SpecError(f"a codec is named like 'errbound:2^-10' or 'identity', but this spec is {spec!r}")
+        raise SpecError(f"a codec is named like 'quantize:8' or 'identity', but this spec is {spec!r}")
     parts = rest.split(",") if rest else []
     argument = parts.pop(0) if parts and "=" not in parts[0] else ""
     options: dict[str, str] = {}

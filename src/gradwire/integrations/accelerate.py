@@ -57,7 +57,7 @@ def attach_prepared(
     Examples
     --------
     >>> model, optimizer = accelerator.prepare(model, optimizer)  # doctest: +SKIP
-    >>> attached = attach_prepared(accelerator, model, "errbound:2^-10")  # doctest: +SKIP
+    >>> attached = attach_prepared(accelerator, model, "quantize:8")  # doctest: +SKIP
     """
     attachment = Attachment(plan, timeout_s=timeout_s, ledger=ledger, resume_residuals=resume_residuals)
     attached = attachment.attach(ddp_inside(model, "Accelerate"))
