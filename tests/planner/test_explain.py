@@ -62,4 +62,4 @@ def test_a_hidden_exchange_and_a_stale_gradient_are_told() -> None:
     plain = prediction("identity", 0.0, pipeline=3)
     text = reasons(plain, plain)
     assert "Computation hides the exchange." in text
-    assert "2 steps old, which changes the training" in text
+    assert "while the averages of 2 steps still travel; its own gradients stand in" in text

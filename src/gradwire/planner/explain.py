@@ -19,8 +19,11 @@ def explain(selection: Selection, admissions: Sequence[Admission]) -> str:
     sentences.append(_where_the_time_goes(selection.prediction))
     if selection.plan.pipeline > 1:
         late = selection.plan.pipeline - 1
-        old = "a step" if late == 1 else f"{late} steps"
-        sentences.append(f"The pipeline applies gradients that are {old} old, which changes the training.")
+        averages = "the average still travels" if late == 1 else f"the averages of {late} steps still travel"
+        sentences.append(
+            f"The pipeline computes while {averages}; its own gradients stand in for what has "
+            "not come (eager updates, a part of compute), which learns about as fast as synchronous training."
+        )
     return " ".join(sentences)
 
 

@@ -77,8 +77,8 @@ def choose_plan(
     algorithms
         The preferred first; None for ring, butterfly, tree and star, and hierarchical where there are groups.
     pipelines
-        1 for a step at a time. ``(1, 2)`` offers Pipe-SGD as well, whose gradients are one step old: faster,
-        but another training.
+        1 for a step at a time. ``(1, 2)`` offers Pipe-SGD as well, which computes before the average of the
+        step before has come: faster, but another training.
     largest_error
         The largest absolute error that an element of the gradients' sum over all hosts may have.
     gradients

@@ -6,7 +6,8 @@ A step computes for ``compute_s`` (forward, backward, update), and its gradient'
 - One step at a time (``pipeline`` 1): buckets go out one after the other, each when backward has it ready; a
   single bucket hides nothing (Pipe-SGD, equation 2).
 - Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs beside the computation of the next
-  step, and the slower one decides (Pipe-SGD, equation 4).
+  step, and the slower one decides (Pipe-SGD, equation 4). Computation includes the local update of an eager
+  pipeline, which is the default.
 - Where ranks share the cores of one machine, hidden work takes them from computation: the step takes at least
   as long as the cores need for both.
 """
@@ -105,7 +106,7 @@ class Predictor:
         total = sum(terms, Terms())
         return Prediction(
             plan=plan,
-            compute_s=self.workload.compute_s,
+            compute_s=self.workload.compute_with_s(plan.pipeline),
             exposed_s=min(self._exposed_s(plan, parts, terms, total), total.total_s),
             encode_s=total.encode_s,
             decode_s=total.decode_s,
@@ -118,23 +119,24 @@ class Predictor:
 
     def _exposed_s(self, plan: Plan, parts: list[Part], terms: list[Terms], total: Terms) -> float:
         work = self.workload
+        compute_s = work.compute_with_s(plan.pipeline)
         if plan.pipeline > 1:
             slower_s = pipelined_s(
                 1,
-                update_s=work.update_s,
+                update_s=compute_s - work.forward_s - work.backward_s,
                 compute_s=work.forward_s + work.backward_s,
                 communicate_s=total.total_s,
             )
-            exposed_s = slower_s - work.compute_s
+            exposed_s = slower_s - compute_s
         else:
             buckets = [Bucket(part.ready_s, each.total_s) for part, each in zip(parts, terms, strict=True)]
             exposed_s = overlap(buckets, work.backward_s).exposed_s
-        return max(exposed_s, self._taken_s(total))
+        return max(exposed_s, self._taken_s(compute_s, total))
 
-    def _taken_s(self, total: Terms) -> float:
+    def _taken_s(self, compute_s: float, total: Terms) -> float:
         """Return by how much the cores of a shared machine keep the step from hiding the exchange."""
         ranks = self._host.ranks_per_machine
         if ranks <= 1:
             return 0.0
-        busy_s = self.workload.compute_s * min(1.0, ranks / self._host.cores)
-        return max(0.0, busy_s + total.cores_s - self.workload.compute_s)
+        busy_s = compute_s * min(1.0, ranks / self._host.cores)
+        return max(0.0, busy_s + total.cores_s - compute_s)

@@ -13,6 +13,9 @@ PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
 """A model of which only the size is known is taken for a row of parameters of 1 MiB, or 1024 larger ones."""
 
 
+LOCAL_UPDATES = 2.5
+"""What the local update of an eager pipeline takes, in steps of the optimizer: one such step, and copies of
+the own gradient, the weights and the optimizer's state. ``bench/local_update.py`` measures it."""
 MOST_COUNT = 10**15
 """More parameters than any model has are a slip of the pen."""
 
@@ -89,6 +92,10 @@ class Workload:
     def compute_s(self) -> float:
         """Seconds of a step without any exchange."""
         return self.forward_s + self.backward_s + self.update_s
+
+    def compute_with_s(self, pipeline: int) -> float:
+        """Return the same for a pipeline of so many steps, the local update of an eager one included."""
+        return self.compute_s + (LOCAL_UPDATES * self.update_s if pipeline > 1 else 0.0)
 
     def parts(self, bucket_nbytes: int | None) -> list[Part]:
         """Return the buckets in the order of their exchange, as training cuts them."""
