@@ -188,10 +188,11 @@ class PipeSGD(WorkerMethod):
     def agree_on_buffers(self) -> StepRecord:
         """Copy rank 0's buffers, exactly, to all ranks, where updates are eager; return what that cost.
 
-        All ranks call it together, while nothing is on the network. Raises ``ExchangeError``.
+        All ranks call it together; it waits for what is on the network. Raises ``ExchangeError``.
         """
         if not self._correction.CORRECTS:
             return StepRecord()
+        self.settle()
         accounting = broadcast_buffers(self.model, self.exchange)
         count_buffers(self.ledger, accounting)
         return StepRecord.of_wait(accounting.total_s, accounting)
