@@ -24,6 +24,8 @@ class Method(ABC):
     """One way to train one task from its first weights: ``train`` goes on, ``close`` ends it."""
 
     model: torch.nn.Module
+    local_s: float = 0.0
+    """Seconds of an eager pipeline's own updates so far."""
 
     @abstractmethod
     def train(self, steps: int) -> None:
@@ -67,15 +69,18 @@ class OnDDP(Method):
 class Pipelined(Method):
     """gradwire's Pipe-SGD, drained at the end of every block, so that what it reaches is in the weights."""
 
-    def __init__(self, task: Task, plan: Plan) -> None:
+    def __init__(self, task: Task, plan: Plan, correction: str = "eager") -> None:
         self.model, self._task = task.model, task
-        self._pipe = gradwire.PipeSGD(task.model, task.optimizer(task.model), plan, timeout_s=TIMEOUT_S)
+        self._pipe = gradwire.PipeSGD(
+            task.model, task.optimizer(task.model), plan, correction=correction, timeout_s=TIMEOUT_S
+        )
 
     def train(self, steps: int) -> None:
         """Take so many steps."""
         for _ in range(steps):
             batch = next(self._task.batches)
-            self._pipe.step(lambda batch=batch: self._task.loss(self._task.model, batch))  # type: ignore[misc]
+            record = self._pipe.step(lambda batch=batch: self._task.loss(self._task.model, batch))  # type: ignore[misc]
+            self.local_s += record.correction_s
         self._pipe.drain()
 
     def close(self) -> None:
