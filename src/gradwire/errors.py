@@ -37,6 +37,14 @@ class ExchangeError(GradwireError):
     """An exchange failed; the message names rank, peer and step, ``__cause__`` holds the reason."""
 
 
+class LossyError(GradwireError):
+    """Encoding keeps taking most of a parameter's gradient away, on the rank that the message names."""
+
+
+class LossyWarning(UserWarning):
+    """What is a ``LossyError`` where training is not strict."""
+
+
 class AttachError(GradwireError):
     """A model cannot take gradwire's hook: it is no DDP, has another hook, or its ranks disagree."""
 

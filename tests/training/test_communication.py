@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import ExchangeError, LinkTimeoutError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Accounting, Exchange, Norms
 from gradwire.links.base import Link
 from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import loopback
@@ -36,12 +36,16 @@ class _Broken(Exchange):
     calls = 0
 
     def all_reduce(
-        self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+        self,
+        tensor: torch.Tensor,
+        average: bool = True,
+        residual: torch.Tensor | None = None,
+        norms: Norms | None = None,
     ) -> Accounting:
         self.calls += 1
         if self.calls == 3:
             raise ZeroDivisionError("the third gradient, of all things")
-        return super().all_reduce(tensor, average, residual)
+        return super().all_reduce(tensor, average, residual, norms)
 
 
 class _Gated(Exchange):
@@ -53,12 +57,16 @@ class _Gated(Exchange):
         self.entered, self.gate = threading.Event(), threading.Event()
 
     def all_reduce(
-        self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+        self,
+        tensor: torch.Tensor,
+        average: bool = True,
+        residual: torch.Tensor | None = None,
+        norms: Norms | None = None,
     ) -> Accounting:
         self.calls += 1
         self.entered.set()
         assert self.gate.wait(20)
-        return super().all_reduce(tensor, average, residual)
+        return super().all_reduce(tensor, average, residual, norms)
 
 
 def _pipe(model: nn.Module, exchange: Exchange, pipeline: int = 2) -> PipeSGD:

@@ -222,7 +222,7 @@ def altered(**changes: object) -> dict[str, Any]:
     ("state", "word"),
     [
         (altered(rank=0), "rank 0's"),
-        (altered(version=2), "version 1"),
+        (altered(version=3), "version 1 or 2"),
         (altered(steps="3"), "counts steps"),
         (altered(ended={}), "buckets"),
         (altered(ended={"buckets": {"a": {"exchanges": 1}}, "bypasses": {}}), "'a'"),

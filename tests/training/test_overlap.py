@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gradwire.codecs import parse
 from gradwire.errors import TensorError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Accounting, Exchange, Norms
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, StepRecord, WorkerMethod, make_method
 
@@ -85,10 +85,14 @@ class Seen(Exchange):
         self.one_is_done = threading.Event()
 
     def all_reduce(
-        self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+        self,
+        tensor: torch.Tensor,
+        average: bool = True,
+        residual: torch.Tensor | None = None,
+        norms: Norms | None = None,
     ) -> Accounting:
         self.counts.append(tensor.numel())
-        accounting = super().all_reduce(tensor, average, residual)
+        accounting = super().all_reduce(tensor, average, residual, norms)
         self.one_is_done.set()
         return accounting
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import ExchangeError, LinkTimeoutError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Accounting, Exchange, Norms
 from gradwire.links.base import Link
 from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import loopback
@@ -73,12 +73,16 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
         calls = 0
 
         def all_reduce(
-            self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+            self,
+            tensor: torch.Tensor,
+            average: bool = True,
+            residual: torch.Tensor | None = None,
+            norms: Norms | None = None,
         ) -> Accounting:
             self.calls += 1
             if self.calls == 6:
                 raise ZeroDivisionError("the second bucket of the second step, of all things")
-            return super().all_reduce(tensor, average, residual)
+            return super().all_reduce(tensor, average, residual, norms)
 
     model, exchange = make_model(), Broken(loopback(1)[0], BUCKETS)
     method = sync(model, exchange)

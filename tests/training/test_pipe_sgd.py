@@ -11,7 +11,7 @@ from torch import nn
 
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
-from gradwire.exchange import Exchange
+from gradwire.exchange import Exchange, Norms
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, StepRecord
 from support.noise import likely, undisturbed
@@ -286,10 +286,14 @@ def test_no_gradient_memory_is_allocated_per_step(
         addresses: list[int]
 
         def all_reduce(
-            self, tensor: torch.Tensor, average: bool = True, residual: torch.Tensor | None = None
+            self,
+            tensor: torch.Tensor,
+            average: bool = True,
+            residual: torch.Tensor | None = None,
+            norms: Norms | None = None,
         ) -> Any:
             self.addresses.append(tensor.data_ptr())
-            return super().all_reduce(tensor, average, residual)
+            return super().all_reduce(tensor, average, residual, norms)
 
     def body(exchange: Exchange) -> list[int]:
         seen = Seen(exchange.link, exchange.plan)

@@ -14,7 +14,7 @@ from gradwire.codecs.base import check_chunk
 from gradwire.collectives.itinerary import AHEAD, Action, itinerary
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
 from gradwire.exchange.accounting import Accounting
-from gradwire.exchange.feedback import KeptLosses, Losses, MeasuredLosses, check_residual
+from gradwire.exchange.feedback import Feedback, Losses, check_residual
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
 from gradwire.exchange.own_all_reduce import OwnAllReduce
@@ -52,7 +52,7 @@ class Exchange:
         self._incoming = incoming_buffers()
         self._sent, self._received = Sequences(), Sequences()
         self._own = OwnAllReduce(link, plan)
-        self._lost = torch.empty(0, dtype=torch.float32, device="cpu")
+        self._feedback = Feedback(self._segment_count)
         self._failure: str | None = None
         self._at_work = threading.Lock()
 
@@ -136,7 +136,7 @@ class Exchange:
                 f"rank {self.link.rank}: another thread is using this exchange; it serves one at a time"
             )
         try:
-            return self._walk_alone(half, tensor, codec, flags, self._losses(codec, residual, norms))
+            return self._walk_alone(half, tensor, codec, flags, self._feedback.of(codec, residual, norms))
         finally:
             self._at_work.release()
 
@@ -185,22 +185,6 @@ class Exchange:
         if codec not in self._framers:
             self._framers[codec] = Framer(codec, self._segment_count)
         return Resources(self.link, self._framers[codec], self._incoming, self._sent, self._received, flags)
-
-    def _losses(self, codec: Codec, residual: torch.Tensor | None, norms: Norms | None) -> Losses:
-        if norms is not None:
-            norms.clear()
-        if residual is not None:
-            scratch = self._scratch(residual.numel())
-            return KeptLosses(codec, residual.detach(), scratch, norms)
-        if norms is None or codec.EXACT:
-            return Losses(codec)
-        return MeasuredLosses(codec, norms, self._scratch(min(norms.count, self._segment_count)))
-
-    def _scratch(self, count: int) -> torch.Tensor:
-        """Return memory for so many lost values, the same ever since it was large enough."""
-        if self._lost.numel() < count:
-            self._lost = torch.empty(count, dtype=torch.float32, device="cpu")
-        return self._lost[:count]
 
     def _describe(self, half: str, action: Action | None, error: BaseException) -> str:
         reason = str(error) or type(error).__name__

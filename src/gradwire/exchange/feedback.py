@@ -145,6 +145,35 @@ class KeptLosses(MeasuredLosses):
         self._finite = self._finite and math.isfinite(lost)
 
 
+class Feedback:
+    """Chooses who notes what one walk after the other loses, and keeps the memory for it.
+
+    Parameters
+    ----------
+    segment_count
+        How many elements are encoded at once, at most.
+    """
+
+    def __init__(self, segment_count: int) -> None:
+        self._segment_count = segment_count
+        self._scratch = torch.empty(0, dtype=torch.float32, device="cpu")
+
+    def of(self, codec: Codec, residual: torch.Tensor | None, norms: Norms | None) -> Losses:
+        """Return the losses of a walk with this codec that keeps or measures them, or neither."""
+        if norms is not None:
+            norms.clear()
+        if residual is not None:
+            return KeptLosses(codec, residual.detach(), self._memory(residual.numel()), norms)
+        if norms is None or codec.EXACT:
+            return Losses(codec)
+        return MeasuredLosses(codec, norms, self._memory(min(norms.count, self._segment_count)))
+
+    def _memory(self, count: int) -> torch.Tensor:
+        if self._scratch.numel() < count:
+            self._scratch = torch.empty(count, dtype=torch.float32, device="cpu")
+        return self._scratch[:count]
+
+
 def _gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
     """Yield what lies between the noted ranges, of all ``count`` elements."""
     end = 0

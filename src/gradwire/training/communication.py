@@ -18,6 +18,8 @@ from gradwire import collectives
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.bucket_thread import BucketThread
 from gradwire.training.ledger import Ledger, profiled
+from gradwire.training.lost_meter import Measure
+from gradwire.training.method_meter import MethodMeter
 
 _OWN_WORK_S = 30.0
 _ADVICE = "look for a stopped peer, or give the link a longer timeout_s", "close the link to stop it"
@@ -31,12 +33,14 @@ class Handover:
 
     ``bucket`` is the number, from 1 up, of the part of the step's gradient that it is; 0 for all of it.
     ``residual`` is the thread's as long; gradients that share one are averaged in the order of their steps.
+    ``measure`` measures what is lost, where the step is measured.
     """
 
     step: int
     gradient: torch.Tensor
     bucket: int = 0
     residual: torch.Tensor | None = None
+    measure: Measure = field(default_factory=Measure)
     result: Future[Accounting] = field(default_factory=Future)
     counted: Lock = field(default_factory=Lock)  # taken by the first wait that a ledger is told of
 
@@ -66,22 +70,40 @@ class CommunicationThread:
         How long ``wait`` waits at most.
     ledger
         Counts each gradient in the step that first waits for it.
+    meter
+        Measures what is lost; where it is strict, the thread lets the ranks agree after a step's buckets.
     """
 
-    def __init__(self, exchange: Exchange, patience_s: float, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        patience_s: float,
+        ledger: Ledger | None = None,
+        meter: MethodMeter | None = None,
+    ) -> None:
         self._exchange = exchange
         self._ledger = ledger
+        self._meter = meter
         self._patience_s = patience_s
         self._thread = BucketThread(exchange.link.rank, exchange.close, _ADVICE)
 
     def hand_over(
-        self, step: int, gradient: torch.Tensor, bucket: int = 0, residual: torch.Tensor | None = None
+        self,
+        step: int,
+        gradient: torch.Tensor,
+        bucket: int = 0,
+        residual: torch.Tensor | None = None,
+        parameters: range | None = None,
     ) -> Handover:
         """Queue ``gradient`` (1-D float32, averaged in place); do not touch it before ``wait`` returns.
 
-        Nor ``residual``, which ``Exchange.all_reduce`` explains.
+        Nor ``residual``, which ``Exchange.all_reduce`` explains. ``parameters`` are the numbers of those
+        whose gradients these are; without them nothing is measured.
         """
-        handover = Handover(step, gradient, bucket, residual)
+        measure = Measure()
+        if self._meter is not None and parameters is not None:
+            measure = self._meter.measure(step, parameters)
+        handover = Handover(step, gradient, bucket, residual, measure)
         self._thread.submit(partial(self._average, handover), handover.result)
         return handover
 
@@ -97,9 +119,12 @@ class CommunicationThread:
         """Return once the gradient is averaged. Raises what the exchange raised, or ``LinkTimeoutError``."""
         started = perf_counter()
         accounting = self._thread.wait(handover.result, self._patience_s, f"{handover.name} to be averaged")
-        if self._ledger is not None and handover.counted.acquire(blocking=False):
+        if handover.counted.acquire(blocking=False):
             exposed_s, nbytes = perf_counter() - started, handover.gradient.nbytes
-            self._ledger.exchanged(handover.bucket_name, accounting, exposed_s, gradient_nbytes=nbytes)
+            if self._meter is not None:
+                self._meter.count(handover.bucket_name, accounting, exposed_s, nbytes, handover.measure)
+            elif self._ledger is not None:
+                self._ledger.exchanged(handover.bucket_name, accounting, exposed_s, gradient_nbytes=nbytes)
         return accounting
 
     def close(self) -> None:
@@ -110,10 +135,18 @@ class CommunicationThread:
         """Average one gradient; on the thread."""
         with nullcontext() if self._ledger is None else profiled(f"exchange {handover.bucket_name}"):
             try:
-                return self._exchange.all_reduce(handover.gradient, average=True, residual=handover.residual)
+                return self._average_and_measure(handover)
             except BaseException as error:
                 error.add_note(f"while the communication thread averaged {handover.name}")
                 raise
+
+    def _average_and_measure(self, handover: Handover) -> Accounting:
+        accounting = self._exchange.all_reduce(
+            handover.gradient, average=True, residual=handover.residual, norms=handover.measure.norms
+        )
+        if self._meter is not None:
+            accounting += self._meter.finish(handover.step, handover.measure, self._exchange)
+        return accounting
 
 
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:

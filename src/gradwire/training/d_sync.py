@@ -39,6 +39,9 @@ class DSync(WorkerMethod):
         thread within a step.
     ledger
         Counts bytes and seconds by bucket and step, if there is one.
+    strict
+        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
+        taking most of a parameter's gradient away; the same on all ranks.
 
     Attributes
     ----------
@@ -52,15 +55,18 @@ class DSync(WorkerMethod):
         optimizer: torch.optim.Optimizer,
         exchange: Exchange,
         ledger: Ledger | None = None,
+        strict: bool = False,
     ) -> None:
-        super().__init__(model, exchange, ledger)
+        super().__init__(model, exchange, ledger, optimizer, strict)
         self._optimizer = optimizer
         self._gradients = FlatGradients(model.parameters())
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
         self._residual = self.residuals.of(GRADIENT, self._gradients.buffer.numel())
         buckets = cut(self._gradients.counts, exchange.plan.bucket_nbytes)
         self._overlap = (
-            Overlap(exchange, self._gradients, buckets, self._residual, ledger) if len(buckets) > 1 else None
+            Overlap(exchange, self._gradients, buckets, self._residual, ledger, self.meter)
+            if len(buckets) > 1
+            else None
         )
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -76,11 +82,12 @@ class DSync(WorkerMethod):
 
     def _average(self) -> Accounting:
         """Exchange the whole gradient as one bucket."""
-        buffer = self._gradients.buffer
+        buffer, step = self._gradients.buffer, self.steps_done + 1
+        measure = self.meter.measure(step, self.meter.all)
         with nullcontext() if self.ledger is None else profiled(f"exchange {WHOLE}"):
-            accounting = self.exchange.all_reduce(buffer, average=True, residual=self._residual)
-        if self.ledger is not None:
-            self.ledger.exchanged(WHOLE, accounting, accounting.total_s, gradient_nbytes=buffer.nbytes)
+            accounting = self.exchange.all_reduce(buffer, residual=self._residual, norms=measure.norms)
+            accounting += self.meter.finish(step, measure, self.exchange)
+        self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)
         return accounting
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ def attach(
     timeout_s: float = 30.0,
     begin_timeout_s: float | None = None,
     ledger: Ledger | None = None,
+    strict: bool = False,
 ) -> Attached:
     """Let gradwire average a DDP model's gradients, compressed on every hop; the training loop stays.
 
@@ -68,6 +69,11 @@ def attach(
         that dies is noticed at once, not by a timeout.
     ledger
         Where buckets and bypasses are counted; the caller closes it. By default one of its own.
+    strict
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, where encoding has taken
+        more than half of a parameter's gradient in several steps and nothing keeps it, on any rank. By
+        default that rank warns (``LossyWarning``), once for the parameters of a bucket;
+        ``docs/accounting.md`` has the details.
 
     Returns
     -------
@@ -81,6 +87,8 @@ def attach(
         ranks when it is so on one; and when plans or versions differ, or a rank does not come in time.
     SpecError
         For a plan that cannot be or that pipelines, and for a timeout that cannot be.
+    LossyError
+        From ``backward``, where ``strict``. All buckets are averaged then, and the next step can be taken.
     """
     if not isinstance(model, DistributedDataParallel):
         raise AttachError(
@@ -89,11 +97,11 @@ def attach(
     check_timeout(timeout_s)
     if begin_timeout_s is not None:
         check_timeout(begin_timeout_s, "begin_timeout_s")
-    chosen = _agreed_plan(model, plan, timeout_s)
+    chosen = _agreed_plan(model, plan, timeout_s, strict)
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
     link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}")
-    attached = Attached(model, Exchange(link, chosen), ledger, begin_timeout_s)
+    attached = Attached(model, Exchange(link, chosen), ledger, begin_timeout_s, strict)
     try:
         _register(model, attached)
     except BaseException:
@@ -119,6 +127,7 @@ class Attached:
         exchange: Exchange,
         ledger: Ledger | None,
         begin_timeout_s: float | None = None,
+        strict: bool = False,
     ) -> None:
         link = exchange.link
         self.plan = exchange.plan
@@ -131,7 +140,7 @@ class Attached:
         counts = {name: parameter.numel() for parameter, name in names.items()}
         self._residuals = Residuals(exchange.plan, link.rank, link.world, counts)
         self._rounds = Rounds(
-            exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s
+            exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict
         )
         weakref.finalize(self, self._rounds.end)
 
@@ -218,7 +227,10 @@ def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def] # DDP wants an
 
 
 def _agreed_plan(
-    model: DistributedDataParallel, plan: Plan | Codec | str | os.PathLike[str] | None, timeout_s: float
+    model: DistributedDataParallel,
+    plan: Plan | Codec | str | os.PathLike[str] | None,
+    timeout_s: float,
+    strict: bool,
 ) -> Plan:
     """Return the plan that all ranks have chosen. Raises ``AttachError`` on all of them if one cannot."""
     try:
@@ -231,7 +243,8 @@ def _agreed_plan(
             raise error from None  # the others have the reason, too
         raise
     parts = {name: str(part) for name, part in json.loads(chosen.to_json()).items()}
-    facts = {**parts, "gradwire": version(), "world": str(dist.get_world_size(model.process_group))}
+    world = str(dist.get_world_size(model.process_group))
+    facts = {**parts, "strict": str(strict), "gradwire": version(), "world": world}
     agree(model.process_group, facts, timeout_s)
     return chosen
 

@@ -1,7 +1,8 @@
-"""The ledger: what gradwire did, by bucket and step, and what went around it.
+"""The ledger: what gradwire did, by bucket and step, what went around it, and what it did to gradients.
 
-Compression that silently did not run is what people find out last. So a ledger counts the bytes and seconds
-of every exchange, and every gradient that went around the codec, with its reason.
+Compression that silently did not run is what people find out last, and compression that left nothing of a
+gradient, whose ratio is the best of all. So a ledger counts the bytes and seconds of every exchange, every
+gradient that went around the codec, with its reason, and the share of gradients that encoding lost.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from typing import Any
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Accounting
 from gradwire.training.ledger_counts import BucketCounts, BypassCounts, Tally
+from gradwire.training.ledger_lost import LostBook
 from gradwire.training.ledger_sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
 from gradwire.training.ledger_summary import Summary
+from gradwire.training.shares import Measured
 from gradwire.units import format_size, is_number
 
 __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
 
-_VERSION = 1
+_VERSION = 2
+_READ = (1, _VERSION)  # the first one knew nothing of what was lost
 
 
 class Ledger:
@@ -61,6 +65,8 @@ class Ledger:
         self._reported: set[str] = set()
         self._steps, self._wall_s, self._step_began = 0, 0.0, perf_counter()
         self._ended, self._open = Tally(), Tally()
+        self._lost, self._measured = LostBook(), list[tuple[str, Measured]]()
+        self._warnings: list[str] = []
         self._counting = Lock()
         self._writing = Lock()  # held while sinks work, and never waited for by a thread that only counts
         if at_exit and rank == 0:
@@ -73,6 +79,7 @@ class Ledger:
         exposed_s: float = 0.0,
         largest_error: float | None = None,
         gradient_nbytes: int | None = None,
+        lost: Measured | None = None,
     ) -> None:
         """Count one exchange of a bucket in the step that is under way.
 
@@ -89,11 +96,15 @@ class Ledger:
         gradient_nbytes
             Bytes of float32 gradient that were averaged, 0 if it was none. By default
             ``accounting.raw_nbytes``.
+        lost
+            What its encodings lost, where that was measured.
         """
         nbytes = accounting.raw_nbytes if gradient_nbytes is None else gradient_nbytes
         counts = BucketCounts.of(accounting, nbytes, exposed_s, largest_error)
         with self._counting:
             self._open.add_bucket(bucket, counts)
+            if lost is not None:
+                self._measured.append((bucket, lost))
 
     def bypassed(self, reason: str, bucket: str, nbytes: int) -> None:
         """Count a gradient that went around the codec; rank 0 prints each reason once, to standard error.
@@ -117,6 +128,11 @@ class Ledger:
                 "more of the kind are counted, not printed"
             )
 
+    def warned(self, sentence: str) -> None:
+        """Keep a warning for the summary; whoever warns raises it himself."""
+        with self._counting:
+            self._warnings.append(sentence)
+
     def end_step(self) -> None:
         """Close the step under way: add it to the totals and give it to the sinks."""
         with self._writing:
@@ -127,7 +143,8 @@ class Ledger:
         with self._counting:
             tally = self._ended.copy()
             tally.add(self._open)
-            return Summary(self.rank, self._steps, self._wall_s, tally, tuple(self._lost_sinks))
+            sinks, warnings = tuple(self._lost_sinks), tuple(self._warnings)
+            return Summary(self.rank, self._steps, self._wall_s, tally, sinks, self._lost_so_far(), warnings)
 
     def close(self) -> None:
         """Give the sinks what no step has ended, and close them; may be called twice.
@@ -153,23 +170,32 @@ class Ledger:
                 "wall_s": self._wall_s,
                 "ended": self._ended.state(),
                 "open": self._open.state(),
+                "lost": self._lost_so_far().state(),
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting where ``state_dict`` was called; what was counted here before is forgotten.
 
-        Raises ``StateError`` for what is no such state and for another rank's; nothing has changed then.
+        A state of version 1, which knows nothing of what was lost, is taken, too. Raises ``StateError`` for
+        what is no such state and for another rank's; nothing has changed then.
         """
-        ended, under_way = self._read(state)
+        ended, under_way, lost = self._read(state)
         with self._counting:
             self._steps, self._wall_s = state["steps"], float(state["wall_s"])
             self._ended, self._open = ended, under_way
+            self._lost, self._measured = lost, []
             self._step_began = perf_counter()
 
-    def _read(self, state: Mapping[str, Any]) -> tuple[Tally, Tally]:
-        if not isinstance(state, Mapping) or state.get("version") != _VERSION:
+    def _lost_so_far(self) -> LostBook:
+        """Return the shares of all steps, that which is under way included."""
+        lost = self._lost.copy()
+        lost.count(self._measured)
+        return lost
+
+    def _read(self, state: Mapping[str, Any]) -> tuple[Tally, Tally, LostBook]:
+        if not isinstance(state, Mapping) or state.get("version") not in _READ:
             raise StateError(
-                f"a ledger reads what its state_dict() returned, of version {_VERSION}, but got "
+                f"a ledger reads what its state_dict() returned, of version 1 or {_VERSION}, but got "
                 f"{reprlib.repr(state)}"
             )
         if state.get("rank") != self.rank:
@@ -181,7 +207,8 @@ class Ledger:
             raise StateError(
                 f"a ledger's state counts steps and seconds, but this one is {reprlib.repr(state)}"
             )
-        return Tally.of_state(state.get("ended")), Tally.of_state(state.get("open"))
+        lost = LostBook() if state["version"] == 1 else LostBook.of_state(state.get("lost"))
+        return Tally.of_state(state.get("ended")), Tally.of_state(state.get("open")), lost
 
     def _take_step(self, complete: bool) -> StepCounts:
         """Move the counts under way into the totals; return them as a step."""
@@ -189,7 +216,10 @@ class Ledger:
             now = perf_counter()
             tally, self._open = self._open, Tally()
             self._ended.add(tally)
-            step = StepCounts(self.rank, self._steps + 1, complete, now - self._step_began, tally)
+            shares = self._lost.count(self._measured)
+            self._measured = []
+            wall_s = now - self._step_began
+            step = StepCounts(self.rank, self._steps + 1, complete, wall_s, tally, shares)
             self._step_began = now
             self._wall_s += step.wall_s
             self._steps += complete

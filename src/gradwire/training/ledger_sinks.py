@@ -7,13 +7,15 @@ import json
 import math
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from torch.profiler import record_function
 
 from gradwire.errors import SpecError
 from gradwire.training.ledger_counts import BucketCounts, Tally
+from gradwire.training.ledger_lost import StepShares
+from gradwire.training.shares import sampled
 
 _OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe that nobody reads must not stop us
 
@@ -32,6 +34,8 @@ class StepCounts:
         Seconds since the step before ended, or since the ledger was made.
     tally
         The counts by bucket and by reason.
+    lost
+        The shares of norms that encoding lost, where they were measured.
     """
 
     rank: int
@@ -39,6 +43,7 @@ class StepCounts:
     complete: bool
     wall_s: float
     tally: Tally
+    lost: StepShares = field(default_factory=StepShares)
 
 
 class Sink(Protocol):
@@ -99,8 +104,8 @@ class TensorBoard:
 
     Tags are ``gradwire/<figure>`` for the sum over the buckets and ``gradwire/<bucket>/<figure>`` for each,
     with the figures ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``link_s``, ``exposed_s`` and,
-    where it is known, ``largest_error``; further ``gradwire/wall_s`` and ``gradwire/bypassed_nbytes``. What a
-    tag may not hold becomes ``_``.
+    where they are known, ``largest_error`` and ``lost``; further ``gradwire/wall_s`` and
+    ``gradwire/bypassed_nbytes``. What a tag may not hold becomes ``_``.
 
     Parameters
     ----------
@@ -122,9 +127,9 @@ class TensorBoard:
     def write(self, step: StepCounts) -> None:
         """Add the step's scalars. Raises what the writer raises."""
         figures = {"wall_s": step.wall_s, "bypassed_nbytes": step.tally.bypassed.nbytes}
-        figures |= _figures("", step.tally.total)
+        figures |= _figures("", step.tally.total, step.lost.total)
         for bucket, counts in step.tally.buckets.items() if self._buckets else ():
-            figures |= _figures(re.sub(r"[^-\w.]", "_", bucket) + "/", counts)
+            figures |= _figures(re.sub(r"[^-\w.]", "_", bucket) + "/", counts, step.lost.buckets.get(bucket))
         for name, figure in figures.items():
             self._writer.add_scalar(f"gradwire/{name}", figure, step.step)
 
@@ -145,15 +150,20 @@ def profiled(name: str) -> record_function:
 
 
 def _object(step: StepCounts) -> dict[str, Any]:
-    tally = step.tally
+    tally, lost = step.tally, step.lost
+    by_parameter = {"lost": dict(lost.parameters)} if lost and sampled(step.step) else {}
     return {
         "rank": step.rank,
         "step": step.step,
         "complete": step.complete,
         "wall_s": step.wall_s,
-        "total": _plain(tally.total),
-        "buckets": {bucket: _plain(counts) for bucket, counts in tally.buckets.items()},
+        "total": _plain(tally.total) | ({"lost": lost.total} if lost else {}),
+        "buckets": {
+            bucket: _plain(counts) | ({"lost": lost.buckets[bucket]} if bucket in lost.buckets else {})
+            for bucket, counts in tally.buckets.items()
+        },
         "bypasses": {reason: asdict(bypass) for reason, bypass in tally.bypasses.items()},
+        **by_parameter,
     }
 
 
@@ -168,7 +178,7 @@ def _plain(counts: BucketCounts) -> dict[str, Any]:
     return {**asdict(counts), "ratio": counts.ratio}
 
 
-def _figures(prefix: str, counts: BucketCounts) -> dict[str, float]:
+def _figures(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, float]:
     figures: dict[str, float] = {
         "ratio": counts.ratio,
         "raw_nbytes": counts.raw_nbytes,
@@ -179,4 +189,6 @@ def _figures(prefix: str, counts: BucketCounts) -> dict[str, float]:
     }
     if counts.largest_error is not None:
         figures["largest_error"] = counts.largest_error
+    if lost is not None:
+        figures["lost"] = lost
     return {prefix + name: figure for name, figure in figures.items()}

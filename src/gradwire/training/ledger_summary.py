@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradwire.training.ledger_counts import BucketCounts, BypassCounts, Tally
+from gradwire.training.ledger_lost import LostBook, LostCounts
 from gradwire.units import format_duration, format_size
 
 _COLUMNS = (
-    "bucket", "exchanges", "raw", "wire", "ratio", "codec", "link", "exposed", "share", "largest error"
+    "bucket", "exchanges", "raw", "wire", "ratio", "lost", "codec", "link", "exposed", "share",
+    "largest error",
 )  # fmt: skip
+_WORST = 3  # so many parameters are named
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class Summary:
         The counts by bucket and by reason, those of a step that has not ended included.
     lost_sinks
         One sentence for every sink that failed and was given up.
+    lost
+        The shares of norms that encoding lost, in all, by bucket and by parameter.
+    warnings
+        What was warned of since this process began.
     """
 
     rank: int
@@ -37,6 +44,8 @@ class Summary:
     wall_s: float
     tally: Tally
     lost_sinks: tuple[str, ...] = ()
+    lost: LostBook = field(default_factory=LostBook)
+    warnings: tuple[str, ...] = ()
 
     @property
     def buckets(self) -> dict[str, BucketCounts]:
@@ -65,13 +74,17 @@ class Summary:
 
     def __str__(self) -> str:
         head = f"gradwire, rank {self.rank}: {_times(self.steps, 'step')} in {format_duration(self.wall_s)}"
-        lines = [head, "", *self._table(), "", self._exposed(), *self._bypasses(), *self.lost_sinks]
-        return "\n".join(lines)
+        below = [self._exposed(), *self._worst(), *self._bypasses(), *self.warnings, *self.lost_sinks]
+        return "\n".join([head, "", *self._table(), "", *below])
 
     def _table(self) -> list[str]:
         total = self.total
-        rows = [*self.buckets.items(), ("total", total)]
-        return _aligned([_COLUMNS, *(_row(name, counts, total.exposed_s) for name, counts in rows)])
+        none, known = LostCounts(), self.lost.buckets
+        rows = [(name, counts, known.get(name, none)) for name, counts in self.buckets.items()]
+        rows.append(("total", total, self.lost.total))
+        return _aligned(
+            [_COLUMNS, *(_row(name, counts, lost, total.exposed_s) for name, counts, lost in rows)]
+        )
 
     def _exposed(self) -> str:
         total = self.total
@@ -80,6 +93,18 @@ class Summary:
             f"training waited {format_duration(total.exposed_s)}{of_wall} for exchanges that took "
             f"{format_duration(total.exchange_s)}; {total.ratio:.2f} times fewer bytes on the wire"
         )
+
+    def _worst(self) -> list[str]:
+        if self.lost.total.mean is None:
+            return []
+        steps = f"of the norm of its gradients, on average over {_times(self.lost.total.samples, 'step')}"
+        worst = [
+            f"{name} {counts.mean:.2%} (at most {counts.largest:.2%})"
+            for name, counts in self.lost.worst(_WORST)
+            if counts.mean is not None
+        ]
+        head = f"encoding lost {self.lost.total.mean:.2%} {steps}"
+        return [f"{head}; most of {', '.join(worst)}" if worst else head]
 
     def _bypasses(self) -> list[str]:
         if not self.bypasses:
@@ -95,7 +120,7 @@ class Summary:
         ]
 
 
-def _row(name: str, counts: BucketCounts, all_exposed_s: float) -> tuple[str, ...]:
+def _row(name: str, counts: BucketCounts, lost: LostCounts, all_exposed_s: float) -> tuple[str, ...]:
     share = counts.exposed_s / all_exposed_s if all_exposed_s > 0 else 0.0
     return (
         name,
@@ -103,6 +128,7 @@ def _row(name: str, counts: BucketCounts, all_exposed_s: float) -> tuple[str, ..
         format_size(counts.raw_nbytes),
         format_size(counts.wire_nbytes),
         f"{counts.ratio:.2f}",
+        "-" if lost.mean is None else f"{lost.mean:.1%}",
         format_duration(counts.codec_s),
         format_duration(counts.link_s),
         format_duration(counts.exposed_s),

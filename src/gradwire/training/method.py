@@ -16,6 +16,7 @@ from gradwire.exchange import Exchange
 from gradwire.training.broadcast import broadcast_weights, count_weights
 from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger
+from gradwire.training.method_meter import MethodMeter
 from gradwire.training.record import StepRecord
 
 
@@ -27,12 +28,24 @@ class WorkerMethod(ABC):
     context manager it drains and closes at the end of the block, and only closes when the block raised. A
     ``ledger`` counts every exchange by its bucket and gets the end of every step; it stays the caller's.
 
+    ``meter`` measures what encoding loses of the gradients. At the end of a step it warns of parameters that
+    keep losing most of theirs; with ``strict`` that step raises ``LossyError`` on all ranks instead, once its
+    update is done, and the method can go on.
+
     The first step begins with ``synchronise()`` unless it was called before, so that replicas never begin
     different.
     """
 
-    def __init__(self, model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        exchange: Exchange,
+        ledger: Ledger | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        strict: bool = False,
+    ) -> None:
         self.model = model
+        self.meter = MethodMeter(model, exchange, ledger, optimizer, strict)
         self.ledger = ledger
         self.exchange = exchange
         self.steps_done = 0
@@ -58,6 +71,8 @@ class WorkerMethod(ABC):
         ------
         ExchangeError
             A peer is gone, too slow or sent something invalid; the message names rank, peer and step.
+        LossyError
+            Where the method is strict, on all ranks after the same step.
         """
         if self.closed:
             raise ExchangeError(
@@ -66,8 +81,7 @@ class WorkerMethod(ABC):
         start = StepRecord() if self._synchronised else self.synchronise()
         record = self._step(compute_loss)
         self.steps_done += 1
-        if self.ledger is not None:
-            self.ledger.end_step()
+        self.meter.end_step()
         return start + record
 
     def synchronise(self) -> StepRecord:

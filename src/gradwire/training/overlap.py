@@ -19,6 +19,7 @@ from gradwire.training.buckets import Bucket
 from gradwire.training.communication import CommunicationThread, Handover, longest_s
 from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger
+from gradwire.training.method_meter import MethodMeter
 from gradwire.training.record import StepRecord
 from gradwire.training.residual import parts
 
@@ -43,6 +44,7 @@ class Overlap:
         buckets: Sequence[Bucket],
         residual: torch.Tensor | None = None,
         ledger: Ledger | None = None,
+        meter: MethodMeter | None = None,
     ) -> None:
         self._rank = exchange.link.rank
         self._gradients = gradients
@@ -56,7 +58,7 @@ class Overlap:
         self._handovers: list[Handover] = []
         self._step = 0
         patience_s = longest_s(exchange, max(bucket.count for bucket in buckets))
-        self._communication = CommunicationThread(exchange, patience_s, ledger)
+        self._communication = CommunicationThread(exchange, patience_s, ledger, meter)
 
     def average(self, step: int, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
         """Fill the gradients with their averages over all ranks; return the loss, and what waiting cost.
@@ -128,10 +130,13 @@ class Overlap:
 
     def _hand_over_next(self) -> None:
         number = len(self._handovers)
+        view, residual, parameters = (
+            self._views[number],
+            self._residuals[number],
+            self._buckets[number].parameters,
+        )
         self._handovers.append(
-            self._communication.hand_over(
-                self._step, self._views[number], number + 1, self._residuals[number]
-            )
+            self._communication.hand_over(self._step, view, number + 1, residual, parameters)
         )
 
     def _wait(self) -> StepRecord:

@@ -25,7 +25,9 @@ from gradwire.training.bucket_thread import BucketThread
 from gradwire.training.communication import longest_s
 from gradwire.training.grad_bucket import EXCHANGED, DDPBucket, GradientBucket, gradient_bucket
 from gradwire.training.ledger import Ledger, profiled
+from gradwire.training.lost_meter import LostMeter, Measure
 from gradwire.training.residual import Residuals
+from gradwire.training.shares import Layout
 
 Averaged = torch.futures.Future[torch.Tensor]
 _ADVICE = "look for a stopped peer, or attach with a longer timeout_s", "look for a stopped peer"
@@ -38,6 +40,7 @@ class Pending:
     name: str
     count: int
     wait: Callable[[], Accounting | None]
+    measure: Measure = field(default_factory=Measure)
     residuals: BucketResiduals = field(default_factory=lambda: BucketResiduals([]))
 
 
@@ -56,6 +59,8 @@ class Rounds:
         This rank's.
     begin_timeout_s
         How long a rank waits for the others to begin a step; the link's timeout where it is None.
+    strict
+        Whether a backward pass raises ``LossyError`` on all ranks where one would warn; see ``attach``.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Rounds:
         residuals: Residuals,
         ledger: Ledger,
         begin_timeout_s: float | None = None,
+        strict: bool = False,
     ) -> None:
         self.rank = exchange.link.rank
         self.steps_done = 0
@@ -73,6 +79,7 @@ class Rounds:
         self._residuals, self._ledger = residuals, ledger
         self._timeout_s = exchange.link.timeout_s
         self._begin_timeout_s = self._timeout_s if begin_timeout_s is None else begin_timeout_s
+        self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
         self._thread = BucketThread(self.rank, exchange.close, _ADVICE)
         self._closed = False
         self._next = 0
@@ -120,6 +127,8 @@ class Rounds:
             self._pending = []
         self._next = 0 if last else index + 1
         averaged = self._start(bucket)
+        if last and self._meter.agrees(self.steps_done + 1):
+            self._start_agreement()
         if last and (last_waits or not _queued_in_engine(self._finish)):
             self._finish()
         return averaged
@@ -178,7 +187,7 @@ class Rounds:
             return _completed(buffer)
         if buffer.dtype not in EXCHANGED:
             return self._start_bypass(name, buffer)
-        return self._start_exchange(name, buffer, self._own_residuals(bucket))
+        return self._start_exchange(name, buffer, self._own_residuals(bucket), self._measure(bucket))
 
     def _own_residuals(self, bucket: DDPBucket) -> BucketResiduals:
         """Return the residuals of the bucket's parameters in its order: they outlive DDP's cut of buckets."""
@@ -196,16 +205,45 @@ class Rounds:
         found = [self._residuals.of(self._names[each], each.numel()) for each in parameters]
         return BucketResiduals([residual for residual in found if residual is not None])
 
-    def _start_exchange(self, name: str, buffer: torch.Tensor, residuals: BucketResiduals) -> Averaged:
+    def _measure(self, bucket: DDPBucket) -> Measure:
+        """Return what measures the bucket's exchange, if this step is measured."""
+        if not self._meter.measures(self.steps_done + 1):
+            return Measure()
+        parameters = bucket.parameters()
+        names = [self._names.get(each, f"a parameter of bucket {bucket.index()}") for each in parameters]
+        together = frozenset(names)
+        return Measure(Layout(names, [each.numel() for each in parameters], [together] * len(names)))
+
+    def _start_agreement(self) -> None:
+        """Let the ranks agree, once all buckets are averaged, whether the round ends with an error."""
+        what = f"the verdicts on step {self.steps_done + 1}"
+        measure = Measure()
+        outcome = self._thread.submit(partial(self._agree, what, measure))
+        wait = partial(self._thread.wait, outcome, longest_s(self._exchange, 1, self._timeout_s), what)
+        self._pending.append(Pending("verdicts", 0, wait, measure))
+
+    def _agree(self, what: str, measure: Measure) -> Accounting:
+        """Exchange the ranks' verdicts; on the communication thread."""
+        self._exchange.link.timeout_s = self._timeout_s
+        try:
+            accounting, measure.verdict = self._meter.agree(self._exchange)
+        except BaseException as error:
+            error.add_note(f"while the communication thread exchanged {what}")
+            raise
+        return accounting
+
+    def _start_exchange(
+        self, name: str, buffer: torch.Tensor, residuals: BucketResiduals, measure: Measure
+    ) -> Averaged:
         way = gradient_bucket(buffer)
         timeout_s = self._next_timeout_s()
         what = f"{name} of step {self.steps_done + 1}"
-        work = partial(self._average, name, what, way, buffer.dtype, residuals, timeout_s)
+        work = partial(self._average, name, what, way, buffer.dtype, residuals, measure, timeout_s)
         outcome = self._thread.submit(work)
         outcome.add_done_callback(partial(_pass_failure_on, way.averaged))
         patience_s = longest_s(self._exchange, buffer.numel(), timeout_s)
         wait = partial(self._thread.wait, outcome, patience_s, f"{what} to be averaged")
-        self._pending.append(Pending(name, buffer.numel(), wait, residuals))
+        self._pending.append(Pending(name, buffer.numel(), wait, measure, residuals))
         return way.averaged
 
     def _next_timeout_s(self) -> float:
@@ -223,6 +261,7 @@ class Rounds:
         way: GradientBucket,
         dtype: torch.dtype,
         residuals: BucketResiduals,
+        measure: Measure,
         timeout_s: float,
     ) -> Accounting:
         """Average one bucket; on the communication thread."""
@@ -230,9 +269,11 @@ class Rounds:
         try:
             with profiled(f"exchange {name}"):
                 values = way.load()
-                accounting = self._exchange.all_reduce(values, average=True, residual=residuals.lend(values))
+                residual = residuals.lend(values)
+                accounting = self._exchange.all_reduce(values, residual=residual, norms=measure.norms)
                 residuals.note(values, dtype)
                 way.deliver(values)
+                self._meter.note(measure)
         except BaseException as error:
             error.add_note(f"while the communication thread averaged {what}")
             raise
@@ -275,13 +316,15 @@ class Rounds:
             started = perf_counter()
             accounting = bucket.wait()
             if accounting is not None:
-                exposed_s = perf_counter() - started
-                self._ledger.exchanged(bucket.name, accounting, exposed_s, gradient_nbytes=4 * bucket.count)
+                exposed_s, nbytes = perf_counter() - started, 4 * bucket.count
+                self._meter.count(bucket.name, accounting, exposed_s, nbytes, bucket.measure)
         if all(bucket.residuals.usable for bucket in pending):
             for bucket in pending:
                 bucket.residuals.keep()
         self.steps_done += 1
-        self._ledger.end_step()
+        # After DDP's own end: an error before it would leave DDP in the middle of a pass, of no further use.
+        if not _queued_in_engine(self._meter.end_step):
+            self._meter.end_step()
 
 
 def _queued_in_engine(callback: Callable[[], None]) -> bool:

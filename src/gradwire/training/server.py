@@ -15,7 +15,7 @@ from torch import nn
 
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import SpecError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.training.broadcast import broadcast_weights, count_weights
 from gradwire.training.communication import WHOLE
 from gradwire.training.flat import FlatGradients, FlatWeights, trainable
@@ -87,9 +87,11 @@ class Server:
         self._optimizer.step()
         down = self.exchange.broadcast(self._weights.gather(), codec=self.weight_codec)
         self.steps_done += 1
-        waits = _count(self.ledger, up, down, self._gradients)
         if self.ledger is not None:
+            self.ledger.exchanged(WHOLE, up, up.total_s, gradient_nbytes=self._gradients.buffer.nbytes)
+            count_weights(self.ledger, down)
             self.ledger.end_step()
+        waits = StepRecord.of_wait(up.total_s, up) + StepRecord.of_wait(down.total_s, down)
         return start + waits.within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
@@ -140,19 +142,16 @@ class Worker(WorkerMethod):
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
         loss = backward(compute_loss, self._gradients)
-        up = self.exchange.reduce(self._gradients.buffer, residual=self._residual)
+        step, buffer = self.steps_done + 1, self._gradients.buffer
+        measure = self.meter.measure(step, self.meter.all)
+        up = self.exchange.reduce(buffer, residual=self._residual, norms=measure.norms)
+        self.meter.finish(step, measure, self.exchange)
         down = self.exchange.broadcast(self._weights.buffer, codec=self.weight_codec)
         self._weights.scatter()
-        waits = _count(self.ledger, up, down, self._gradients)
+        self.meter.count(WHOLE, up, up.total_s, buffer.nbytes, measure)
+        count_weights(self.ledger, down)
+        waits = StepRecord.of_wait(up.total_s, up) + StepRecord.of_wait(down.total_s, down)
         return waits.within(perf_counter() - started, loss=loss)
-
-
-def _count(ledger: Ledger | None, up: Accounting, down: Accounting, gradients: FlatGradients) -> StepRecord:
-    """Count a gradient's way up and the weights' way down; return what waiting for both cost."""
-    if ledger is not None:
-        ledger.exchanged(WHOLE, up, up.total_s, gradient_nbytes=gradients.buffer.nbytes)
-    count_weights(ledger, down)
-    return StepRecord.of_wait(up.total_s, up) + StepRecord.of_wait(down.total_s, down)
 
 
 def check_star(exchange: Exchange) -> None:

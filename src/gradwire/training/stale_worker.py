@@ -14,12 +14,14 @@ from torch import nn
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
 from gradwire.exchange import Exchange
-from gradwire.exchange.feedback import KeptLosses, Losses
+from gradwire.exchange.feedback import Feedback
+from gradwire.plan import FLOAT_NBYTES
 from gradwire.training.clocks import check_staleness
 from gradwire.training.communication import WHOLE
 from gradwire.training.conversation import Conversation, Kind, Message
 from gradwire.training.flat import FlatGradients, FlatWeights, trainable
 from gradwire.training.ledger import Ledger
+from gradwire.training.lost_meter import Measure
 from gradwire.training.method import WorkerMethod, backward
 from gradwire.training.record import StepRecord
 from gradwire.training.residual import GRADIENT, Residuals
@@ -78,7 +80,8 @@ class StaleWorker(WorkerMethod):
         self._weights = FlatWeights(trainable(model.parameters()))
         self._talk = Conversation(exchange.link, 0, exchange.plan, Lock())
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
-        self._losses = self._make_losses()
+        self._residual = self.residuals.of(GRADIENT, self._gradients.buffer.numel())
+        self._feedback = Feedback(exchange.plan.segment_nbytes // FLOAT_NBYTES)
         self._drained = True
         self._failure: str | None = None
 
@@ -131,10 +134,14 @@ class StaleWorker(WorkerMethod):
     def _ask(self, kind: Kind, clock: int) -> StepRecord:
         """Send a request, wait for the answer; only when it is complete the weights change."""
         started = perf_counter()
+        measure = self.meter.measure(clock, self.meter.all) if kind is Kind.PUSH else Measure()
         with self._failing_for_good(clock):
             message = Message(kind, clock, staleness=self.staleness, count=self._gradients.buffer.numel())
             if kind is Kind.PUSH:
-                self._talk.hand_over(message, self._gradients.buffer, self.exchange.plan.codec, self._losses)
+                codec = self.exchange.plan.codec
+                losses = self._feedback.of(codec, self._residual, measure.norms)
+                self._talk.hand_over(message, self._gradients.buffer, codec, losses)
+                self.meter.finish(clock, measure, self.exchange)
             else:
                 self._talk.tell(message)
             answer = self._hear_answer(clock)
@@ -143,15 +150,9 @@ class StaleWorker(WorkerMethod):
                 self._weights.scatter()
         self.lead = clock - answer.slowest
         cost = self._talk.settle()
-        if self.ledger is not None:
-            nbytes = self._gradients.buffer.nbytes if kind is Kind.PUSH else 0
-            self.ledger.exchanged(WHOLE, cost, cost.total_s, gradient_nbytes=nbytes)
+        nbytes = self._gradients.buffer.nbytes if kind is Kind.PUSH else 0
+        self.meter.count(WHOLE, cost, cost.total_s, nbytes, measure)
         return StepRecord.of_wait(perf_counter() - started, cost)
-
-    def _make_losses(self) -> Losses:
-        codec, count = self.exchange.plan.codec, self._gradients.buffer.numel()
-        residual = self.residuals.of(GRADIENT, count)
-        return Losses(codec) if residual is None else KeptLosses(codec, residual, torch.empty_like(residual))
 
     def _hear_answer(self, clock: int) -> Message:
         while (answer := self._talk.hear()).kind is Kind.HELD:
