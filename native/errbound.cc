@@ -1,4 +1,8 @@
-// errbound: choice of the bound, layout, validation and splitting over threads. The kernels are in kernels/errbound_*.
+// Format `errbound`: a = the biased exponent of an absolute bound, or 0 for relative bounds. Of these b = the share of
+// the root mean square, as the bits of a float, and c = the values in a block with a bound of its own, a power of two
+// from 64 to 65536, or 0 where the chunk has one bound.
+//
+// Choice of the bounds, layout, validation and splitting over threads. The kernels are in kernels/errbound_*.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,6 +12,7 @@
 #include "gradwire/format.h"
 #include "gradwire/parallel.h"
 #include "gradwire/target.h"
+#include "kernels/bits.h"
 #include "kernels/errbound.h"
 
 static_assert(std::endian::native == std::endian::little, "payloads are little-endian and are copied as they are");
@@ -16,30 +21,54 @@ namespace gradwire {
 
 namespace {
 
-// Part borders fall on whole tag bytes and on whole vectors of every target.
+// Whole tag bytes, and whole vectors of every target.
 constexpr std::size_t kGranule = 64;
 constexpr int kSmallestExponent = 1;
 constexpr int kLargestExponent = 253;
 
 std::size_t tags_nbytes(std::size_t n) { return n / 4 + (n % 4 != 0 ? 1 : 0); }
 
-// A relative bound differs from chunk to chunk, so its exponent travels in front; an absolute one is the codec's own.
-std::size_t head_nbytes(const Params& params) { return params.a == 0 ? 1 : 0; }
+// The values that share a bound: a chunk without blocks is one block.
+std::size_t block_of(std::size_t n, const Params& params) {
+  return params.c != 0 ? static_cast<std::size_t>(params.c) : n;
+}
 
-std::size_t max_nbytes(std::size_t n, const Params& params) { return head_nbytes(params) + tags_nbytes(n) + 4 * n; }
+// Part borders fall on whole blocks, except where the chunk is one block.
+std::size_t granule_of(const Params& params) { return std::max(kGranule, static_cast<std::size_t>(params.c)); }
+
+// A relative bound differs from block to block, so its exponent travels in front; an absolute one is the codec's own.
+std::size_t head_nbytes(std::size_t n, const Params& params) {
+  if (params.a != 0) return 0;
+  if (params.c == 0) return 1;  // even where there are no values
+  const std::size_t block = block_of(n, params);
+  return n / block + (n % block != 0 ? 1 : 0);
+}
+
+std::size_t max_nbytes(std::size_t n, const Params& params) {
+  return head_nbytes(n, params) + tags_nbytes(n) + 4 * n;
+}
+
+// Calls work(first, count) for every block of a part; a part of a larger block counts as one.
+template <typename Work>
+void for_each_block(const Part& part, std::size_t block, const Work& work) {
+  for (std::size_t first = part.begin; first < part.end; first += block) {
+    work(first, std::min(block, part.end - first));
+  }
+}
 
 ErrboundScale scale_of(int exponent) {
   // 2^(254 - E) times 2 bound is 2^128, the first power of two that is no float.
   const std::uint32_t first_overflow = exponent > 238 ? 1U << (254 - exponent) : 1U << 16;
   return {
-      .to_q = std::ldexp(1.0F, 126 - exponent),
-      .from_q = std::ldexp(1.0F, exponent - 126),
+      .to_q = power_of_two(126 - exponent),
+      .from_q = power_of_two(exponent - 126),
       .limit1 = std::min(127U, first_overflow - 1),
       .limit2 = std::min(32767U, first_overflow - 1),
   };
 }
 
 SumOfSquares sum_all_squares(const ErrboundKernels& kernels, const float* x, std::size_t n, int threads) {
+  if (n <= kSquaresBlock) return kernels.sum_squares(x, n);
   const std::size_t blocks = (n + kSquaresBlock - 1) / kSquaresBlock;
   std::vector<SumOfSquares> sums(blocks);
   const int parts = count_parts(n, threads);
@@ -58,50 +87,74 @@ SumOfSquares sum_all_squares(const ErrboundKernels& kernels, const float* x, std
   return total;
 }
 
-// The largest power of two that is not above fraction * RMS, as a biased exponent.
-int relative_exponent(const ErrboundKernels& kernels, const float* x, std::size_t n, float fraction, int threads) {
+// The largest power of two that is not above share * RMS, as a biased exponent.
+int relative_exponent(const ErrboundKernels& kernels, const float* x, std::size_t n, const Params& params,
+                      int threads) {
   const SumOfSquares squares = sum_all_squares(kernels, x, n, threads);
   if (!(squares.sum > 0.0)) return kSmallestExponent;
   const double rms = std::sqrt(squares.sum / static_cast<double>(squares.count));
-  const int exponent = std::ilogb(static_cast<double>(fraction) * rms) + 127;
+  const double share = static_cast<double>(std::bit_cast<float>(params.b));
+  const int exponent = std::ilogb(share * rms) + 127;
   return std::clamp(exponent, kSmallestExponent, kLargestExponent);
 }
 
 std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
                    int threads) {
   const ErrboundKernels& kernels = *target.errbound;
-  const int exponent = params.a != 0
-                           ? params.a
-                           : relative_exponent(kernels, x, n, std::bit_cast<float>(params.b), threads);
-  const ErrboundScale scale = scale_of(exponent);
-  if (params.a == 0) out[0] = static_cast<std::uint8_t>(exponent);
-  std::uint8_t* const tags = out + head_nbytes(params);
+  const std::size_t block = block_of(n, params);
+  std::uint8_t* const tags = out + head_nbytes(n, params);
   std::uint8_t* const data = tags + tags_nbytes(n);
+
+  // A bound for the whole chunk is chosen before there are parts; that of a block right before the block is encoded,
+  // so that the kernel finds the values in the cache.
+  const bool in_blocks = params.c != 0;
+  int exponent_of_all = params.a;
+  if (params.a == 0 && !in_blocks) {
+    exponent_of_all = relative_exponent(kernels, x, n, params, threads);
+    out[0] = static_cast<std::uint8_t>(exponent_of_all);
+  }
 
   // Each part encodes where it would start if all values before it took four bytes, and then moves down.
   const int parts = count_parts(n, threads);
   std::vector<std::size_t> sizes(static_cast<std::size_t>(parts));
   run_parts(parts, [&](int index) {
-    const Part part = part_of(n, parts, index, kGranule);
-    sizes[static_cast<std::size_t>(index)] = kernels.encode(x + part.begin, part.end - part.begin, scale,
-                                                            tags + part.begin / 4, data + 4 * part.begin);
+    const Part part = part_of(n, parts, index, granule_of(params));
+    std::uint8_t* const start = data + 4 * part.begin;
+    std::uint8_t* at = start;
+    for_each_block(part, block, [&](std::size_t first, std::size_t count) {
+      int exponent = exponent_of_all;
+      if (in_blocks) {
+        exponent = relative_exponent(kernels, x + first, count, params, 1);
+        out[first / block] = static_cast<std::uint8_t>(exponent);
+      }
+      at += kernels.encode(x + first, count, scale_of(exponent), tags + first / 4, at);
+    });
+    sizes[static_cast<std::size_t>(index)] = static_cast<std::size_t>(at - start);
   });
   std::size_t used = sizes[0];
   for (int index = 1; index < parts; ++index) {
     const std::size_t size = sizes[static_cast<std::size_t>(index)];
-    std::memmove(data + used, data + 4 * part_of(n, parts, index, kGranule).begin, size);
+    std::memmove(data + used, data + 4 * part_of(n, parts, index, granule_of(params)).begin, size);
     used += size;
   }
   return static_cast<std::size_t>(data - out) + used;
 }
 
-// Looks at the exponent of a relative bound and at what no tag may say; what the tags announce is counted later.
-const char* check_head(const std::uint8_t* payload, std::size_t nbytes, std::size_t n, const Params& params) {
-  const std::size_t head = head_nbytes(params);
-  if (nbytes < head) return "it is empty, but an exponent byte was expected";
-  if (head != 0 && (payload[0] < kSmallestExponent || payload[0] > kLargestExponent)) {
-    return "its exponent byte is not within 1..253";
+bool are_exponents(const std::uint8_t* exponents, std::size_t nbytes) {
+  bool valid = true;
+  for (std::size_t i = 0; i < nbytes; ++i) {
+    valid &= exponents[i] >= kSmallestExponent && exponents[i] <= kLargestExponent;
   }
+  return valid;
+}
+
+// Looks at the exponents of relative bounds and at what no tag may say; what the tags announce is counted later.
+const char* check_head(const std::uint8_t* payload, std::size_t nbytes, std::size_t n, const Params& params) {
+  const std::size_t head = head_nbytes(n, params);
+  if (nbytes < head) {
+    return nbytes == 0 ? "it is empty, but an exponent byte was expected" : "it ends within its exponent bytes";
+  }
+  if (!are_exponents(payload, head)) return "an exponent byte is not within 1..253";
   if (nbytes - head < tags_nbytes(n)) return "it ends within its tags";
   if (n % 4 != 0 && payload[head + n / 4] >> (2 * (n % 4)) != 0) return "unused bits of its last tag are set";
   return nullptr;
@@ -111,7 +164,8 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
                    const Params& params, bool add, int threads) {
   if (const char* reason = check_head(payload, nbytes, n, params)) return reason;
   const ErrboundKernels& kernels = *target.errbound;
-  const std::uint8_t* const tags = payload + head_nbytes(params);
+  const std::size_t block = block_of(n, params);
+  const std::uint8_t* const tags = payload + head_nbytes(n, params);
   const std::uint8_t* const data = tags + tags_nbytes(n);
   const std::uint8_t* const data_end = payload + nbytes;
 
@@ -119,18 +173,22 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   std::vector<std::size_t> starts(static_cast<std::size_t>(parts));
   std::size_t announced = 0;
   for (int index = 0; index < parts; ++index) {
-    const Part part = part_of(n, parts, index, kGranule);
+    const Part part = part_of(n, parts, index, granule_of(params));
     starts[static_cast<std::size_t>(index)] = announced;
     announced += kernels.count_data(tags + part.begin / 4, tags_nbytes(part.end - part.begin));
   }
   if (announced != static_cast<std::size_t>(data_end - data)) return "its tags announce another number of bytes";
 
-  const ErrboundScale scale = scale_of(params.a != 0 ? params.a : payload[0]);
   const auto kernel = add ? kernels.decode_add : kernels.decode;
   run_parts(parts, [&](int index) {
-    const Part part = part_of(n, parts, index, kGranule);
-    kernel(tags + part.begin / 4, data + starts[static_cast<std::size_t>(index)], data_end, out + part.begin,
-           part.end - part.begin, scale);
+    const Part part = part_of(n, parts, index, granule_of(params));
+    const std::uint8_t* at = data + starts[static_cast<std::size_t>(index)];
+    for_each_block(part, block, [&](std::size_t first, std::size_t count) {
+      const ErrboundScale scale = scale_of(params.a != 0 ? params.a : payload[first / block]);
+      kernel(tags + first / 4, at, data_end, out + first, count, scale);
+      // The kernel does not say how far it came; its tags are still in the cache.
+      if (first + count < part.end) at += kernels.count_data(tags + first / 4, tags_nbytes(count));
+    });
   });
   return nullptr;
 }

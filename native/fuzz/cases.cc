@@ -11,7 +11,11 @@ namespace {
 std::vector<Params> errbound_params() {
   std::vector<Params> all;
   for (const int exponent : {1, 64, 117, 121, 238, 239, 253}) all.push_back({.a = exponent});
-  for (const float fraction : {0.05F, 1.0F}) all.push_back({.a = 0, .b = std::bit_cast<std::int32_t>(fraction)});
+  for (const float share : {0.05F, 1.0F}) {
+    for (const int block : {0, 64, 1024, 65536}) {
+      all.push_back({.a = 0, .b = std::bit_cast<std::int32_t>(share), .c = block});
+    }
+  }
   return all;
 }
 

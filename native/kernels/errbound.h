@@ -1,9 +1,10 @@
 // errbound: an even quantiser whose error never exceeds a power of two, with four sizes of code per value.
 //
-// Payload: one byte E (the bound is 2^(E-127)) if the bound is relative, ceil(n/4) tag bytes, the data. Value i of a quartet
-// has its class in bits 2i+1..2i of the tag byte: class 0, 1, 2, 3 has 0, 1, 2, 4 data bytes. With
-// q = round_half_even(x / (2 bound)): class 0 says q = 0, classes 1 and 2 carry q as int8 or int16, class 3 carries the
-// float itself (values too large for q, NaN and Inf). A q whose product with 2 bound overflows is too large as well.
+// Payload: if the bound is relative, one byte E (the bound is 2^(E-127)) for the chunk or for each of its blocks;
+// ceil(n/4) tag bytes, the data. Value i of a quartet has its class in bits 2i+1..2i of the tag byte: class 0, 1, 2, 3
+// has 0, 1, 2, 4 data bytes. With q = round_half_even(x / (2 bound)): class 0 says q = 0, classes 1 and 2 carry q as
+// int8 or int16, class 3 carries the float itself (values too large for q, NaN and Inf). A q whose product with 2 bound
+// overflows is too large as well.
 // All is little-endian; unused tag bits are 0.
 #pragma once
 

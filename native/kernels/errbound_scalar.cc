@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/errbound.h"
+#include "kernels/quartet_tables.h"
 
 namespace gradwire {
 
@@ -52,9 +53,7 @@ std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, st
 
 std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
   std::size_t nbytes = 0;
-  for (std::size_t i = 0; i < tags_nbytes; ++i) {
-    for (unsigned tag = tags[i]; tag != 0; tag >>= 2) nbytes += kClassNbytes[tag & 3];
-  }
+  for (std::size_t i = 0; i < tags_nbytes; ++i) nbytes += kQuartets.nbytes[tags[i]];
   return nbytes;
 }
 

@@ -26,6 +26,8 @@ SPECS = (
     "inceptionn:2^-10,bounded",
     "errbound:2^-10",
     "errbound:rel=0.05",
+    "errbound:rel=0.01,block=64",
+    "errbound:rel=0.25,block=1024",
     "truncate:8",
     "truncate:16",
     "truncate:22",
@@ -60,6 +62,10 @@ FINITE = (
     *(0.0625, 0.3, -0.7, 0.99999994, 1.0, -65.25, 65519.0, 1e30),
 )
 NONFINITE = (0.5, float("nan"), -0.25, float("inf"), 0.001, float("-inf"), 2.0)
+# Two blocks of 64 and a short third one, 2^40 apart; the second has an outlier for the class of two bytes.
+BLOCKS = (*(i * 2.0**-30 for i in range(-32, 32)), *(i * 1024.0 for i in range(-40, 23)), 1e6, *NONFINITE)
+LONGER = {"errbound:rel=0.01,block=64": BLOCKS, "errbound:rel=0.25,block=1024": BLOCKS}
+"""Spec -> a third chunk, where two are too short to show what it does."""
 
 
 def words(x: torch.Tensor) -> str:
@@ -68,12 +74,12 @@ def words(x: torch.Tensor) -> str:
 
 
 def vectors(name: str) -> list[dict[str, str]]:
-    """Encode both chunks with every spec of this codec."""
+    """Encode both chunks, and the longer one where there is one, with every spec of this codec."""
     return [
         {"spec": spec, "input": words(x), "payload": bytes(parse(spec).encode(x).tolist()).hex()}
         for spec in SPECS
         if parse(spec).name == name
-        for x in (torch.tensor(FINITE), torch.tensor(NONFINITE))
+        for x in map(torch.tensor, (FINITE, NONFINITE, *([LONGER[spec]] if spec in LONGER else [])))
     ]
 
 

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gradwire import _native
-from gradwire.codecs import Codec, ErrBound, Inceptionn
-from gradwire.errors import PayloadError
+from gradwire.codecs import Codec, ErrBound, Inceptionn, parse
+from gradwire.errors import PayloadError, SpecError
 
 Roundtrip = Callable[[Codec, torch.Tensor], torch.Tensor]
 Golden = Callable[[str], list[tuple[Codec, torch.Tensor, bytes]]]
@@ -25,6 +27,28 @@ def encode(x: torch.Tensor, bound: float) -> bytes:
         tags[i // 4] |= tag << 2 * (i % 4)
         data += code
     return bytes(tags) + data
+
+
+def encode_relative(x: torch.Tensor, codec: ErrBound) -> bytes:
+    """Exponents, tags and data of all blocks by the formula; a chunk without blocks is one."""
+    exponents, tags, data = b"", b"", b""
+    block = codec.block or max(x.numel(), 1)
+    for first in range(0, x.numel() if codec.block else max(x.numel(), 1), block):
+        part = x[first : first + block]
+        exponent = exponent_of(part, codec)
+        payload = encode(part, 2.0 ** (exponent - 127))
+        exponents += bytes([exponent])
+        tags += payload[: -(-part.numel() // 4)]
+        data += payload[-(-part.numel() // 4) :]
+    return exponents + tags + data
+
+
+def exponent_of(part: torch.Tensor, codec: ErrBound) -> int:
+    finite = [value for value in part.tolist() if math.isfinite(value)]
+    if not any(finite):
+        return 1
+    rms = math.sqrt(math.fsum(value * value for value in finite) / len(finite))
+    return min(max(math.floor(math.log2(float(np.float32(codec.relative)) * rms)) + 127, 1), 253)
 
 
 def _classify(value: float, bound: float, raw: bytes) -> tuple[int, bytes]:
@@ -74,8 +98,9 @@ def test_golden_vectors_are_those_of_the_formula(golden: Golden) -> None:
         if codec.absolute is not None:
             assert encode(x, codec.absolute) == payload
         else:
-            assert encode(x, 2.0 ** (payload[0] - 127)) == payload[1:]
-            assert payload[0] - 127 == math.log2(codec.bound(x))
+            assert encode_relative(x, codec) == payload
+            exponents = payload[: -(-x.numel() // codec.block) if codec.block else 1]
+            assert max(exponents) - 127 == math.log2(codec.bound(x))
 
 
 def test_the_classes_end_where_the_card_says() -> None:
@@ -193,3 +218,100 @@ def test_what_is_not_finite_spoils_only_itself(roundtrip: Roundtrip) -> None:
     y = roundtrip(ErrBound(2**-10), x)
     assert y[1].isnan()
     assert torch.equal(y[[0, 2, 3, 4]], x[[0, 2, 3, 4]])
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 1000])
+@pytest.mark.parametrize("block", [None, 64, 128])
+def test_relative_payloads_are_those_of_the_formula(
+    block: int | None, n: int, every_class: torch.Tensor
+) -> None:
+    for share in (0.002, 0.25):
+        codec = ErrBound(relative=share, block=block)
+        assert bytes(codec.encode(every_class[:n]).tolist()) == encode_relative(every_class[:n], codec)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> torch.Tensor:
+    """Up to five blocks of 64 values of very different sizes, in which any bits may turn up."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    exponents = np.array(draw(st.lists(st.integers(-145, 120), max_size=5)), dtype=np.int64)
+    n = max(64 * len(exponents) - draw(st.integers(0, 63)), 0)
+    x = np.ldexp(rng.normal(size=n), np.repeat(exponents, 64)[:n]).astype(np.float32)
+    if n:
+        guests = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, 2**32 - 1)), max_size=9))
+        for at, bits in guests:
+            x.view(np.uint32)[at] = bits
+    return torch.from_numpy(x)
+
+
+@settings(deadline=None)
+@given(x=layers(), share=st.sampled_from([2.0**-24, 0.05, 0.25, 1.0]))
+def test_every_block_keeps_its_own_bound(x: torch.Tensor, share: float) -> None:
+    codec = ErrBound(relative=share, block=64)
+    payload, y = codec.encode(x), torch.full_like(x, 7.0)
+    codec.decode(payload, y)
+    bounds = torch.tensor([2.0 ** (int(each) - 127) for each in payload[: -(-x.numel() // 64)]])
+    finite = x.isfinite()
+    error = torch.where(finite, y.double() - x.double(), 0.0).abs()
+    assert (error <= bounds.double().repeat_interleave(64)[: x.numel()]).all()
+    assert torch.equal(y[~finite].view(torch.int32), x[~finite].view(torch.int32))
+    zero = not x[finite].any()
+    assert codec.bound(x) == (0.0 if zero else float(bounds.max()))
+
+
+def test_a_tiny_block_beside_a_huge_one_keeps_its_precision(
+    normal: torch.Tensor, roundtrip: Roundtrip
+) -> None:
+    unit = normal[:2048] / normal[:2048].square().mean().sqrt()
+    x = torch.cat([1e-12 * unit, 1e3 * unit])
+    for spec in ("errbound:rel=0.25,block=1024", "errbound:rel=0.25,block=64"):
+        error = (roundtrip(parse(spec), x) - x).double().view(2, -1).square().mean(dim=1).sqrt()
+        assert error[0] <= 0.25e-12
+        assert error[1] <= 0.25e3
+    shared = roundtrip(parse("errbound:rel=0.25"), x)
+    assert not shared[:2048].any(), "one bound for both leaves nothing of the small one"
+    assert parse("errbound:rel=0.25,block=1024").bound(x) == parse("errbound:rel=0.25").bound(1e3 * unit)
+
+
+def test_blocks_cost_next_to_nothing_where_all_values_are_alike(laplace: torch.Tensor) -> None:
+    alone, in_blocks = parse("errbound:rel=0.25").encode(laplace), parse("errbound:rel=0.25,block=1024")
+    assert in_blocks.encode(laplace).numel() < 1.01 * alone.numel()
+
+
+def test_no_values_in_blocks_are_no_bytes() -> None:
+    codec = ErrBound(relative=0.25, block=64)
+    assert codec.max_nbytes(0) == 0
+    assert codec.encode(torch.empty(0)).numel() == 0
+    assert codec.bound(torch.empty(0)) == 0.0
+
+
+def test_specs_with_blocks_come_back_and_others_are_as_they_were() -> None:
+    assert str(parse("errbound:rel=0.05")) == "errbound:rel=0.05"
+    assert str(parse("errbound:block=64,rel=2^-2")) == "errbound:rel=0.25,block=64"
+    assert parse("errbound:rel=0.25,block=64") == ErrBound(relative=0.25, block=64)
+    assert parse("errbound:rel=0.25,block=64").fingerprint != parse("errbound:rel=0.25").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("spec", "complaint"),
+    [
+        ("errbound:2^-10,block=1024", "wants rel= beside block=, but came 'errbound:2^-10,block=1024'"),
+        ("errbound:block=1024", "or rel=, the share of each chunk's root mean square, after a colon"),
+        ("errbound:rel=0.25,block=100", "a power of two from 64 to 65536, but came 100"),
+        ("errbound:rel=0.25,block=32", "a power of two from 64 to 65536, but came 32"),
+        ("errbound:rel=0.25,block=131072", "a power of two from 64 to 65536, but came 131072"),
+        ("errbound:rel=0.25,block=0", "a power of two from 64 to 65536, but came 0"),
+        ("errbound:rel=0.25,block=1e3", "a power of two from 64 to 65536, but came '1e3'"),
+        ("errbound:rel=0.25,block=64,size=1", "has no size=1"),
+    ],
+)
+def test_a_bad_block_gets_one_sentence(spec: str, complaint: str) -> None:
+    with pytest.raises(SpecError, match=complaint.replace("^", r"\^")) as caught:
+        parse(spec)
+    assert "write for example 'errbound:rel=0.25,block=1024'" in str(caught.value)
+
+
+def test_the_constructor_refuses_blocks_that_are_no_whole_number() -> None:
+    for block in (64.0, True, "64"):
+        with pytest.raises(SpecError, match="a power of two from 64 to 65536"):
+            ErrBound(relative=0.25, block=block)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch.nn.functional import pad
 
 from gradwire.codecs.magnitude import floor_log2
 from gradwire.codecs.native import NativeCodec, as_int32
@@ -16,6 +17,7 @@ from gradwire.codecs.spec import (
     error,
     is_power,
     is_real,
+    is_whole,
     join,
     nearest_power,
     write_power,
@@ -24,6 +26,8 @@ from gradwire.codecs.spec import (
 from gradwire.errors import SpecError
 
 _LOW, _HIGH = -126, 126
+_BLOCK_WANTED = "a block that is a power of two from 64 to 65536"
+_BLOCK_EXAMPLE = "errbound:rel=0.25,block=1024"
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,16 @@ class ErrBound(NativeCodec):
     product are exact. q = 0 costs nothing, |q| <= 127 one byte, |q| <= 32767 two; any other value, NaN and
     infinities too, is carried as its four bytes.
 
-    Payload: with ``relative`` one byte E, the chunk's bound being 2^(E - 127); ceil(n / 4) tag bytes, value i
-    of a quartet in bits 2i+1..2i, tags 0..3 for 0, 1, 2, 4 bytes, unused tags 0; then the data of all values
-    one after the other, little-endian.
+    Payload: with ``relative`` one byte E, the chunk's bound being 2^(E - 127), or with ``block`` too one for
+    each of the ceil(n / block) blocks; ceil(n / 4) tag bytes, value i of a quartet in bits 2i+1..2i, tags
+    0..3 for 0, 1, 2, 4 bytes, unused tags 0; then the data of all values one after the other, little-endian.
 
-    Bound: ``absolute`` itself. With ``relative`` = f the bound of a chunk is f times the root mean square of
-    its finite elements, rounded down to a power of two within 2^-126..2^126. Non-finite values: exact. Ratio:
-    up to 16, by 2 bits a value; 16/17 at worst. Source: gradwire's own; the classes are those of INCEPTIONN
-    (MICRO 2018, algorithm 2), the two streams those of Stream VByte (Lemire, Kurz and Rupp, 2018, section 3).
+    Bound: ``absolute`` itself. With ``relative`` = f the bound of a chunk, with ``block`` too that of each
+    block, is f times the root mean square of its finite elements, rounded down to a power of two within
+    2^-126..2^126; ``bound`` returns the largest. Non-finite values: exact. Ratio: up to 16, by 2 bits a
+    value; 16/17 at worst; a block's byte is little beside its tags. Source: gradwire's own; the classes are
+    those of INCEPTIONN (MICRO 2018, algorithm 2), the two streams those of Stream VByte (Lemire, Kurz and
+    Rupp, 2018, section 3).
 
     Parameters
     ----------
@@ -49,6 +55,9 @@ class ErrBound(NativeCodec):
         The bound, a power of two from 2^-126 to 2^126.
     relative
         The bound as a share of each chunk's root mean square, from 2^-24 to 1. Give one of the two.
+    block
+        Values that share a relative bound, a power of two from 64 to 65536; without it the whole chunk
+        shares one. Layers in one chunk may differ by orders of magnitude: small ones keep their precision.
 
     Examples
     --------
@@ -58,10 +67,14 @@ class ErrBound(NativeCodec):
     [36, 5, 0, 254]
     >>> str(ErrBound(relative=0.05))
     'errbound:rel=0.05'
+    >>> x = torch.cat([torch.full((64,), 2.0**-20), torch.full((64,), 1024.0)])
+    >>> ErrBound(relative=0.25, block=64).encode(x)[:4].tolist()  # 2^-22, 2^8; tags 1 1 1 1
+    [105, 135, 85, 85]
     """
 
     absolute: float | None = None
     relative: float | None = None
+    block: int | None = None
 
     name: ClassVar[str] = "errbound"
     wire_id: ClassVar[int] = 4
@@ -72,6 +85,9 @@ class ErrBound(NativeCodec):
         "errbound:2^126",
         "errbound:rel=0.05",
         "errbound:rel=1",
+        _BLOCK_EXAMPLE,
+        "errbound:rel=0.05,block=64",
+        "errbound:rel=1,block=65536",
     )
     _format: ClassVar[str] = "errbound"
 
@@ -86,23 +102,31 @@ class ErrBound(NativeCodec):
             raise error(self.name, f"a power of two from 2^{_LOW} to 2^{_HIGH}", self.absolute, nearest)
         if self.relative is not None and not is_real(self.relative, 2**-24, 1.0):
             raise error(self.name, "a relative bound from 2^-24 to 1", self.relative, f"{self.name}:rel=0.05")
+        if self.block is None:
+            return
+        if not is_whole(self.block, 64, 65536) or self.block.bit_count() != 1:
+            raise error(self.name, _BLOCK_WANTED, self.block, _BLOCK_EXAMPLE)
+        if self.relative is None:
+            raise error(self.name, "rel= beside block=", str(self), _BLOCK_EXAMPLE)
 
     @property
     def _params(self) -> tuple[int, ...]:
         if self.absolute is not None:
             return (127 + floor_log2(self.absolute),)
-        return 0, as_int32(int.from_bytes(struct.pack("<f", self.relative), "little"))
+        return 0, as_int32(int.from_bytes(struct.pack("<f", self.relative), "little")), self.block or 0
 
     def __str__(self) -> str:
+        block = "" if self.block is None else f"block={self.block}"
         if self.absolute is not None:
-            return join(self.name, write_power(self.absolute))
-        return join(self.name, f"rel={write_real(self.relative or 0.0)}")
+            return join(self.name, write_power(self.absolute), block)
+        return join(self.name, f"rel={write_real(self.relative or 0.0)}", block)
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> ErrBound:
-        """Make the codec of ``errbound:2^-10`` or ``errbound:rel=0.05``."""
-        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        relative = reader.option("rel")
+        """Make the codec of ``errbound:2^-10``, ``errbound:rel=0.05`` or ``errbound:rel=0.25,block=1024``."""
+        example = _BLOCK_EXAMPLE if "block" in options else cls.EXAMPLES[0]
+        reader = Reader(cls.name, example, argument, options)
+        relative, block = reader.option("rel"), reader.option("block")
         wanted = (
             f"a power of two from 2^{_LOW} to 2^{_HIGH}, or rel=, the share of each chunk's root mean square,"
         )
@@ -111,16 +135,24 @@ class ErrBound(NativeCodec):
         return cls(
             None if absolute is None else reader.real(f"a power of two from 2^{_LOW} to 2^{_HIGH}", absolute),
             None if relative is None else reader.real("a relative bound from 2^-24 to 1", relative),
+            None if block is None else reader.whole(_BLOCK_WANTED, block),
         )
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the absolute bound; with ``relative`` that of this chunk, 0.0 where all of it is 0."""
+        """Return the absolute bound; with ``relative`` the chunk's largest, 0.0 where all of it is 0."""
         if self.absolute is not None:
             return self.absolute
-        finite = x[x.isfinite()].double()
-        if not finite.any():
+        if x.numel() == 0:
+            return 0.0
+        block = self.block or x.numel()
+        # NaN fills the last block up, for it counts as little as the elements that are not finite.
+        rows = pad(x.detach(), (0, -x.numel() % block), value=math.nan).view(-1, block)
+        finite = rows.isfinite()
+        squares = torch.where(finite, rows, 0.0).double().square().sum(dim=1)
+        mean_square = float((squares / finite.sum(dim=1).clamp(min=1)).max())
+        if mean_square == 0.0:
             return 0.0
         share: float = struct.unpack("<f", struct.pack("<f", self.relative))[0]
         # A sum in another order than the kernels' may fall below a power of two where theirs does not.
-        target = share * math.sqrt(float(finite.square().mean())) * (1.0 + 2.0**-40)
+        target = share * math.sqrt(mean_square) * (1.0 + 2.0**-40)
         return math.ldexp(1.0, min(max(floor_log2(target), _LOW), _HIGH))
