@@ -279,50 +279,6 @@ def test_another_world_keeps_the_sum_of_residuals_and_the_gradients_in_flight(
     assert all(steps == 5 and torch.equal(weights, results[0][1]) for steps, weights in results)
 
 
-def _as_version_1(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what was written before own gradients were kept."""
-    text = json.loads(state["gradwire/rank0/pipe"])
-    assert text["version"] == 2
-    del text["own"]
-    return {"gradwire/rank0/pipe": json.dumps({**text, "version": 1}), IN_FLIGHT: state[IN_FLIGHT]}
-
-
-def test_averages_stand_in_for_own_gradients_that_an_older_file_lacks(
-    states: States, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
-) -> None:
-    plan = Plan(pipeline=3)
-    state = states(2, plan)[0]
-    assert not torch.equal(state[OWN], state[IN_FLIGHT][1:]), "own gradients are no averages"
-    with_averages = {**state, OWN: state[IN_FLIGHT][1:].clone()}
-    olds = [_as_version_1(state), with_averages, redivide(states(2, plan), 1)[0]]
-
-    def resume(exchange: Exchange, state: dict[str, Any]) -> torch.Tensor:
-        pipe, schedule = _pipe(exchange, make_model(), plan)
-        with pipe:
-            pipe.load_state_dict(state)
-            _train(pipe, schedule, batch_loss, 4)
-        return _flat(pipe.model)
-
-    def alone(state: dict[str, Any]) -> dict[str, Any]:
-        return {
-            **state,
-            "gradwire/rank0/pipe": state["gradwire/rank0/pipe"].replace('world": 2', 'world": 1'),
-        }
-
-    first, *others = (run_ranks(1, lambda e, s=s: resume(e, alone(s)))[0] for s in olds)
-    assert all(torch.equal(first, other) for other in others)
-
-
-def test_own_gradients_stay_where_the_number_of_ranks_does(states: States) -> None:
-    olds = states(3, Plan(pipeline=2))
-    same, fewer = redivide(olds, 3), redivide(olds, 2)
-    for rank, (state, old) in enumerate(zip(same, olds, strict=True)):
-        assert torch.equal(state[f"gradwire/rank{rank}/own"], old[f"gradwire/rank{rank}/own"])
-    for rank, state in enumerate(fewer):
-        assert json.loads(state[f"gradwire/rank{rank}/pipe"])["own"] == 0
-        assert state[f"gradwire/rank{rank}/own"].shape == olds[0]["gradwire/rank0/own"].shape
-
-
 def test_only_all_ranks_of_one_moment_can_be_divided_anew(states: States) -> None:
     plan = Plan(pipeline=2)
     olds = states(3, plan)
