@@ -20,6 +20,7 @@ def make_method(
     warmup_steps: int = 0,
     ledger: Ledger | None = None,
     correction: str = CORRECTIONS[0],
+    strict: bool = False,
 ) -> WorkerMethod:
     """Return ``DSync`` where the exchange's plan has the pipeline 1, else ``PipeSGD`` with its pipeline.
 
@@ -37,8 +38,19 @@ def make_method(
         Counts bytes and seconds by bucket and step, if there is one.
     correction
         See ``PipeSGD``; ``DSync`` has nothing to correct.
+    strict
+        See both.
     """
     pipeline = exchange.plan.pipeline
     if pipeline == 1 and warmup_steps >= 0:
-        return DSync(model, optimizer, exchange, ledger)
-    return PipeSGD(model, optimizer, exchange, pipeline, warmup_steps, ledger=ledger, correction=correction)
+        return DSync(model, optimizer, exchange, ledger, strict)
+    return PipeSGD(
+        model,
+        optimizer,
+        exchange,
+        pipeline,
+        warmup_steps,
+        ledger=ledger,
+        correction=correction,
+        strict=strict,
+    )

@@ -70,6 +70,9 @@ class PipeSGD(pipe_sgd.PipeSGD):
         ``"eager"``: compute at weights where this rank's own gradients stand in for the averages that are
         still travelling, which learns about as fast as synchronous training. ``"none"``: the paper's
         pipeline, which computes at stale weights and saves the local update, its time and its memory.
+    strict
+        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
+        taking most of a parameter's gradient away.
     group
         A group of ``torch.distributed`` that this process belongs to; None is the world. Or a ``Link``, such
         as one of ``gradwire.loopback`` in a test, which stays the caller's to close.
@@ -97,6 +100,7 @@ class PipeSGD(pipe_sgd.PipeSGD):
         max_norm: float | None = None,
         on_average: Callable[[Sequence[Parameter]], object] = lambda _: None,
         correction: str = CORRECTIONS[0],
+        strict: bool = False,
         group: dist.ProcessGroup | Link | None = None,
         timeout_s: float = 30.0,
         ledger: Ledger | None = None,
@@ -113,7 +117,8 @@ class PipeSGD(pipe_sgd.PipeSGD):
         self._own_link = None if link is group else link
         try:
             exchange = Exchange(link, chosen)
-            options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, gradwire {version()}"
+            options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, {strict=}"
+            options += f", gradwire {version()}"
             check_options(options, exchange)
             super().__init__(
                 model,
@@ -125,6 +130,7 @@ class PipeSGD(pipe_sgd.PipeSGD):
                 ledger,
                 correction,
                 longest,
+                strict,
             )
         except BaseException:
             self._close_own_link()

@@ -107,6 +107,9 @@ class PipeSGD(WorkerMethod):
     max_norm
         The averaged gradient is clipped to this 2-norm after ``on_average``, and so is each own gradient of
         an eager pipeline, by its own norm; infinite for no clipping.
+    strict
+        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
+        taking most of a parameter's gradient away; the same on all ranks.
 
     Attributes
     ----------
@@ -126,8 +129,9 @@ class PipeSGD(WorkerMethod):
         ledger: Ledger | None = None,
         correction: str = CORRECTIONS[0],
         max_norm: float = math.inf,
+        strict: bool = False,
     ) -> None:
-        super().__init__(model, exchange, ledger)
+        super().__init__(model, exchange, ledger, optimizer, strict)
         if pipeline < 1 or warmup_steps < 0:
             raise SpecError(
                 f"PipeSGD wants pipeline >= 1 and warmup_steps >= 0, but got pipeline={pipeline} and "
@@ -148,7 +152,7 @@ class PipeSGD(WorkerMethod):
         self._residuals = parts(residual, self._buckets)
         self._under_way: deque[_UnderWay] = deque()
         patience_s = longest_s(exchange, max(bucket.count for bucket in self._buckets))
-        self._communication = CommunicationThread(exchange, patience_s, ledger)
+        self._communication = CommunicationThread(exchange, patience_s, ledger, self.meter)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
@@ -176,13 +180,15 @@ class PipeSGD(WorkerMethod):
         """Apply all outstanding gradients, oldest first, and leave the pipeline empty; return what that cost.
 
         The last averaged gradient stays in ``.grad``. The next step starts a new pipeline. An eager pipeline
-        copies rank 0's buffers to all ranks. Raises what the exchange raised, or ``LinkTimeoutError``.
+        copies rank 0's buffers to all ranks. Raises what the exchange raised, ``LinkTimeoutError``, or what a
+        strict ``step`` would raise.
         """
         started = perf_counter()
         waits = StepRecord()
         while self._under_way:
             waits += self._apply_oldest()
         waits += self.agree_on_buffers()
+        self.meter.tell()
         return waits.within(perf_counter() - started, steps=0)
 
     def agree_on_buffers(self) -> StepRecord:
@@ -292,7 +298,11 @@ class PipeSGD(WorkerMethod):
         numbered = len(self._buckets) > 1
         return [
             self._communication.hand_over(
-                self.steps_done + 1, bucket.view(buffer), number if numbered else 0, residual
+                self.steps_done + 1,
+                bucket.view(buffer),
+                number if numbered else 0,
+                residual,
+                bucket.parameters,
             )
             for number, (bucket, residual) in enumerate(
                 zip(self._buckets, self._residuals, strict=True), start=1
