@@ -33,9 +33,9 @@ def test_strict_ranks_stop_after_the_same_step(
     def body(exchange: Exchange) -> tuple[int, str]:
         model, rank = make_model(), exchange.link.rank
         method = _pipe(exchange, model, pipeline=pipeline, strict=True)
+        batches = [batch_loss(model, t, slice(rank, rank + 1)) for t in range(12)]
         with pytest.raises(LossyError) as caught:
-            for t in range(12):
-                method.step(batch_loss(model, t, slice(rank, rank + 1)))
+            list(map(method.step, batches))
         method.close()
         return method.steps_done, str(caught.value)
 
