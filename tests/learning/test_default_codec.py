@@ -1,0 +1,28 @@
+"""What ``gradwire.attach(model)`` does by default lets any of these models learn as DDP does.
+
+Gradients of real models lie anywhere between 1e-9 and 1e3, and users do not know where. So the loss is
+multiplied by factors, which neither optimizer would notice with exact gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.learning_ranks import learn_both
+from support.small_tasks import SMALL_TASKS
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("task", SMALL_TASKS)
+def test_the_loss_is_within_a_percent_of_ddp_s(
+    task: str, optimizer: str, scale: float, run_processes: Callable[..., list[Any]]
+) -> None:
+    for ddp, ours in run_processes(2, learn_both, task, optimizer, scale):
+        assert ddp.last < ddp.first / 2
+        assert ours.last == pytest.approx(ddp.last, rel=0.01)
