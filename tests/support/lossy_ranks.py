@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.errors import AttachError, LossyError, LossyWarning
 from gradwire.training import Ledger
+from support import sharded
 from support.ddp_ranks import SMALL_BUCKETS, batch, loss_of, make_model, weights
 from support.ledgers import Kept
 
@@ -107,3 +108,32 @@ def first_shares(spec: str) -> dict[str, Any]:
     attached.close()
     (measured,) = [each for each in sink.steps if each.lost]
     return {"own": own, "shares": dict(measured.lost.parameters), "step": measured.step}
+
+
+def with_shards(plan: Any, steps: int, mesh: tuple[int, ...], strict: bool = False) -> dict[str, Any]:
+    """Take steps with FSDP2 where rank 0's loss is large; return what was seen, and the own gradients."""
+    model = sharded.make_model()
+    sharded.shard(model, sharded.Case(mesh=mesh))
+    sink = Kept()
+    errors: dict[int, str] = {}
+    ledger = Ledger(dist.get_rank(), [sink])
+    factor = BIG if dist.get_rank() == 0 else 1.0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with gradwire.attach_fsdp(model, plan, ledger=ledger, strict=strict):
+            for step in range(1, steps + 1):
+                try:
+                    (sharded.loss_of(model, dist.get_rank(), 1) * factor).backward()  # type: ignore[no-untyped-call]
+                except LossyError as error:
+                    errors[step] = str(error)
+                model.zero_grad()
+    twin = sharded.make_model()
+    (sharded.loss_of(twin, dist.get_rank(), 1) * factor).backward()  # type: ignore[no-untyped-call]
+    return {
+        "warnings": [str(each.message) for each in caught if each.category is LossyWarning],
+        "errors": errors,
+        "steps": ledger.summary().steps,
+        "summary": ledger.summary(),
+        "shares": {each.step: dict(each.lost.parameters) for each in sink.steps if each.lost},
+        "own": {name: each.grad for name, each in twin.named_parameters()},
+    }

@@ -18,11 +18,13 @@ from torch import nn
 from gradwire.api import check_initialised, check_timeout
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import AttachError, SpecError, StateError
+from gradwire.exchange import Accounting, Exchange
 from gradwire.plan import Plan
 from gradwire.training.agreement import agree
 from gradwire.training.chosen import codec_of, plan_of
 from gradwire.training.fsdp_comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
 from gradwire.training.fsdp_lines import Lines, Purpose
+from gradwire.training.fsdp_lost import FsdpMeter, UnitLayouts
 from gradwire.training.fsdp_units import Unit, units_of
 from gradwire.training.ledger import Ledger
 from gradwire.training.residual import Residuals
@@ -109,6 +111,7 @@ def attach_fsdp(
     *,
     timeout_s: float = 30.0,
     ledger: Ledger | None = None,
+    strict: bool = False,
 ) -> AttachedFsdp:
     """Let FSDP2 exchange gradients, and weights, through codecs.
 
@@ -136,6 +139,10 @@ def attach_fsdp(
         How long any single wait for a peer lasts before it is an error; above 0, at most 1e6.
     ledger
         Where exchanges and bypasses are counted; the caller closes it. By default one of its own.
+    strict
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, where one of them would
+        warn that encoding keeps taking more than half of a parameter's gradient; see ``gradwire.attach``. All
+        modules must be on one mesh then, of all ranks.
 
     Returns
     -------
@@ -147,8 +154,10 @@ def attach_fsdp(
     SpecError
         For a plan, codec or timeout that cannot be. Nothing has changed, as for the next error.
     AttachError
-        For a module without FSDP or attached already, a torch without the extension points, and ranks that
-        differ or do not come within the timeout.
+        For a module without FSDP or attached already, a torch without the extension points, ranks that
+        differ or do not come within the timeout, and ``strict`` where some ranks share no mesh.
+    LossyError
+        From ``backward``, where ``strict``. All gradients are reduced then, and the next step can be taken.
     ExchangeError
         From forward and backward passes, when a peer fails: the shards are what the last optimizer step left,
         but FSDP is in the middle of a pass; save them, and begin again.
@@ -163,34 +172,40 @@ def attach_fsdp(
     check_initialised(AttachError)
     units = units_of(module)
     _check(plan, units)
+    if strict:
+        _check_strict(units)
     rank = dist.get_rank()
     books = Ledger(rank) if ledger is None else ledger
     residuals = Residuals(plan, rank, dist.get_world_size())
-    lines = _connected(units, plan, codec, timeout_s)
-    office = Office(lines, books, residuals, _StepEnds(books).note)
+    lines = _connected(units, plan, codec, timeout_s, strict)
+    layouts = [unit.layouts(module) for unit in units]
+    meter = FsdpMeter(plan, books, layouts, partial(_sum_exactly, units[0], lines) if strict else None)
+    office = Office(lines, books, residuals, meter)
     with ExitStack() as undo:
         if ledger is None:
             undo.callback(books.close)
         undo.callback(lines.close)
-        for unit in units:
-            _install(unit, office, codec, undo)
+        for unit, layout in zip(units, layouts, strict=True):
+            _install(unit, office, codec, layout, undo)
         return AttachedFsdp(plan, codec, books, residuals, undo.pop_all())
 
 
-class _StepEnds:
-    """Ends the ledger's step when the backward pass ends that is under way."""
+def _sum_exactly(unit: Unit, lines: Lines, words: torch.Tensor) -> Accounting:
+    """Sum floats over all ranks of a unit's mesh: over those of the shards, then over the replicas'."""
+    total = Accounting()
+    for purpose, group in unit.reductions():
+        with lines.using(purpose, group, "the ranks' verdicts") as line:
+            total += Exchange(line.exchange.link, Plan()).all_reduce(words, average=False)
+    return total
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._backward = -1
 
-    def note(self) -> None:
-        """Note that this backward pass reduces gradients."""
-        current = torch._C._current_graph_task_id()
-        if current not in (-1, self._backward):
-            self._backward = current
-            engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._ledger.end_step)
+def _check_strict(units: list[Unit]) -> None:
+    meshes = {frozenset(unit.mesh_ranks) for unit in units}
+    if meshes != {frozenset(range(dist.get_world_size()))}:
+        raise AttachError(
+            "strict lets all ranks agree, for which every FSDP module must be on one mesh of all of them; "
+            "leave strict out, or shard all modules over the whole world"
+        )
 
 
 def _check(plan: Plan, units: list[Unit]) -> None:
@@ -206,7 +221,7 @@ def _check(plan: Plan, units: list[Unit]) -> None:
         )
 
 
-def _connected(units: list[Unit], plan: Plan, weights: Codec | None, timeout_s: float) -> Lines:
+def _connected(units: list[Unit], plan: Plan, weights: Codec | None, timeout_s: float, strict: bool) -> Lines:
     """Meet the members of all groups now, where a rank that does not come is an error in one place."""
     plans = {
         Purpose.GATHER: replace(plan, codec=Identity() if weights is None else weights, algorithm="ring"),
@@ -224,6 +239,7 @@ def _connected(units: list[Unit], plan: Plan, weights: Codec | None, timeout_s: 
     facts = {
         **{name: str(part) for name, part in json.loads(plan.to_json()).items()},
         "weights": str(weights),
+        "strict": str(strict),
         "modules": ", ".join(unit.name for unit in units),
         "gradwire": version(),
     }
@@ -239,16 +255,18 @@ def _connected(units: list[Unit], plan: Plan, weights: Codec | None, timeout_s: 
     return lines
 
 
-def _install(unit: Unit, office: Office, weights: Codec | None, undo: ExitStack) -> None:
+def _install(
+    unit: Unit, office: Office, weights: Codec | None, layouts: UnitLayouts, undo: ExitStack
+) -> None:
     """Put the exchanges where FSDP finds them, and note how to take them out."""
     if weights is not None:
         put, before = unit.module.set_custom_all_gather, unit.all_gather
         put(GatherWeights(f"{unit.name}.weights", office, before, weights))
         undo.callback(put, before)
     put, before = unit.module.set_custom_reduce_scatter, unit.reduce_scatter
-    put(ScatterGradients(f"{unit.name}.gradients", office, before))
+    put(ScatterGradients(f"{unit.name}.gradients", office, before, layouts))
     undo.callback(put, before)
     if unit.replica_group is not None:
         group = unit.replica_group
-        unit.set_replica_group(ReplicaGroup(f"{unit.name}.replicas", office, group))
+        unit.set_replica_group(ReplicaGroup(f"{unit.name}.replicas", office, group, layouts))
         undo.callback(partial(unit.set_replica_group, group))

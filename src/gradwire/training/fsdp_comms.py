@@ -7,7 +7,7 @@ group, and a process group can be written in Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -18,7 +18,9 @@ import torch.distributed as dist
 from gradwire.codecs import Bf16, Codec, Fp16, Identity
 from gradwire.exchange import Accounting
 from gradwire.training.fsdp_lines import Lines, Purpose
+from gradwire.training.fsdp_lost import FsdpMeter, UnitLayouts
 from gradwire.training.ledger import Ledger, profiled
+from gradwire.training.lost_meter import Measure
 from gradwire.training.residual import Residuals
 from gradwire.training.staging import FLOATS, bring_back, fetch
 
@@ -33,7 +35,7 @@ class Office:
     lines: Lines
     ledger: Ledger
     residuals: Residuals
-    note_step: Callable[[], None]
+    meter: FsdpMeter
 
 
 class _Comm:
@@ -97,6 +99,10 @@ class GatherWeights(_Comm):
 class ScatterGradients(_Comm):
     """Reduce-scatters one module's gradients, every hop encoded."""
 
+    def __init__(self, bucket: str, office: Office, before: Any, layouts: UnitLayouts) -> None:
+        super().__init__(bucket, office, before)
+        self._layouts = layouts
+
     def __call__(
         self,
         output_tensor: torch.Tensor,
@@ -119,11 +125,12 @@ class ScatterGradients(_Comm):
             gradient = line.staging.stand_in(input_tensor)
             fetch(gradient, input_tensor)
             residual = self._office.residuals.of(f"{self._bucket}/{gradient.numel()}", gradient.numel())
-            accounting = line.exchange.reduce(gradient, residual=residual)
+            measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), line.world))
+            accounting = line.exchange.reduce(gradient, residual, measure.norms)
             shard = gradient.chunk(line.world)[line.place]
             _scale(shard, op, line.world)
             bring_back(output_tensor, shard)
-        _count(self._office, self._bucket, accounting, gradient, started)
+        _count(self._office, self._bucket, accounting, gradient, started, measure)
         return None
 
 
@@ -140,8 +147,9 @@ class ReplicaGroup(dist.ProcessGroup):
     It knows the one collective that FSDP calls on it.
     """
 
-    def __init__(self, bucket: str, office: Office, group: dist.ProcessGroup) -> None:
+    def __init__(self, bucket: str, office: Office, group: dist.ProcessGroup, layouts: UnitLayouts) -> None:
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]  # torch's stub lacks it
+        self._layouts = layouts
         self.before = group
         self._bucket = bucket
         self._office = office
@@ -173,18 +181,24 @@ class ReplicaGroup(dist.ProcessGroup):
             gradient = line.staging.stand_in(tensor)
             fetch(gradient, tensor)
             residual = self._office.residuals.of(f"{self._bucket}/{gradient.numel()}", gradient.numel())
-            accounting = line.exchange.all_reduce(gradient, average=False, residual=residual)
+            measure = self._office.meter.measure(self._layouts.replicated(gradient.numel()))
+            accounting = line.exchange.all_reduce(gradient, False, residual, measure.norms)
             _scale(gradient, op, line.world)
             bring_back(tensor, gradient)
-        _count(self._office, self._bucket, accounting, gradient, started)
+        _count(self._office, self._bucket, accounting, gradient, started, measure)
 
 
 def _count(
-    office: Office, bucket: str, accounting: Accounting, gradient: torch.Tensor, started: float
+    office: Office,
+    bucket: str,
+    accounting: Accounting,
+    gradient: torch.Tensor,
+    started: float,
+    measure: Measure,
 ) -> None:
-    exposed_s = perf_counter() - started
-    office.ledger.exchanged(bucket, accounting, exposed_s, gradient_nbytes=gradient.nbytes)
-    office.note_step()
+    office.meter.note(measure)
+    office.meter.count(bucket, accounting, perf_counter() - started, gradient.nbytes, measure)
+    office.meter.note_step()
 
 
 def _why_not(tensor: torch.Tensor, op: Any) -> str | None:

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from gradwire.errors import AttachError
 from gradwire.training.fsdp_comms import GatherWeights, ReplicaGroup, ScatterGradients
 from gradwire.training.fsdp_lines import Purpose
+from gradwire.training.fsdp_lost import UnitLayouts
 
 _POINTS = ("set_custom_all_gather", "set_custom_reduce_scatter")
 
@@ -51,18 +52,46 @@ class Unit:
         """Let FSDP all-reduce between replicas on this group."""
         self.parameters.mesh_info.replicate_process_group = group
 
+    def layouts(self, root: nn.Module) -> UnitLayouts:
+        """Return where the unit's parameters lie in what it reduces, named as ``root`` names them."""
+        modules = {each: f"{name}." if name else "" for name, each in root.named_modules()}
+        trained = [each for each in self.parameters.fsdp_params if each.sharded_param.requires_grad]
+        infos = [each._module_info for each in trained]
+        names = [f"{modules.get(info.module, f'{self.name}.')}{info.param_name}" for info in infos]
+        return UnitLayouts(self.name, names, [each.padded_sharded_param_size.numel() for each in trained])
+
     def groups(self) -> Iterator[tuple[Purpose, dist.ProcessGroup]]:
         """Yield the groups that the module communicates in, in an order that all ranks share."""
         mesh, later = self.parameters.mesh_info, self.parameters.post_forward_mesh_info
         shards = getattr(mesh, "shard_process_group", None)
         if shards is not None and shards.size() > 1:  # alone, FSDP communicates nothing
             yield Purpose.GATHER, shards
-            yield Purpose.SCATTER, getattr(mesh, "reduce_scatter_process_group", None) or shards
+            yield Purpose.SCATTER, self._scatter_group(shards)
             regathered = getattr(later, "shard_process_group", shards)
             if regathered.size() > 1:
                 yield Purpose.GATHER, regathered
         if self.replica_group is not None:
             yield Purpose.REPLICATE, self.replica_group
+
+    def reductions(self) -> Iterator[tuple[Purpose, dist.ProcessGroup]]:
+        """Yield the groups that gradients are summed over, one after the other."""
+        mesh = self.parameters.mesh_info
+        shards = getattr(mesh, "shard_process_group", None)
+        if shards is not None and shards.size() > 1:
+            yield Purpose.SCATTER, self._scatter_group(shards)
+        if self.replica_group is not None:
+            group = self.replica_group
+            yield Purpose.REPLICATE, group.before if isinstance(group, ReplicaGroup) else group
+
+    def _scatter_group(self, shards: dist.ProcessGroup) -> dist.ProcessGroup:
+        own = getattr(self.parameters.mesh_info, "reduce_scatter_process_group", None)
+        return own or shards
+
+    @property
+    def mesh_ranks(self) -> list[int]:
+        """The ranks of the mesh that the unit is on."""
+        ranks: list[int] = self.parameters.mesh_info.mesh.mesh.flatten().tolist()
+        return ranks
 
 
 def units_of(module: nn.Module) -> list[Unit]:

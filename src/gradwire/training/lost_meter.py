@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -106,20 +107,26 @@ class LostMeter:
 
         All ranks call it at the same place between their exchanges. Raises ``ExchangeError``.
         """
+        link, exact = exchange.link, Exchange(exchange.link, Plan())
+        return self.agree_by(partial(exact.all_reduce, average=False), link.rank, link.world)
+
+    def agree_by(
+        self, all_reduce: Callable[[torch.Tensor], Accounting], rank: int, world: int
+    ) -> tuple[Accounting, LossyError | None]:
+        """Do what ``agree`` does, by whatever sums floats exactly over a world in which this is ``rank``."""
         worst = self._worst(self._names)
-        words = torch.zeros(exchange.link.world, 2, dtype=torch.float32, device="cpu")
+        words = torch.zeros(world, 2, dtype=torch.float32, device="cpu")
         if worst is not None:
-            words[exchange.link.rank, 0] = self._names.index(worst) + 1
-            words[exchange.link.rank, 1] = min(self._last[worst], _LARGEST)
-        accounting = Exchange(exchange.link, Plan()).all_reduce(words.view(-1), average=False)
-        told = [(rank, int(number), share) for rank, (number, share) in enumerate(words.tolist()) if number]
+            words[rank] = torch.tensor([self._names.index(worst) + 1, min(self._last[worst], _LARGEST)])
+        accounting = all_reduce(words.view(-1))
+        told = [(each, int(number), share) for each, (number, share) in enumerate(words.tolist()) if number]
         if not told:
             return accounting, None
         self._often.clear()  # whoever goes on is told again after as many samples
-        rank, number, share = max(told, key=lambda each: each[2])
-        others = _and_others([each for each, _, _ in told if each != rank])
+        loser, number, share = max(told, key=lambda each: each[2])
+        others = _and_others([each for each, _, _ in told if each != loser])
         return accounting, LossyError(
-            f"rank {rank}{others}: {self._sentence(self._names[number - 1], share, 0)}; without strict this "
+            f"rank {loser}{others}: {self._sentence(self._names[number - 1], share, 0)}; without strict this "
             "is a warning"
         )
 
