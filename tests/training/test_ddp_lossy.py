@@ -14,11 +14,13 @@ from support import lossy_ranks
 
 RunProcesses = Callable[..., list[Any]]
 KILLS = "errbound:2^-6"
+LEAVES = Plan(parse(KILLS), "star")
+"""Ranks 1 and 2 encode nothing but their own gradients, whose scale rank 0 does not share."""
 pytestmark = pytest.mark.processes
 
 
 def test_the_rank_that_loses_much_warns_once_for_each_bucket(run_processes: RunProcesses) -> None:
-    for rank, found in enumerate(run_processes(3, lossy_ranks.trained, KILLS, 40)):
+    for rank, found in enumerate(run_processes(3, lossy_ranks.trained, LEAVES, 40)):
         assert found["errors"] == {}
         assert found["steps"] == 40
         assert list(found["shares"]) == [2, 4, 8, 16, 32]
@@ -45,7 +47,7 @@ def test_what_is_fine_or_kept_does_not_warn(plan: Any, run_processes: RunProcess
 
 
 def test_strict_ranks_raise_together_and_can_go_on(run_processes: RunProcesses) -> None:
-    results = run_processes(3, lossy_ranks.trained, KILLS, 70, True)
+    results = run_processes(3, lossy_ranks.trained, LEAVES, 70, True)
     for found in results:
         assert found["warnings"] == []
         assert found["errors"] == results[0]["errors"]
@@ -66,7 +68,7 @@ def test_strict_ranks_that_lose_little_go_on(run_processes: RunProcesses) -> Non
 
 
 def test_a_step_that_is_not_finite_is_no_sample(run_processes: RunProcesses) -> None:
-    first, second = run_processes(2, lossy_ranks.trained, KILLS, 9, False, 4)
+    first, second = run_processes(2, lossy_ranks.trained, LEAVES, 9, False, 4)
     assert list(second["shares"]) == [2, 8]
     assert second["warnings"] == []
     assert first["warnings"] == []

@@ -8,11 +8,13 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
+from gradwire.codecs import parse
 from gradwire.errors import StateError
 from gradwire.training.ledger import JsonLines, Ledger, TensorBoard
 from gradwire.training.ledger_lost import LostBook, LostCounts
-from gradwire.training.shares import Layout, Measured, sampled, share_of
+from gradwire.training.shares import Layout, Measured, is_rounding, sampled, share_of
 from support.ledgers import SMALL, Kept
 
 LAYOUT = Layout(["w", "b"], [8, 2], ["all", "all"])
@@ -150,3 +152,27 @@ def test_sinks_have_the_shares_of_measured_steps(tmp_path: Any) -> None:
     assert writer.tags["gradwire/second/lost", 2] == 0.0
     assert ("gradwire/lost", 3) not in writer.tags
     assert [bool(step.lost) for step in kept.steps] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale", "rounding"),
+    [
+        ("quantize:8", 1.0, True),
+        ("quantize:4", 1.0, True),
+        ("errbound:rel=0.25", 1.0, True),
+        ("errbound:2^-10", 1e-2, True),
+        ("errbound:2^-10", 1e-4, False),
+        ("inceptionn:2^-10", 1e-3, False),
+        ("topk:0.01", 1.0, False),
+        ("terngrad", 1.0, False),
+    ],
+)
+def test_rounding_is_told_from_values_that_vanish(spec: str, scale: float, rounding: bool) -> None:
+    values = scale * torch.randn(4096, generator=torch.Generator().manual_seed(3))
+    codec, decoded = parse(spec), torch.empty(4096)
+    codec.decode(codec.encode(values), decoded)
+    before, after = values.double(), decoded.double()
+    lost = before - after
+    assert is_rounding(*(float(each.dot(each)) for each in (before, after, lost))) is rounding
+    along = float(lost.dot(before) / before.dot(before))
+    assert rounding == (along <= 0.25 and bool(lost.norm() <= before.norm()))

@@ -70,6 +70,7 @@ class MeasuredLosses(Losses):
         if not self._codec.EXACT:
             lost = self._place(elements, start)
             self._codec.decode(payload, lost)
+            self._compare(elements, lost, start)
             self._look_at(self._norms.subtract(elements, lost, start))
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
@@ -77,11 +78,16 @@ class MeasuredLosses(Losses):
         if not self._codec.EXACT:
             lost = self._place(elements, start)
             self._codec.decode(payload, lost)
+            self._compare(elements, lost, start)
             self._look_at(self._norms.adopt(elements, lost, start))
 
     def _place(self, elements: torch.Tensor, start: int) -> torch.Tensor:  # noqa: ARG002 - for KeptLosses
         """Return where to put what ``elements`` lose."""
         return self._lost[: elements.numel()]
+
+    def _compare(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> None:
+        """Measure what ``elements`` were, and what others have of them."""
+        self._norms.compare(elements, decoded, start)
 
     def _look_at(self, lost: float) -> None:
         """Note the sum of squares of what a segment has lost."""
@@ -135,6 +141,9 @@ class KeptLosses(MeasuredLosses):
             self._residual.copy_(self._lost)
         else:
             torch.nan_to_num(self._residual, nan=0.0, posinf=0.0, neginf=0.0, out=self._residual)
+
+    def _compare(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> None:
+        """Spare this: what is lost is not lost for good, so nobody asks what kind of loss it is."""
 
     def _place(self, elements: torch.Tensor, start: int) -> torch.Tensor:
         stop = start + elements.numel()

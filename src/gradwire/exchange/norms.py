@@ -1,7 +1,8 @@
 """How much of a gradient a walk's encodings lose on this rank, by ranges of the bucket.
 
-What is kept is two sums of squares in float64 for every range: of the rank's own gradient, before a residual
-is added, and of what its encodings lost, over all hops. Whose ranges they are, its callers know.
+What is kept is sums of squares in float64 for every range: of the rank's own gradient, before a residual is
+added, of what its encodings lost, over all hops, and of the values that they lost it from, before and after.
+Whose ranges they are, its callers know.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Norms:
         Of this rank's gradient, for every range; 1-D float64.
     lost
         Of what its encodings lost, the same.
+    encoded, decoded
+        Of the partial sums that it has encoded, and of what others decode; 0 where a residual is kept.
     """
 
     def __init__(self, borders: Sequence[int]) -> None:
@@ -41,12 +44,13 @@ class Norms:
             raise TensorError(f"borders of ranges rise from 0 to the bucket's length, but are {[*borders]}")
         self.count = borders[-1]
         self._borders = torch.tensor(borders, dtype=torch.int64, device="cpu")
-        self.own, self.lost = torch.zeros(2, len(borders) - 1, dtype=torch.float64, device="cpu")
+        sums = torch.zeros(4, len(borders) - 1, dtype=torch.float64, device="cpu")
+        self.own, self.lost, self.encoded, self.decoded = sums
+        self._sums = sums
 
     def clear(self) -> None:
         """Begin anew."""
-        self.own.zero_()
-        self.lost.zero_()
+        self._sums.zero_()
 
     def look(self, gradient: torch.Tensor) -> None:
         """Take in this rank's own gradient, all of the bucket."""
@@ -55,6 +59,11 @@ class Norms:
     def add(self, gradient: torch.Tensor, residual: torch.Tensor) -> None:
         """Take in this rank's own gradient, then add its residual to it: one pass for both."""
         _native.sum_norms(Pass.ADD, gradient, residual, 0, self._borders, self.own)
+
+    def compare(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> None:
+        """Take in ``elements``, which begin at ``start`` and have been encoded, and what is decoded."""
+        _native.sum_norms(Pass.LOOK, elements, elements, start, self._borders, self.encoded)
+        _native.sum_norms(Pass.LOOK, decoded, decoded, start, self._borders, self.decoded)
 
     def subtract(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> float:
         """Let ``decoded`` be what ``elements``, which begin at ``start``, lost; return its sum of squares."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 
 import torch
 
@@ -19,7 +20,7 @@ from gradwire.errors import LossyError, LossyWarning
 from gradwire.exchange import Accounting, Exchange, Norms
 from gradwire.plan import Plan
 from gradwire.training.ledger import Ledger
-from gradwire.training.shares import Layout, Measured, sampled, share_of
+from gradwire.training.shares import Layout, Measured, sampled
 
 MOST = 0.5
 """The share of a parameter's norm above which a sample counts against the codec."""
@@ -76,6 +77,7 @@ class LostMeter:
         self._groups: dict[str, Hashable] = {}
         self._told = set[Hashable]()
         self._heard: LossyError | None = None
+        self._counting = Lock()  # a pipeline's next exchange is under way when a step ends
 
     def measures(self, step: int) -> bool:
         """Tell whether a step, numbered from 1 up, is measured; where residuals are kept nobody is warned."""
@@ -93,14 +95,11 @@ class LostMeter:
         measured = measure.measured = Measured.of(measure.layout, measure.norms)
         if self._plan.keeps_residual or not measured.usable:
             return
-        layout = measure.layout
-        for name, group, own, lost in zip(
-            layout.names, layout.groups, measured.own, measured.lost, strict=True
-        ):
-            share = share_of(own, lost)
-            if share is not None:  # else the rank has not used the parameter, and cannot tell
-                self._groups[name], self._last[name] = group, share
-                self._often[name] += share > MOST
+        with self._counting:
+            for name, group, share, rounding in measured.shares():
+                if share is not None:  # else the rank has not used the parameter, and cannot tell
+                    self._groups[name], self._last[name] = group, share
+                    self._often[name] += share > MOST and not rounding
 
     def agree(self, exchange: Exchange) -> tuple[Accounting, LossyError | None]:
         """Exchange one verdict of every rank, exactly; return what that cost, and what all ranks raise then.
@@ -114,7 +113,8 @@ class LostMeter:
         self, all_reduce: Callable[[torch.Tensor], Accounting], rank: int, world: int
     ) -> tuple[Accounting, LossyError | None]:
         """Do what ``agree`` does, by whatever sums floats exactly over a world in which this is ``rank``."""
-        worst = self._worst(self._names)
+        with self._counting:
+            worst = self._worst(self._names)
         words = torch.zeros(world, 2, dtype=torch.float32, device="cpu")
         if worst is not None:
             words[rank] = torch.tensor([self._names.index(worst) + 1, min(self._last[worst], _LARGEST)])
@@ -122,7 +122,8 @@ class LostMeter:
         told = [(each, int(number), share) for each, (number, share) in enumerate(words.tolist()) if number]
         if not told:
             return accounting, None
-        self._often.clear()  # whoever goes on is told again after as many samples
+        with self._counting:
+            self._often.clear()  # whoever goes on is told again after as many samples
         loser, number, share = max(told, key=lambda each: each[2])
         others = _and_others([each for each, _, _ in told if each != loser])
         return accounting, LossyError(
@@ -161,6 +162,10 @@ class LostMeter:
 
     def _findings(self) -> list[str]:
         """Return a sentence for every group of which none has been told, and which deserves it."""
+        with self._counting:
+            return self._sentences()
+
+    def _sentences(self) -> list[str]:
         if max(self._often.values(), default=0) < SEVERAL:
             return []
         wanted = dict.fromkeys(self._groups[name] for name, often in self._often.items() if often >= SEVERAL)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from gradwire.exchange import Norms
 
 _FIRST, _EVERY = 2, 64
+_ROUNDING = 0.25
+"""Up to this part of what was encoded may vanish in rounding."""
 
 
 def sampled(step: int) -> bool:
@@ -54,24 +56,48 @@ class Layout:
         return Norms([0, *accumulate([*self.counts] * self.copies)])
 
 
+def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
+    """Tell whether what was lost is rounding, which averages out over steps, from sums of squares.
+
+    Rounding is nearly orthogonal to what is rounded, and smaller. Where most values become 0 what is lost is
+    the values themselves: ``<lost, encoded> / <encoded, encoded>``, by the law of cosines, is near 1 then.
+    And where more is lost than there was, noise has taken the place of the gradient.
+    """
+    vanished = (encoded + lost - decoded) / 2
+    return lost <= encoded and vanished <= _ROUNDING * encoded
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Sums of squares, by parameter, of one exchange: of this rank's gradient, and of what was lost of it."""
+    """Sums of squares, by parameter, of one exchange.
+
+    Of this rank's gradient, of what was lost of it, and of what was encoded and decoded.
+    """
 
     layout: Layout
     own: Sequence[float]
     lost: Sequence[float]
+    encoded: Sequence[float] = ()
+    decoded: Sequence[float] = ()
 
     @classmethod
     def of(cls, layout: Layout, norms: Norms) -> Measured:
         """Read what an exchange has measured."""
-        own, lost = (
+        own, lost, encoded, decoded = (
             sums.view(layout.copies, -1).sum(0).tolist() if layout.copies > 1 else sums.tolist()
-            for sums in (norms.own, norms.lost)
+            for sums in (norms.own, norms.lost, norms.encoded, norms.decoded)
         )
-        return cls(layout, own, lost)
+        return cls(layout, own, lost, encoded, decoded)
 
     @property
     def usable(self) -> bool:
         """Whether all was finite; the step is no sample otherwise."""
         return all(map(math.isfinite, self.own)) and all(map(math.isfinite, self.lost))
+
+    def shares(self) -> Iterator[tuple[str, Hashable, float | None, bool]]:
+        """Yield every parameter's name, its group, the share it lost and whether that is mere rounding."""
+        sums = zip(self.own, self.lost, self.encoded, self.decoded, strict=True)
+        for name, group, (own, lost, encoded, decoded) in zip(
+            self.layout.names, self.layout.groups, sums, strict=True
+        ):
+            yield name, group, share_of(own, lost), is_rounding(encoded, decoded, lost)
