@@ -1,0 +1,345 @@
+"""Pipe-SGD and its corrections, simulated: p workers in one process, exact averages, no network.
+
+At step t the averages of the steps up to t-K are in the weights ``w`` and the optimizer's state ``s``, in
+order, each applied with its own step's learning rate; those of the steps t-K+1 to t-1 still travel. A
+variant chooses a guess ``h_r[i]`` for each average that travels, and rank r computes its gradient where the
+weights would be if the guesses were right:
+
+    v_r[t] = w + update(h_r[t-K+1]) + ... + update(h_r[t-1])        with a copy of s, thrown away after
+    g_r[t] = gradient of rank r's batch at v_r[t],   avg[t] = mean over r of g_r[t]
+
+Nothing here is gradwire's: optimizers are pure functions of one flat vector, so that the real thing can be
+judged by it. Where a task clips, guesses and averages are clipped alike, each by its own norm.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import nn
+from torch.nn.utils import vector_to_parameters
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+State = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class SGD:
+    """``u = momentum u + g``, ``w -= lr (of_velocity u + of_gradient g)``; with 1 and 0 torch's ``SGD``."""
+
+    momentum: float
+    of_velocity: float = 1.0
+    of_gradient: float = 0.0
+    state_copies: ClassVar[int] = 1
+
+    def start(self, weights: torch.Tensor) -> State:
+        """Return zeros."""
+        return (torch.zeros_like(weights),)
+
+    def step(
+        self, weights: torch.Tensor, state: State, gradient: torch.Tensor, lr: float
+    ) -> tuple[torch.Tensor, State]:
+        """Return weights and state after a step."""
+        velocity = self.momentum * state[0] + gradient
+        return weights - lr * (self.of_velocity * velocity + self.of_gradient * gradient), (velocity,)
+
+    def mean(self, state: State) -> torch.Tensor:
+        """Return the running mean of the gradients; a step with it leaves the velocity as it is."""
+        return (1 - self.momentum) * state[0]
+
+    def spread(self, delay: int) -> Self:
+        """Return what ``Spike`` updates with."""
+        kept = self.momentum**delay
+        return replace(self, of_velocity=kept, of_gradient=(1 - kept) / (1 - self.momentum))
+
+
+@dataclass(frozen=True)
+class AdamW:
+    """torch's ``AdamW``, and with no decay its ``Adam``."""
+
+    decay: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    state_copies: ClassVar[int] = 2
+
+    def start(self, weights: torch.Tensor) -> State:
+        """Return zeros."""
+        return torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(())
+
+    def step(
+        self, weights: torch.Tensor, state: State, gradient: torch.Tensor, lr: float
+    ) -> tuple[torch.Tensor, State]:
+        """Return weights and state after a step."""
+        mean = state[0].lerp(gradient, 1 - self.betas[0])
+        square = self.betas[1] * state[1] + (1 - self.betas[1]) * gradient.square()
+        after: State = (mean, square, state[2] + 1)
+        root = (square / (1 - self.betas[1] ** float(after[2]))).sqrt_().add_(self.eps)
+        return weights * (1 - lr * self.decay) - lr * self.mean(after) / root, after
+
+    def mean(self, state: State) -> torch.Tensor:
+        """Return the running mean of the gradients, unbiased; 0 before the first."""
+        count = float(state[2])
+        return state[0] / (1 - self.betas[0] ** count) if count else state[0]
+
+
+Optimizer = SGD | AdamW
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training: ``weights`` are the first ones, flat in the order of the model's parameters."""
+
+    title: str
+    model: nn.Module
+    weights: torch.Tensor
+    batches: Sequence[Iterator[Batch]]
+    held_out: Sequence[Batch]
+    optimizer: Optimizer
+    rate: Callable[[int], float]
+    steps: int
+    max_norm: float = float("inf")
+
+    def gradient(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return the gradient of the mean cross entropy, flat."""
+        parts = torch.autograd.grad(self._loss(weights, batch), list(self.model.parameters()))
+        return torch.cat([part.flatten() for part in parts])
+
+    def held_out_loss(self, weights: torch.Tensor) -> float:
+        """Return the mean over what is never trained on; all pieces are of one size."""
+        with torch.no_grad():
+            return float(sum(self._loss(weights, batch) for batch in self.held_out)) / len(self.held_out)
+
+    def clip(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the gradient with a norm of at most ``max_norm``, as ``clip_grad_norm_`` leaves it."""
+        if self.max_norm == float("inf"):
+            return gradient
+        return gradient * min(1.0, self.max_norm / (float(gradient.norm()) + 1e-6))
+
+    def _loss(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
+        vector_to_parameters(weights, self.model.parameters())  # views, no copy
+        logits = self.model(batch[0])
+        return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[1].reshape(-1))
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A step's gradients: each rank's ``own`` (none where no rank needs its own), their average, its rate."""
+
+    average: torch.Tensor
+    own: list[torch.Tensor]
+    rate: float
+    weights: torch.Tensor
+    """The weights, without guesses, when it was computed."""
+
+
+class Stale:
+    """The paper's: no guess, the gradient is computed at ``w``.
+
+    Li et al., Pipe-SGD, NeurIPS 2018, algorithm 1. The other variants override what they do differently.
+    """
+
+    virtual = False
+    """Whether it guesses."""
+    local = False
+    """Whether its guesses use the ranks' own gradients."""
+    memory = (0, 0, 0)
+    """Extra vectors: always, one for each in the optimizer's state, one for each step under way."""
+
+    def __init__(self, task: Task, pipeline: int) -> None:
+        self.task = task
+        self.pipeline = pipeline
+        self.optimizer = task.optimizer
+        self.weights = task.weights
+        self.state = self.optimizer.start(task.weights)
+        self.under_way: deque[Sent] = deque()
+        self.last: Sent | None = None
+        """The last one that was applied."""
+
+    def guesses(self, _rank: int) -> list[torch.Tensor]:
+        """Return what stands for the averages under way, oldest first; with none, all are left out."""
+        return []
+
+    def arrived(self, sent: Sent) -> torch.Tensor:
+        """Return the gradient that is applied for an average."""
+        return sent.average
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return self.task.rate(step)
+
+    def extra_memory(self) -> int:
+        """Return the vectors as large as the model that a rank keeps beside those of ``Stale``."""
+        fixed, per_state, per_step = self.memory
+        return fixed + per_state * self.optimizer.state_copies + per_step * (self.pipeline - 1)
+
+    def extra_updates(self) -> int:
+        """Return the optimizer steps that a step makes beside the one of ``Stale``."""
+        return self.pipeline - 1 if self.virtual else 0
+
+    def train(self) -> torch.Tensor:
+        """Train for all steps, apply what is still under way, and return the weights."""
+        for step in range(1, self.task.steps + 1):
+            self.step(step)
+        while self.under_way:
+            self._apply_oldest()
+        return self.weights
+
+    def step(self, number: int) -> None:
+        """Apply the average of K steps ago and compute a gradient on every rank."""
+        if len(self.under_way) == self.pipeline:
+            self._apply_oldest()
+        batches = [next(each) for each in self.task.batches]
+        own = []
+        if self.local:
+            points = [self._virtual(rank) for rank in range(len(batches))]
+            own = [self.task.gradient(*each) for each in zip(points, batches, strict=True)]
+            average = torch.stack(own).mean(0)
+        else:  # all compute at one point, so the average is the gradient of the joined batch
+            inputs, targets = zip(*batches, strict=True)
+            average = self.task.gradient(self._virtual(0), (torch.cat(inputs), torch.cat(targets)))
+        self.under_way.append(Sent(average, own, self.rate(number), self.weights))
+
+    def _virtual(self, rank: int) -> torch.Tensor:
+        weights, state = self.weights, self.state
+        for sent, guess in zip(self.under_way, self.guesses(rank), strict=False):
+            weights, state = self.optimizer.step(weights, state, self.task.clip(guess), sent.rate)
+        return weights
+
+    def _apply_oldest(self) -> None:
+        sent = self.last = self.under_way.popleft()
+        gradient = self.task.clip(self.arrived(sent))
+        self.weights, self.state = self.optimizer.step(self.weights, self.state, gradient, sent.rate)
+
+
+class Synchronous(Stale):
+    """Synchronous SGD: nothing travels while a gradient is computed, K = 1."""
+
+    def __init__(self, task: Task, _pipeline: int) -> None:
+        super().__init__(task, 1)
+
+
+class Slower(Stale):
+    """``lr / K``: Zhang et al., Staleness-aware Async-SGD, IJCAI 2016, divide the rate by the staleness."""
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step."""
+        return super().rate(step) / self.pipeline
+
+
+class Spike(Stale):
+    """The update brings at once what momentum would have brought of ``g`` in the K-1 steps that were missed.
+
+    ``w -= lr * (m^D u + (1 - m^D) / (1 - m) g)`` with D = K-1; for K = 2 that is Nesterov's momentum. Spike
+    compensation: Kosson et al., Pipelined Backpropagation at Scale, MLSys 2021. For SGD with momentum only.
+    """
+
+    def __init__(self, task: Task, pipeline: int) -> None:
+        super().__init__(task, pipeline)
+        assert isinstance(self.optimizer, SGD)
+        self.optimizer = self.optimizer.spread(pipeline - 1)
+
+
+class Delayed(Stale):
+    """The stale average is corrected to first order when it is applied: ``g + lambda g g (w_now - w_then)``.
+
+    ``g g``, elementwise, stands for the diagonal of the Hessian. DC-ASGD: Zheng et al., Asynchronous
+    Stochastic Gradient Descent with Delay Compensation, ICML 2017.
+    """
+
+    memory = (0, 0, 1)  # the weights of then
+
+    def __init__(self, task: Task, pipeline: int, strength: float) -> None:
+        super().__init__(task, pipeline)
+        self.strength = strength
+
+    def arrived(self, sent: Sent) -> torch.Tensor:
+        """Return the corrected average."""
+        g = sent.average
+        return g + self.scale(g) * g * g * (self.weights - sent.weights)
+
+    def scale(self, _gradient: torch.Tensor) -> torch.Tensor | float:
+        """Return lambda for a gradient."""
+        return self.strength
+
+
+class AdaptivelyDelayed(Delayed):
+    """``Delayed`` with ``lambda / sqrt(MeanSquare)``, of 0.95 its old value and 0.05 ``g g`` (DC-ASGD-a)."""
+
+    memory = (1, 0, 1)
+
+    def __init__(self, task: Task, pipeline: int, strength: float) -> None:
+        super().__init__(task, pipeline, strength)
+        self.mean_square = torch.zeros_like(task.weights)
+
+    def scale(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return lambda for every element."""
+        self.mean_square = self.mean_square.lerp(gradient.square(), 0.05)
+        return self.strength / (self.mean_square + 1e-7).sqrt()
+
+
+class Predict(Stale):
+    """Every guess is the running mean of the applied averages, which the optimizer keeps anyway.
+
+    With momentum the virtual weights are ``w - (K-1) lr u``: weight prediction, Chen et al., SpecTrain, 2018;
+    with Adam nearly those of Guan et al., XPipe, 2019. Needs no copy of the state: ``u`` stays what it is.
+    """
+
+    virtual = True
+    memory = (1, 0, 0)  # the virtual weights
+
+    def guesses(self, _rank: int) -> list[torch.Tensor]:
+        """Return the running mean, K-1 times."""
+        return [self.optimizer.mean(self.state)] * (self.pipeline - 1)
+
+
+class Extrapolate(Predict):
+    """Every guess is the last average that came: ``h[i] = avg[t-K]``, the same on all ranks."""
+
+    memory = (1, 1, 0)
+
+    def guesses(self, _rank: int) -> list[torch.Tensor]:
+        """Return the last average for each that travels."""
+        return [] if self.last is None else [self.last.average] * len(self.under_way)
+
+
+class Eager(Predict):
+    """Every guess is the rank's own gradient: ``h_r[i] = g_r[i]``."""
+
+    local = True
+    memory = (1, 1, 1)  # own gradients are kept, since the exchange averages in place
+
+    def guesses(self, rank: int) -> list[torch.Tensor]:
+        """Return the own gradients under way."""
+        return [sent.own[rank] for sent in self.under_way]
+
+
+class Shift(Eager):
+    """``h_r[i] = g_r[i] + (avg[t-K] - g_r[t-K])``: own gradient, and how far the average was from it last.
+
+    The control variate of SCAFFOLD (Karimireddy et al., ICML 2020) and SVRG (Johnson and Zhang, NIPS 2013).
+    """
+
+    memory = (2, 1, 1)
+    share = 1.0
+
+    def guesses(self, rank: int) -> list[torch.Tensor]:
+        """Return the own gradients, shifted once an average is known."""
+        own, last = super().guesses(rank), self.last
+        if last is None:
+            return own
+        return [last.average + (each - last.own[rank]) * self.share for each in own]
+
+
+class Replace(Shift):
+    """``h_r[i] = avg[t-K] + (g_r[i] - g_r[t-K]) / p``: the last average with only the own part renewed.
+
+    The table of gradients of SAG (Schmidt, Le Roux and Bach, 2013), with a row for every rank.
+    """
+
+    def __init__(self, task: Task, pipeline: int) -> None:
+        super().__init__(task, pipeline)
+        self.share = 1 / len(task.batches)
