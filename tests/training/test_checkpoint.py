@@ -75,6 +75,7 @@ PAIRS = [("momentum", spec) for spec in ("identity", "errbound:2^-10", "terngrad
 PAIRS += [(maker, "topk:0.25") for maker in MAKERS]
 
 
+@pytest.mark.filterwarnings("ignore:.* terngrad loses:gradwire.errors.LossyWarning")
 @pytest.mark.parametrize(("maker", "spec"), PAIRS)
 @pytest.mark.parametrize("pipeline", [1, 2, 3])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(

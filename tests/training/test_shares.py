@@ -17,7 +17,12 @@ from gradwire.training.ledger_lost import LostBook, LostCounts
 from gradwire.training.shares import Layout, Measured, is_rounding, sampled, share_of
 from support.ledgers import SMALL, Kept
 
-LAYOUT = Layout(["w", "b"], [8, 2], ["all", "all"])
+LAYOUT = Layout(("w", "b"), (8, 2), ("all", "all"))
+OTHER = Layout(("c",), (5,), ("all",))
+
+
+def measured(layout: Layout, own: list[float], lost: list[float]) -> Measured:
+    return Measured.of(layout, torch.tensor([own, lost], dtype=torch.float64))
 
 
 def test_samples_come_early_and_then_rarely() -> None:
@@ -34,24 +39,27 @@ def test_a_share_is_a_quotient_of_norms(own: float, lost: float, share: float | 
 
 
 def test_a_layout_that_repeats_adds_the_parts_up() -> None:
-    layout = Layout(["w", "b"], [3, 1], [0, 0], copies=2)
-    norms = layout.norms()
+    layout = Layout(("w", "b"), (3, 1), (0, 0), copies=2)
+    norms = layout.norms
     assert norms.count == 8
     norms.own += 1.0
     norms.lost[:] = norms.lost.new_tensor([1.0, 10.0, 100.0, 1000.0])
-    measured = Measured.of(layout, norms)
-    assert (measured.own, measured.lost) == ([2.0, 2.0], [101.0, 1010.0])
+    found = Measured.of(layout, norms.sums)
+    assert found.sums[:2].tolist() == [[2.0, 2.0], [101.0, 1010.0]]
+    assert (found.own, found.lost) == (4.0, 1111.0)
+    norms.clear()
+    assert found.sums[0].tolist() == [2.0, 2.0], "a copy"
 
 
 def filled(ledger: Ledger) -> Ledger:
     """Three steps: two parameters in one bucket; another bucket; and one step that is not finite."""
     for own, lost in (([4.0, 1.0], [1.0, 0.0]), ([16.0, 0.0], [4.0, 2.0])):
-        ledger.exchanged("first", SMALL, lost=Measured(LAYOUT, own, lost))
-        ledger.exchanged("second", SMALL, lost=Measured(Layout(["c"], [5], ["all"]), [0.0], [0.0]))
+        ledger.exchanged("first", SMALL, lost=measured(LAYOUT, own, lost))
+        ledger.exchanged("second", SMALL, lost=measured(OTHER, [0.0], [0.0]))
         ledger.exchanged("third", SMALL)
         ledger.end_step()
-    ledger.exchanged("first", SMALL, lost=Measured(LAYOUT, [math.inf, 1.0], [1.0, 1.0]))
-    ledger.exchanged("second", SMALL, lost=Measured(Layout(["c"], [5], ["all"]), [1.0], [1.0]))
+    ledger.exchanged("first", SMALL, lost=measured(LAYOUT, [math.inf, 1.0], [1.0, 1.0]))
+    ledger.exchanged("second", SMALL, lost=measured(OTHER, [1.0], [1.0]))
     ledger.end_step()
     return ledger
 
@@ -79,14 +87,14 @@ def test_shares_by_hand() -> None:
 def test_exchanges_of_one_step_are_one_sample() -> None:
     ledger = Ledger(0)
     for _ in range(2):
-        ledger.exchanged("first", SMALL, lost=Measured(LAYOUT, [4.0, 1.0], [1.0, 0.0]))
+        ledger.exchanged("first", SMALL, lost=measured(LAYOUT, [4.0, 1.0], [1.0, 0.0]))
     ledger.end_step()
     assert ledger.summary().lost.parameters["w"] == LostCounts(1, 0.5, 0.5, 0.5)
 
 
 def test_the_open_step_counts_in_a_summary_and_once() -> None:
     ledger = Ledger(0)
-    ledger.exchanged("first", SMALL, lost=Measured(LAYOUT, [4.0, 1.0], [1.0, 0.0]))
+    ledger.exchanged("first", SMALL, lost=measured(LAYOUT, [4.0, 1.0], [1.0, 0.0]))
     assert ledger.summary().lost.total.samples == 1
     ledger.end_step()
     assert ledger.summary().lost.total.samples == 1

@@ -37,6 +37,8 @@ class Norms:
         Of what its encodings lost, the same.
     encoded, decoded
         Of the partial sums that it has encoded, and of what others decode; 0 where a residual is kept.
+    sums
+        All four, one below the other.
     """
 
     def __init__(self, borders: Sequence[int]) -> None:
@@ -44,13 +46,12 @@ class Norms:
             raise TensorError(f"borders of ranges rise from 0 to the bucket's length, but are {[*borders]}")
         self.count = borders[-1]
         self._borders = torch.tensor(borders, dtype=torch.int64, device="cpu")
-        sums = torch.zeros(4, len(borders) - 1, dtype=torch.float64, device="cpu")
-        self.own, self.lost, self.encoded, self.decoded = sums
-        self._sums = sums
+        self.sums = torch.zeros(4, len(borders) - 1, dtype=torch.float64, device="cpu")
+        self.own, self.lost, self.encoded, self.decoded = self.sums
 
     def clear(self) -> None:
         """Begin anew."""
-        self._sums.zero_()
+        self.sums.zero_()
 
     def look(self, gradient: torch.Tensor) -> None:
         """Take in this rank's own gradient, all of the bucket."""

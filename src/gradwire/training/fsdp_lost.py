@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,16 +29,16 @@ class UnitLayouts:
     """
 
     unit: str
-    names: Sequence[str]
-    counts: Sequence[int]
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
 
     def scattered(self, count: int, world: int) -> Layout:
         """Return the layout of ``count`` floats that are scattered over ``world`` ranks."""
-        return self._layout(count, world, "")
+        return _layout_of(self, count, world, "")
 
     def replicated(self, count: int) -> Layout:
         """Return the layout of ``count`` floats that are reduced among replicas."""
-        return self._layout(count, 1, _AMONG_REPLICAS)
+        return _layout_of(self, count, 1, _AMONG_REPLICAS)
 
     def all_names(self) -> list[str]:
         """Return whatever any of the layouts may name."""
@@ -50,9 +51,12 @@ class UnitLayouts:
 
     def _layout(self, count: int, copies: int, ending: str) -> Layout:
         if sum(self.counts) * copies != count:
-            return Layout([self._rest + ending], [count], [self.unit])
-        names = [name + ending for name in self.names]
-        return Layout(names, self.counts, [self.unit] * len(names), copies)
+            return Layout((self._rest + ending,), (count,), (self.unit,))
+        names = tuple(name + ending for name in self.names)
+        return Layout(names, self.counts, (self.unit,) * len(names), copies)
+
+
+_layout_of = lru_cache(maxsize=1024)(UnitLayouts._layout)  # every backward pass has the same ones
 
 
 class FsdpMeter(LostMeter):

@@ -1,19 +1,22 @@
-"""What a ledger knows of the norm that encoding lost: by bucket and by parameter, over the measured steps."""
+"""What a ledger knows of the norm that encoding lost: by bucket and by parameter, over the measured steps.
+
+Where residuals are kept every step is measured, and models have thousands of parameters: so the parameters of
+a bucket are counted together, and those of many steps at once.
+"""
 
 from __future__ import annotations
 
 import math
 import reprlib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
+
+import torch
 
 from gradwire.errors import StateError
 from gradwire.training.shares import Measured, share_of
 from gradwire.units import is_number
-
-Pair = tuple[float, float]
 
 
 @dataclass(slots=True)
@@ -52,6 +55,20 @@ class LostCounts:
         self.largest = max(self.largest, share)
         self.last = share
 
+    def add(self, later: LostCounts) -> None:
+        """Count what was counted elsewhere since."""
+        self.samples += later.samples
+        self.share_sum += later.share_sum
+        self.largest = max(self.largest, later.largest)
+        self.last = later.last if later.samples else self.last
+        self.without_own += later.without_own
+
+
+_TOGETHER = 64
+"""So many steps are counted at once, and kept until then."""
+_FIELDS = [each.name for each in fields(LostCounts)]
+_WHOLE = ("samples", "without_own")
+
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
@@ -59,19 +76,41 @@ class StepShares:
 
     total: float | None = None
     buckets: Mapping[str, float | None] = field(default_factory=dict)
-    parameters: Mapping[str, float | None] = field(default_factory=dict)
+    sums: Mapping[tuple[str, ...], torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, float | None]:
+        """The shares by parameter."""
+        return {
+            name: share_of(own, lost)
+            for names, sums in self.sums.items()
+            for name, own, lost in zip(names, *sums[:2].tolist(), strict=True)
+        }
 
     def __bool__(self) -> bool:
         return bool(self.buckets)
 
 
-@dataclass(slots=True)
 class LostBook:
     """Shares over all measured steps: of the whole gradient, by bucket and by parameter."""
 
-    total: LostCounts = field(default_factory=LostCounts)
-    buckets: dict[str, LostCounts] = field(default_factory=dict)
-    parameters: dict[str, LostCounts] = field(default_factory=dict)
+    def __init__(
+        self,
+        total: LostCounts | None = None,
+        buckets: Mapping[str, LostCounts] | None = None,
+        parameters: Mapping[str, LostCounts] | None = None,
+    ) -> None:
+        self.total = replace(total or LostCounts())
+        self.buckets = {name: replace(counts) for name, counts in (buckets or {}).items()}
+        self._parameters = {name: replace(counts) for name, counts in (parameters or {}).items()}
+        self._waiting: dict[tuple[str, ...], list[torch.Tensor]] = {}
+
+    @property
+    def parameters(self) -> dict[str, LostCounts]:
+        """The shares by parameter."""
+        for names in list(self._waiting):
+            self._settle(names)
+        return self._parameters
 
     def count(self, measured: Sequence[tuple[str, Measured]]) -> StepShares:
         """Count what the exchanges of one step have measured, by bucket; return the step's shares.
@@ -80,28 +119,28 @@ class LostBook:
         """
         if not measured or not all(each.usable for _, each in measured):
             return StepShares()
-        buckets = _shares((bucket, (sum(each.own), sum(each.lost))) for bucket, each in measured)
-        parameters = _shares(
-            (name, pair)
-            for _, each in measured
-            for name, pair in zip(each.layout.names, zip(each.own, each.lost, strict=True), strict=True)
-        )
-        total = _shares(("", (sum(each.own), sum(each.lost))) for _, each in measured)[""]
+        pairs: dict[str, tuple[float, float]] = {}
+        sums: dict[tuple[str, ...], torch.Tensor] = {}
+        for bucket, each in measured:
+            own, lost = pairs.get(bucket, (0.0, 0.0))
+            pairs[bucket] = own + each.own, lost + each.lost
+            names = each.layout.names
+            sums[names] = sums[names] + each.sums if names in sums else each.sums
+        total = share_of(sum(own for own, _ in pairs.values()), sum(lost for _, lost in pairs.values()))
         self.total.count(total)
-        for counts, shares in ((self.buckets, buckets), (self.parameters, parameters)):
-            for name, share in shares.items():
-                if name not in counts:
-                    counts[name] = LostCounts()
-                counts[name].count(share)
-        return StepShares(total, buckets, parameters)
+        buckets = {bucket: share_of(*pair) for bucket, pair in pairs.items()}
+        for bucket, share in buckets.items():
+            self.buckets.setdefault(bucket, LostCounts()).count(share)
+        for names, each_sum in sums.items():
+            waiting = self._waiting.setdefault(names, [])
+            waiting.append(each_sum[:2])
+            if len(waiting) == _TOGETHER:
+                self._settle(names)
+        return StepShares(total, buckets, sums)
 
     def copy(self) -> LostBook:
         """Return a book that later counts leave alone."""
-        return LostBook(
-            replace(self.total),
-            {name: replace(counts) for name, counts in self.buckets.items()},
-            {name: replace(counts) for name, counts in self.parameters.items()},
-        )
+        return LostBook(self.total, self.buckets, self.parameters)
 
     def worst(self, count: int) -> list[tuple[str, LostCounts]]:
         """Return the parameters that lost the largest shares on average, the worst one first."""
@@ -110,39 +149,49 @@ class LostBook:
 
     def state(self) -> dict[str, Any]:
         """Return plain dictionaries, numbers and strings."""
-        return asdict(self)
+        return {
+            "total": asdict(self.total),
+            "buckets": {name: asdict(counts) for name, counts in self.buckets.items()},
+            "parameters": {name: asdict(counts) for name, counts in self.parameters.items()},
+        }
 
     @classmethod
     def of_state(cls, state: object) -> Self:
         """Read what ``state`` returned. Raises ``StateError``."""
-        if not isinstance(state, Mapping):
-            raise StateError(f"a ledger's state has shares in 'lost', but this one has {reprlib.repr(state)}")
-        rows = [state.get("buckets"), state.get("parameters")]
-        if not all(isinstance(each, Mapping) for each in rows):
-            raise StateError(f"a ledger's state has shares by bucket and parameter, but not {_short(state)}")
+        rows = [state.get(part) for part in ("buckets", "parameters")] if isinstance(state, Mapping) else []
+        if not isinstance(state, Mapping) or not all(isinstance(each, Mapping) for each in rows):
+            raise StateError(
+                f"a ledger's state has shares by bucket and parameter in 'lost', but this one has "
+                f"{reprlib.repr(state)}"
+            )
         buckets, parameters = (
             {str(name): _counts_of(row) for name, row in each.items()} for each in rows if each is not None
         )
         return cls(_counts_of(state.get("total")), buckets, parameters)
 
+    def _settle(self, names: tuple[str, ...]) -> None:
+        """Count the steps of a bucket's parameters that wait for it."""
+        steps = torch.stack(self._waiting.pop(names))
+        own, lost = steps[:, 0], steps[:, 1]
+        shares = torch.sqrt(lost / own).masked_fill_(lost == 0, 0.0)
+        known = shares.isfinite()
+        counted = shares.masked_fill(~known, 0.0)
+        latest = (known * torch.arange(len(steps), device="cpu")[:, None]).argmax(0)
+        rows = (
+            known.sum(0), counted.sum(0), counted.amax(0), counted.gather(0, latest[None])[0], (~known).sum(0)
+        )  # fmt: skip
+        for name, *row in zip(names, *(each.tolist() for each in rows), strict=True):
+            self._parameters.setdefault(name, LostCounts()).add(LostCounts(*row))
 
-def _short(state: object) -> str:
-    return reprlib.repr(state)
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LostBook) and self.state() == other.state()
 
-
-def _shares(pairs: Iterable[tuple[str, Pair]]) -> dict[str, float | None]:
-    """Return the share of every name, over all of its sums of squares."""
-    sums = defaultdict[str, Pair](lambda: (0.0, 0.0))
-    for name, (own, lost) in pairs:
-        before = sums[name]
-        sums[name] = before[0] + own, before[1] + lost
-    return {name: share_of(*both) for name, both in sums.items()}
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _counts_of(row: object) -> LostCounts:
-    names = [each.name for each in fields(LostCounts)]
     if not isinstance(row, Mapping) or not all(
-        is_number(row.get(name)) and math.isfinite(row[name]) for name in names
+        is_number(row.get(name)) and math.isfinite(row[name]) for name in _FIELDS
     ):
         raise StateError(f"a ledger's state has no such shares in 'lost': {reprlib.repr(row)}")
-    return LostCounts(**{name: row[name] for name in names})
+    return LostCounts(**{name: int(row[name]) if name in _WHOLE else row[name] for name in _FIELDS})

@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
@@ -40,12 +40,13 @@ class Measure:
     """
 
     layout: Layout | None = None
-    norms: Norms | None = field(init=False)
     measured: Measured | None = None
     verdict: LossyError | None = None
 
-    def __post_init__(self) -> None:
-        self.norms = None if self.layout is None else self.layout.norms()
+    @property
+    def norms(self) -> Norms | None:
+        """What the exchange measures with; ``note`` comes before another exchange of the bucket."""
+        return None if self.layout is None else self.layout.norms
 
 
 class LostMeter:
@@ -90,9 +91,9 @@ class LostMeter:
 
     def note(self, measure: Measure) -> None:
         """Take in what an exchange has measured, if it has."""
-        if measure.layout is None or measure.norms is None:
+        if measure.layout is None:
             return
-        measured = measure.measured = Measured.of(measure.layout, measure.norms)
+        measured = measure.measured = Measured.of(measure.layout, measure.layout.norms.sums)
         if self._plan.keeps_residual or not measured.usable:
             return
         with self._counting:

@@ -73,10 +73,10 @@ class MethodMeter(LostMeter):
     def _layout(self, parameters: range) -> Layout:
         if parameters not in self._layouts:
             part = slice(parameters.start, parameters.stop)
-            groups: list[Hashable] = [
-                self._group_of.get(each, ("bucket", parameters.start)) for each in self._parameters[part]
-            ]
-            self._layouts[parameters] = Layout(self._names[part], self._counts[part], groups)
+            alone = ("bucket", parameters.start)
+            groups = tuple(self._group_of.get(each, alone) for each in self._parameters[part])
+            names, counts = tuple(self._names[part]), tuple(self._counts[part])
+            self._layouts[parameters] = Layout(names, counts, groups)
         return self._layouts[parameters]
 
 

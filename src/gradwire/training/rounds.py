@@ -80,6 +80,7 @@ class Rounds:
         self._timeout_s = exchange.link.timeout_s
         self._begin_timeout_s = self._timeout_s if begin_timeout_s is None else begin_timeout_s
         self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
+        self._layouts: dict[tuple[int, ...], Layout] = {}
         self._thread = BucketThread(self.rank, exchange.close, _ADVICE)
         self._closed = False
         self._next = 0
@@ -210,9 +211,16 @@ class Rounds:
         if not self._meter.measures(self.steps_done + 1):
             return Measure()
         parameters = bucket.parameters()
-        names = [self._names.get(each, f"a parameter of bucket {bucket.index()}") for each in parameters]
-        together = frozenset(names)
-        return Measure(Layout(names, [each.numel() for each in parameters], [together] * len(names)))
+        key = tuple(map(id, parameters))
+        layout = self._layouts.get(key)
+        if layout is None:
+            other = f"a parameter of bucket {bucket.index()}"
+            names = tuple(self._names.get(each, other) for each in parameters)
+            counts = tuple(each.numel() for each in parameters)
+            layout = Layout(names, counts, (frozenset(names),) * len(names))
+            if other not in names:  # else nobody keeps it, and another parameter may come to its place
+                self._layouts[key] = layout
+        return Measure(layout)
 
     def _start_agreement(self) -> None:
         """Let the ranks agree, once all buckets are averaged, whether the round ends with an error."""

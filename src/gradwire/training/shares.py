@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
+
+import torch
 
 from gradwire.exchange import Norms
 
@@ -46,14 +49,15 @@ class Layout:
         How often this repeats: FSDP lays out a part of every parameter for each rank.
     """
 
-    names: Sequence[str]
-    counts: Sequence[int]
-    groups: Sequence[Hashable]
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    groups: tuple[Hashable, ...]
     copies: int = 1
 
+    @cached_property
     def norms(self) -> Norms:
-        """Return what an exchange of the bucket measures with."""
-        return Norms([0, *accumulate([*self.counts] * self.copies)])
+        """What an exchange of the bucket measures with, until the next one does."""
+        return Norms([0, *accumulate(self.counts * self.copies)])
 
 
 def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
@@ -69,34 +73,37 @@ def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Sums of squares, by parameter, of one exchange.
+    """What one exchange has measured.
 
-    Of this rank's gradient, of what was lost of it, and of what was encoded and decoded.
+    Attributes
+    ----------
+    sums
+        Sums of squares, float64: a row for each of this rank's gradient, what was lost of it, what was
+        encoded and what was decoded, and a column for each parameter.
+    own, lost
+        The sums of the first two rows.
     """
 
     layout: Layout
-    own: Sequence[float]
-    lost: Sequence[float]
-    encoded: Sequence[float] = ()
-    decoded: Sequence[float] = ()
+    sums: torch.Tensor
+    own: float
+    lost: float
 
     @classmethod
-    def of(cls, layout: Layout, norms: Norms) -> Measured:
-        """Read what an exchange has measured."""
-        own, lost, encoded, decoded = (
-            sums.view(layout.copies, -1).sum(0).tolist() if layout.copies > 1 else sums.tolist()
-            for sums in (norms.own, norms.lost, norms.encoded, norms.decoded)
-        )
-        return cls(layout, own, lost, encoded, decoded)
+    def of(cls, layout: Layout, sums: torch.Tensor) -> Measured:
+        """Copy what an exchange has measured."""
+        by_parameter = sums.view(len(sums), layout.copies, -1).sum(1)
+        own, lost, *_ = by_parameter.sum(1).tolist()
+        return cls(layout, by_parameter, own, lost)
 
     @property
     def usable(self) -> bool:
         """Whether all was finite; the step is no sample otherwise."""
-        return all(map(math.isfinite, self.own)) and all(map(math.isfinite, self.lost))
+        return math.isfinite(self.own + self.lost)
 
     def shares(self) -> Iterator[tuple[str, Hashable, float | None, bool]]:
         """Yield every parameter's name, its group, the share it lost and whether that is mere rounding."""
-        sums = zip(self.own, self.lost, self.encoded, self.decoded, strict=True)
+        sums = self.sums.T.tolist()
         for name, group, (own, lost, encoded, decoded) in zip(
             self.layout.names, self.layout.groups, sums, strict=True
         ):
