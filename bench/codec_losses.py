@@ -1,0 +1,316 @@
+"""What a model loses by each codec: its loss after training, beside that of plain DDP.
+
+    python bench/codec_losses.py                  # a GPT of 4 layers of 128, two ranks; about half an hour
+    python bench/codec_losses.py --text FILE --steps 200 --codecs "default quantize:4"
+    python bench/codec_losses.py --model columns  # a table whose columns have different scales; a minute
+
+Every row is trained from the same weights on the same batches; only what happens to a gradient on its way
+between the ranks differs. Rows of DDP with weights that differ in the last bits, and with other batches, tell
+how much of a difference is noise. What encoding loses of the gradient's norm is that of one rank; with a
+residual it goes out later.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import pydoc_data.topics
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.codecs import parse
+from gradwire.plan import Plan
+from gradwire.training.hook import Attached
+from training_methods import _bf16_on_gloo
+
+CODECS = (
+    "default quantize:4 errbound:rel=0.05 errbound:rel=0.25 errbound:rel=0.25,block=1024 errbound:2^-10 "
+    "errbound:2^-20 inceptionn:2^-10 bfp:7x16 bf16 truncate:16 topk:0.01 terngrad identity"
+)
+WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 128, 4, 4, 64, 12
+BETAS, DECAY, CLIP = (0.9, 0.99), 0.1, 1.0
+HELD_OUT = 400
+"""Contexts that judge, the same ones for all: far more than it takes to tell losses apart by 0.1 %."""
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Lesson(ABC):
+    """What is learned: a model, every rank's own batches, and what judges."""
+
+    rate: float
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """Return the model, always with the same weights."""
+
+    @abstractmethod
+    def batch(self, generator: torch.Generator) -> Batch:
+        """Draw a batch."""
+
+    @abstractmethod
+    def held_out(self) -> Sequence[Batch]:
+        """Return batches of one size that are never trained on."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the mean loss."""
+
+    def judge(self, model: nn.Module, rank: int, world: int) -> float:
+        """Return the mean loss of what is held out, of which each rank does its share."""
+        batches = self.held_out()[rank::world]
+        with torch.no_grad():
+            losses = [float(self.loss(model, batch)) for batch in batches]
+        total = torch.tensor([sum(losses), len(losses)], dtype=torch.float64)
+        dist.all_reduce(total)
+        return float(total[0] / total[1])
+
+
+class Characters(Lesson):
+    """The characters of a text: nine tenths to train on, the rest to judge by."""
+
+    rate = 1e-3
+
+    def __init__(self, path: Path | None) -> None:
+        text = "\n".join(pydoc_data.topics.topics.values()) if path is None else path.read_text("utf-8")
+        kinds = {character: number for number, character in enumerate(sorted(set(text)))}
+        data = torch.tensor([kinds[character] for character in text])
+        cut = len(data) * 9 // 10
+        self.training, self.rest, self.kinds = data[:cut], data[cut:], len(kinds)
+
+    def model(self) -> nn.Module:
+        """Return a GPT."""
+        return GPT(self.kinds)
+
+    def batch(self, generator: torch.Generator) -> Batch:
+        """Draw contexts."""
+        places = torch.randint(len(self.training) - CONTEXT, (BATCH,), generator=generator)
+        return self._contexts(self.training, places)
+
+    def held_out(self) -> Sequence[Batch]:
+        """Return contexts from all over the held-out text."""
+        places = torch.linspace(0, len(self.rest) - CONTEXT - 1, HELD_OUT).long()
+        return [self._contexts(self.rest, some) for some in places.view(-1, 25)]
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the mean cross entropy."""
+        return nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
+
+    @staticmethod
+    def _contexts(data: torch.Tensor, places: torch.Tensor) -> Batch:
+        pieces = torch.stack([data[place : place + CONTEXT + 1] for place in places.tolist()])
+        return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
+
+
+class Columns(Lesson):
+    """A table whose 16 columns have scales from 0.01 to 10, as they came: nobody has normalised them.
+
+    The target depends on all of them, by a small network, and has noise.
+    """
+
+    rate = 1e-2
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(3)
+        self.teacher = (
+            torch.randn(16, 24, generator=generator) / 4,
+            torch.randn(24, 4, generator=generator) / 5,
+        )
+        self.scales = torch.logspace(-2, 1, 16)
+
+    def model(self) -> nn.Module:
+        """Return an MLP."""
+        return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4))
+
+    def batch(self, generator: torch.Generator) -> Batch:
+        """Draw rows of the table."""
+        x = torch.randn(32, 16, generator=generator)
+        y = (x @ self.teacher[0]).tanh() @ self.teacher[1] + 0.1 * torch.randn(32, 4, generator=generator)
+        return x * self.scales, y
+
+    def held_out(self) -> Sequence[Batch]:
+        """Draw other rows."""
+        generator = torch.Generator().manual_seed(4)
+        return [self.batch(generator) for _ in range(64)]
+
+    def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """Return the mean squared error."""
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer over characters, its output weights tied to its embeddings.
+
+    In the manner of nanoGPT (Karpathy, 2022): normal weights of 0.02, those that end a residual branch
+    smaller, no biases, no dropout.
+    """
+
+    def __init__(self, kinds: int) -> None:
+        super().__init__()
+        self.characters, self.places = nn.Embedding(kinds, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                WIDTH, HEADS, 4 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True, bias=False
+            )
+            for _ in range(LAYERS)
+        )
+        self.norm = nn.LayerNorm(WIDTH, bias=False)
+        self.out = nn.Linear(WIDTH, kinds, bias=False)
+        for name, weight in self.named_parameters():
+            if weight.dim() > 1:
+                ends_branch = name.endswith(("out_proj.weight", "linear2.weight"))
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * LAYERS) if ends_branch else 0.02)
+        self.out.weight = self.characters.weight
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        """Return the logits of every next character."""
+        x = self.characters(text) + self.places.weight
+        for layer in self.layers:
+            x = layer(x, src_mask=self.mask, is_causal=True)
+        logits: torch.Tensor = self.out(self.norm(x))
+        return logits
+
+
+def attach(codec: str, model: DistributedDataParallel) -> Attached:
+    """Attach gradwire with a codec, ``default`` or ``SPEC+residual``."""
+    spec, _, residual = codec.partition("+")
+    plan = Plan(parse(spec), residual=True) if residual else spec
+    return gradwire.attach(model, None if codec == "default" else plan, timeout_s=120.0)
+
+
+def perturbed(model: DistributedDataParallel) -> None:
+    """Change the weights in their last bits, as another order of summation would from the first step on."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1 + 2**-23 * torch.randn(weight.shape, generator=generator))
+
+
+def baselines() -> dict[str, tuple[Callable[[DistributedDataParallel], object], int]]:
+    """Return the rows without gradwire by name: what is done to the model, and the seed of its batches."""
+    return {
+        "DDP": (lambda _: None, 1),
+        "DDP, last bits of the weights differ": (perturbed, 1),
+        "DDP, other batches": (lambda _: None, 2),
+        "DDP, bf16 hook": (lambda model: model.register_comm_hook(dist.group.WORLD, _bf16_on_gloo), 1),
+    }
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one training came to."""
+
+    codec: str
+    loss: float
+    seconds: float
+    ratio: float | None = None
+    lost: float | None = None
+    warned: bool = False
+
+
+def train(
+    name: str, register: Callable[[DistributedDataParallel], object], lesson: Lesson, steps: int, seed: int
+) -> Row:
+    """Train from the same weights, and judge."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    model = DistributedDataParallel(lesson.model())
+    attached = register(model)
+    weights = list(model.parameters())
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": DECAY},
+            {"params": [weight for weight in weights if weight.dim() == 1], "weight_decay": 0.0},
+        ],
+        lr=lesson.rate,
+        betas=BETAS,
+    )
+    warm_up = min(50, steps // 5)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: (
+            (step + 1) / warm_up
+            if step < warm_up
+            else 0.55 + 0.45 * math.cos(math.pi * (step - warm_up) / (steps - warm_up))
+        ),
+    )
+    began = time.monotonic()
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(1_000_000 * seed + 100 * step + rank)
+        optimizer.zero_grad()
+        lesson.loss(model, lesson.batch(generator)).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(weights, CLIP)
+        optimizer.step()
+        schedule.step()
+    spent_s = time.monotonic() - began
+    loss = lesson.judge(model.module, rank, world)
+    if not isinstance(attached, Attached):
+        return Row(name, loss, spent_s)
+    summary = attached.ledger.summary()
+    attached.close()
+    return Row(name, loss, spent_s, summary.total.ratio, summary.lost.total.mean, bool(summary.warnings))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=["gpt", "columns"], default="gpt")
+    parser.add_argument("--text", type=Path, help="a text to learn; else Python's language reference")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--codecs", default=CODECS, help="separated by blanks; SPEC+residual keeps residuals")
+    parser.add_argument("--json", type=Path, help="keep the rows")
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(run_rank, (folder, words), words.ranks)  # type: ignore[no-untyped-call]
+
+
+def run_rank(rank: int, folder: str, words: argparse.Namespace) -> None:
+    """Train every row, in one process group for all of them; rank 0 prints them as they come."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=words.ranks)
+    lesson = Characters(words.text) if words.model == "gpt" else Columns()
+    rows: list[Row] = []
+    trainings: dict[str, Any] = baselines()
+    for codec in words.codecs.split():
+        trainings[codec] = (lambda model, codec=codec: attach(codec, model)), 1
+    for name, (register, seed) in trainings.items():
+        rows.append(train(name, register, lesson, words.steps, seed))
+        if rank == 0:
+            report(rows)
+    if rank == 0 and words.json:
+        words.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    dist.destroy_process_group()
+
+
+def report(rows: list[Row]) -> None:
+    """Print the last row, after the head if it is the first one."""
+    row = rows[-1]
+    if len(rows) == 1:
+        print(f"{'codec':38s}     loss   to DDP    bytes  lost of the norm  seconds")
+    change = f"{row.loss / rows[0].loss - 1:+8.2%}"
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
+    lost = "" if row.lost is None else f"{row.lost:.2%}"
+    told = "  warned" if row.warned else ""
+    print(
+        f"{row.codec:38s} {row.loss:8.4f} {change} {ratio:>8s} {lost:>17s} {row.seconds:8.1f}{told}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
