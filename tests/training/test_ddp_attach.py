@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import gradwire
+from gradwire.api import DEFAULT_CODEC
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError, TensorError
 from gradwire.training.hook import gradwire_hook
 from gradwire.training.ledger import Ledger
@@ -129,7 +130,7 @@ def test_every_way_to_name_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert attached.plan == gradwire.Plan(codec)
         attached.close()
     attached = gradwire.attach(make_model())
-    assert attached.plan == gradwire.Plan(gradwire.parse("quantize:8"))
+    assert attached.plan == gradwire.Plan(gradwire.parse(DEFAULT_CODEC))
     attached.close()
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import gradwire
+from gradwire.api import DEFAULT_CODEC
 from support import ddp_ranks
 from support.sums import bits
 
@@ -183,7 +184,7 @@ def test_known_gradients_average_to_a_known_number(run_processes: RunProcesses) 
         pytest.param(
             [None, "identity", None],
             ["AttachError"] * 3,
-            ["codec is errbound:2^-10 on ranks 0, 2, identity on rank 1", "give every rank the same plan"],
+            [f"codec is {DEFAULT_CODEC} on ranks 0, 2, identity on rank 1", "give every rank the same plan"],
             id="codecs",
         ),
         pytest.param(

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import Parameter
 
 import gradwire
+from gradwire.api import DEFAULT_CODEC
 from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, SpecError, StateError
 from gradwire.exchange import Exchange
@@ -105,7 +106,7 @@ def test_the_plan_is_the_default_a_plan_or_a_file(
         return found
 
     ((default, exact, codec, spec, *files),) = run_ranks(1, plans)
-    assert default == (Plan(parse("quantize:8"), "ring", pipeline=2), 2)
+    assert default == (Plan(parse(DEFAULT_CODEC), "ring", pipeline=2), 2)
     assert exact == (EXACT, 2)
     assert codec == spec == (Plan(parse("bf16"), "ring", pipeline=2), 2)
     assert files == [(saved, 3)] * 2

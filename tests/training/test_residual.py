@@ -265,7 +265,7 @@ def _method(name: str, model: nn.Module, exchange: Exchange) -> DSync | PipeSGD:
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     if name == "DSync":
         return DSync(model, optimizer, exchange)
-    return PipeSGD(model, optimizer, exchange, pipeline=int(name[-1]))
+    return PipeSGD(model, optimizer, exchange, pipeline=int(name[-1]), correction="none")
 
 
 def _train(method: WorkerMethod, batch_loss: BatchLoss, steps: range) -> None:

@@ -26,6 +26,7 @@ def attach_prepared(
     *,
     timeout_s: float = 30.0,
     ledger: LedgerLike = None,
+    strict: bool = False,
     resume_residuals: bool = True,
 ) -> Attached:
     """Let gradwire average the gradients of a model that ``accelerator.prepare`` has returned.
@@ -40,7 +41,7 @@ def attach_prepared(
         It has prepared the model.
     model
         A ``DistributedDataParallel``, or a compiled module with one inside.
-    plan, timeout_s, ledger
+    plan, timeout_s, ledger, strict
         As for ``gradwire.attach``; ``ledger`` may be a function of the rank, too.
     resume_residuals
         False lets ``load_state`` go on without what earlier steps lost.
@@ -59,7 +60,9 @@ def attach_prepared(
     >>> model, optimizer = accelerator.prepare(model, optimizer)  # doctest: +SKIP
     >>> attached = attach_prepared(accelerator, model, "quantize:8")  # doctest: +SKIP
     """
-    attachment = Attachment(plan, timeout_s=timeout_s, ledger=ledger, resume_residuals=resume_residuals)
+    attachment = Attachment(
+        plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
+    )
     attached = attachment.attach(ddp_inside(model, "Accelerate"))
     if attachment.keeps_residuals:
         _keep_with_checkpoints(accelerator, attachment)

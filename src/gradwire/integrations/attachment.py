@@ -35,6 +35,8 @@ class Attachment:
     ledger
         This rank's ledger, which its maker closes; or a function that makes one of the rank, where that is
         not known yet, and ``close`` closes it. By default one of its own.
+    strict
+        As for ``gradwire.attach``.
     resume_residuals
         Whether a resumed run wants each rank's residuals back. False gives up what was lost before.
 
@@ -50,6 +52,7 @@ class Attachment:
         *,
         timeout_s: float = 30.0,
         ledger: LedgerLike = None,
+        strict: bool = False,
         resume_residuals: bool = True,
     ) -> None:
         check_timeout(timeout_s)
@@ -58,6 +61,7 @@ class Attachment:
         self.rank, self.world = 0, 1
         self._timeout_s = timeout_s
         self._ledger = ledger
+        self._strict = strict
         self._attached: Attached | None = None
         self._steps_before = 0
 
@@ -86,7 +90,9 @@ class Attachment:
                 f"rank {self.rank} wants a ledger of its own, but got one of rank {ledger.rank}; give the "
                 "function that makes it of a rank: ledger=gradwire.training.Ledger"
             )
-        self._attached = attach(model, self.plan, timeout_s=self._timeout_s, ledger=ledger)
+        self._attached = attach(
+            model, self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict
+        )
         self._steps_before = self._attached.ledger.summary().steps
         return self._attached
 

@@ -23,7 +23,7 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
 
     Parameters
     ----------
-    plan, timeout_s
+    plan, timeout_s, strict
         As for ``gradwire.attach``.
     ledger
         This rank's, or a function that makes one of the rank, where Lightning starts the processes.
@@ -52,7 +52,7 @@ class GradwireCallback(CallbackParts, Callback):
 
     Parameters
     ----------
-    plan, timeout_s, ledger
+    plan, timeout_s, ledger, strict
         As for ``GradwireStrategy``.
 
     Raises

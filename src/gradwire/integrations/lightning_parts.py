@@ -36,6 +36,7 @@ class StrategyParts(_Base):
         *,
         timeout_s: float = 30.0,
         ledger: LedgerLike = None,
+        strict: bool = False,
         resume_residuals: bool = True,
         **ddp: Any,
     ) -> None:
@@ -44,7 +45,7 @@ class StrategyParts(_Base):
             raise SpecError(f"gradwire is the model's communication hook; leave out {' and '.join(hooks)}")
         super().__init__(**ddp)
         self._gradwire = Attachment(
-            plan, timeout_s=timeout_s, ledger=ledger, resume_residuals=resume_residuals
+            plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
         )
         self._updates = 0
         self._restored_from = ""
@@ -132,9 +133,16 @@ class StrategyParts(_Base):
 class CallbackParts(_Base):
     """In front of ``Callback`` it attaches gradwire to the DDP of whatever strategy there is."""
 
-    def __init__(self, plan: PlanLike = None, *, timeout_s: float = 30.0, ledger: LedgerLike = None) -> None:
+    def __init__(
+        self,
+        plan: PlanLike = None,
+        *,
+        timeout_s: float = 30.0,
+        ledger: LedgerLike = None,
+        strict: bool = False,
+    ) -> None:
         super().__init__()
-        self._gradwire = Attachment(plan, timeout_s=timeout_s, ledger=ledger)
+        self._gradwire = Attachment(plan, timeout_s=timeout_s, ledger=ledger, strict=strict)
         if self._gradwire.plan.keeps_residual:
             raise SpecError(
                 f"{self._gradwire.plan.codec} keeps residuals, which a callback of Lightning cannot save for "

@@ -29,7 +29,7 @@ class GradwireCallback(TrainerCallback):
     ----------
     trainer
         It trains with DDP, as it does under ``torchrun``.
-    plan, timeout_s
+    plan, timeout_s, strict
         As for ``gradwire.attach``.
     ledger
         This rank's, or a function that makes one of the rank.
@@ -61,13 +61,14 @@ class GradwireCallback(TrainerCallback):
         *,
         timeout_s: float = 30.0,
         ledger: LedgerLike = None,
+        strict: bool = False,
         resume_from: str | os.PathLike[str] | None = None,
         resume_residuals: bool = True,
     ) -> None:
         self._trainer = trainer
         self._resume_from = resume_from
         self._gradwire = Attachment(
-            plan, timeout_s=timeout_s, ledger=ledger, resume_residuals=resume_residuals
+            plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
         )
         self._began_at = 0
 
