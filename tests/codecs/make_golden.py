@@ -42,6 +42,8 @@ SPECS = (
     "terngrad:seed=12345678901",
     "topk:0.3",
     "lossless",
+    "fp8",
+    "fp8:block=16",
 )
 
 # Every class of every codec, ties of rounding, both signs, and an odd length.
@@ -64,7 +66,17 @@ FINITE = (
 NONFINITE = (0.5, float("nan"), -0.25, float("inf"), 0.001, float("-inf"), 2.0)
 # Two blocks of 64 and a short third one, 2^40 apart; the second has an outlier for the class of two bytes.
 BLOCKS = (*(i * 2.0**-30 for i in range(-32, 32)), *(i * 1024.0 for i in range(-40, 23)), 1e6, *NONFINITE)
-LONGER = {"errbound:rel=0.01,block=64": BLOCKS, "errbound:rel=0.25,block=1024": BLOCKS}
+# Blocks of 16 for fp8: ties and codes below its normal numbers, one block sent as zeros, the largest floats.
+EIGHTHS = (
+    *((1.0625 + i / 8) * (-1.0) ** i * 2.0 ** (2 - 3 * i // 2) for i in range(16)),
+    *((i - 8) * 2.0**-100 for i in range(16)),
+    *(3.4e38, -3e38, 1e38, 2.0**110, 2.0**111),
+)
+LONGER = {
+    "errbound:rel=0.01,block=64": BLOCKS,
+    "errbound:rel=0.25,block=1024": BLOCKS,
+    "fp8:block=16": EIGHTHS,
+}
 """Spec -> a third chunk, where two are too short to show what it does."""
 
 

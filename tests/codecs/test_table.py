@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,16 @@ def test_rows_are_unique_and_agree_with_their_classes() -> None:
 
 def test_wire_ids_are_those_of_the_protocol() -> None:
     names = ["identity", "fp16", "bf16", "inceptionn", "errbound", "truncate"]
-    names += ["quantize", "bfp", "bitpack", "terngrad", "topk", "lossless"]
+    names += ["quantize", "bfp", "bitpack", "terngrad", "topk", "lossless", "fp8"]
     assert {row.wire_id: row.name for row in TABLE} == dict(enumerate(names))
 
 
 def test_exports_are_sorted_and_complete() -> None:
     exported = gradwire.codecs.__all__
-    assert exported == sorted(exported, key=lambda name: (not name.isupper(), name[0].islower(), name))
+    numbered = {name: [part.zfill(2) for part in re.split(r"(\d+)", name)] for name in exported}  # Fp8, Fp16
+    assert exported == sorted(
+        exported, key=lambda name: (not name.isupper(), name[0].islower(), numbered[name])
+    )
     assert {row.codec.__name__ for row in TABLE} < set(exported)
     assert all(hasattr(gradwire.codecs, name) for name in exported)
 
