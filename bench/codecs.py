@@ -47,6 +47,7 @@ SPECS = (
     "quantize:8",
     "quantize:4",
     "bfp:7x16",
+    "fp8",
     "bitpack:1",
     "bitpack:2",
     "bitpack:3",

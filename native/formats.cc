@@ -10,6 +10,7 @@ extern const Format kInceptionnFormat;
 extern const Format kPackFormat;
 extern const Format kQuantizeFormat;
 extern const Format kBfpFormat;
+extern const Format kFp8Format;
 extern const Format kFp16Format;
 extern const Format kBf16Format;
 extern const Format kTerngradFormat;
@@ -22,6 +23,7 @@ const Format* const kFormats[] = {
     &kPackFormat,
     &kQuantizeFormat,
     &kBfpFormat,
+    &kFp8Format,
     &kFp16Format,
     &kBf16Format,
     &kTerngradFormat,

@@ -3,6 +3,7 @@
 #include "kernels/cast.h"
 #include "kernels/crc32c.h"
 #include "kernels/errbound.h"
+#include "kernels/fp8.h"
 #include "kernels/inceptionn.h"
 #include "kernels/norms.h"
 #include "kernels/pack.h"
@@ -19,6 +20,7 @@ const Target kAvx2Target = {
     .pack = &kPackAvx2,
     .quantize = &kQuantizeAvx2,
     .bfp = &kBfpAvx2,
+    .fp8 = &kFp8Avx2,
     .cast = &kCastAvx2,
     .norms = &kNormsAvx2,
     .crc32c = crc32c_avx2,

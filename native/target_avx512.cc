@@ -3,6 +3,7 @@
 #include "kernels/cast.h"
 #include "kernels/crc32c.h"
 #include "kernels/errbound.h"
+#include "kernels/fp8.h"
 #include "kernels/inceptionn.h"
 #include "kernels/norms.h"
 #include "kernels/pack.h"
@@ -19,6 +20,7 @@ const Target kAvx512Target = {
     .pack = &kPackAvx512,
     .quantize = &kQuantizeAvx512,
     .bfp = &kBfpAvx512,
+    .fp8 = &kFp8Avx512,
     .cast = &kCastAvx512,
     .norms = &kNormsAvx512,
     .crc32c = crc32c_avx2,

@@ -3,6 +3,7 @@
 #include "kernels/cast.h"
 #include "kernels/crc32c.h"
 #include "kernels/errbound.h"
+#include "kernels/fp8.h"
 #include "kernels/inceptionn.h"
 #include "kernels/norms.h"
 #include "kernels/pack.h"
@@ -19,6 +20,7 @@ const Target kScalarTarget = {
     .pack = &kPackScalar,
     .quantize = &kQuantizeScalar,
     .bfp = &kBfpScalar,
+    .fp8 = &kFp8Scalar,
     .cast = &kCastScalar,
     .norms = &kNormsScalar,
     .crc32c = crc32c_scalar,

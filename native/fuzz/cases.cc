@@ -49,12 +49,19 @@ std::vector<Params> bfp_params() {
   return all;
 }
 
+std::vector<Params> fp8_params() {
+  std::vector<Params> all;
+  for (const int block : {16, 48, 256, 65536}) all.push_back({.a = block});
+  return all;
+}
+
 std::vector<Params> params_of(const std::string& name) {
   if (name == "errbound") return errbound_params();
   if (name == "inceptionn") return inceptionn_params();
   if (name == "pack") return pack_params();
   if (name == "quantize") return quantize_params();
   if (name == "bfp") return bfp_params();
+  if (name == "fp8") return fp8_params();
   if (name == "fp16" || name == "bf16") return {Params{}};
   if (name == "terngrad") return {Params{}, Params{.a = -5, .b = 7}};
   throw std::runtime_error("the format " + name + " has no parameters to fuzz; add them to native/fuzz/cases.cc");

@@ -26,6 +26,7 @@ FORMATS: list[Format] = [
     *(("quantize", (bits, block)) for bits in (8, 4) for block in (16, 48, 1024, 65536)),
     *(("bfp", (mantissa, 16)) for mantissa in (1, 3, 7, 8, 11, 15)),
     *(("bfp", params) for params in ((7, 8), (7, 24), (7, 64), (7, 1024), (4, 8))),
+    *(("fp8", (block,)) for block in (16, 48, 256, 65536)),
     ("fp16", ()),
     ("bf16", ()),
     ("terngrad", (0, 0)),
@@ -33,7 +34,7 @@ FORMATS: list[Format] = [
 ]
 LARGE: list[Format] = [
     ("pack", (8,)), ("pack", (10,)), ("pack", (24,)), ("quantize", (8, 1024)), ("quantize", (4, 48)),
-    ("bfp", (7, 16)), ("bfp", (5, 24)), ("fp16", ()), ("bf16", ()), ("terngrad", (1, 2)),
+    ("bfp", (7, 16)), ("bfp", (5, 24)), ("fp8", (48,)), ("fp16", ()), ("bf16", ()), ("terngrad", (1, 2)),
 ]  # fmt: skip
 NAN = np.uint32(0x7FC00000).view(np.float32)
 
@@ -119,6 +120,35 @@ def decode_bfp(payload: Bytes, n: int, mantissa: int, block: int) -> Floats:
     return np.concatenate([*out, np.zeros(0)])[:n].astype(np.float32)
 
 
+CODE = np.arange(128)
+FP8 = np.where(CODE < 8, CODE * 2.0**-9, (8 + CODE % 8) * 2.0 ** (CODE // 8 - 10.0))
+"""The numbers of the magnitudes."""
+
+
+def encode_fp8(x: Floats, block: int) -> Bytes:
+    exponents: list[int] = []
+    codes: list[Bytes] = [np.zeros(0, np.uint8)]
+    for part in (x[i : i + block] for i in range(0, len(x), block)):
+        exponent = int(np.abs(part).view(np.uint32).max() >> 23)
+        exponents.append(exponent if exponent >= 32 else 0)
+        scaled = np.abs(part).astype(np.float64) * 2.0 ** (134 - exponent)
+        nearest = np.searchsorted((FP8[:-1] + FP8[1:]) / 2, scaled)  # of two as near the smaller
+        nearest += (nearest % 2 == 1) & (
+            np.append(FP8, 0)[nearest] + np.append(FP8, 0)[nearest + 1] == 2 * scaled
+        )
+        magnitudes = np.minimum(nearest, 119 if exponent == 254 else 120)
+        codes.append((np.signbit(part) * 128 + magnitudes).astype(np.uint8))
+        codes[-1] *= exponents[-1] not in (0, 255)
+    return np.concatenate([np.array(exponents, np.uint8), *codes])
+
+
+def decode_fp8(payload: Bytes, n: int, block: int) -> Floats:
+    exponents = np.repeat(payload[: -(-n // block)], block)[:n].astype(np.float64)
+    codes = payload[len(payload) - n :]
+    values = np.where(codes >> 7, -1.0, 1.0) * FP8[codes & 0x7F] * 2.0 ** (exponents - 134)
+    return np.select([exponents == 0, exponents == 255], [0.0, np.nan], values).astype(np.float32)
+
+
 def encode_cast(x: Floats, kept: int, quiet: int, finite: npt.NDArray[Any]) -> Bytes:
     """Halves of numbers come from another library; a NaN keeps its top bits and becomes quiet."""
     bits = x.view(np.uint32)
@@ -157,7 +187,7 @@ def reference_encode(x: Floats, form: Format) -> Bytes:
         if name == "bf16":
             halves = torch.from_numpy(x.copy()).to(torch.bfloat16).view(torch.int16).numpy()
             return encode_cast(x, 7, 0x40, halves.view(np.uint16))
-        encoders = {"pack": encode_pack, "quantize": encode_quantize, "bfp": encode_bfp}
+        encoders = {"pack": encode_pack, "quantize": encode_quantize, "bfp": encode_bfp, "fp8": encode_fp8}
         return {**encoders, "terngrad": encode_terngrad}[name](x, *params)  # type: ignore[operator,no-any-return]
 
 
@@ -170,7 +200,7 @@ def reference_decode(payload: Bytes, n: int, form: Format) -> Floats:
             return (payload.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
         if name == "terngrad":
             return decode_terngrad(payload, n)
-        decoders = {"pack": decode_pack, "quantize": decode_quantize, "bfp": decode_bfp}
+        decoders = {"pack": decode_pack, "quantize": decode_quantize, "bfp": decode_bfp, "fp8": decode_fp8}
         return decoders[name](payload, n, *params)  # type: ignore[operator,no-any-return]
 
 
@@ -318,6 +348,7 @@ MALFORMED: list[tuple[str, Format, int, Any]] = [
     ("negative scale", ("quantize", (8, 16)), 99, lambda p: p.__setitem__(7, p[7] | 0x80)),
     ("another NaN", ("quantize", (8, 16)), 99, nan_scale),
     ("another NaN", ("terngrad", (0, 0)), 9, nan_scale),
+    ("exponent 31", ("fp8", (16,)), 99, lambda p: p.__setitem__(6, 31)),
     ("code 3", ("terngrad", (0, 0)), 99, lambda p: p.__setitem__(10, 0x0C)),
     ("unused bits", ("terngrad", (0, 0)), 9, lambda p: p.__setitem__(-1, 0x04)),
 ]

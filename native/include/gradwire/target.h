@@ -11,6 +11,7 @@ struct InceptionnKernels;
 struct PackKernels;
 struct QuantizeKernels;
 struct BfpKernels;
+struct Fp8Kernels;
 struct CastKernels;
 struct NormKernels;
 
@@ -22,6 +23,7 @@ struct Target {
   const PackKernels* pack;
   const QuantizeKernels* quantize;
   const BfpKernels* bfp;
+  const Fp8Kernels* fp8;
   const CastKernels* cast;
   const NormKernels* norms;
   // CRC32C (Castagnoli, reflected polynomial 0x82F63B78), continuing from `seed` (0 at the start).

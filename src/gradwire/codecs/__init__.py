@@ -17,6 +17,7 @@ from gradwire.codecs.bfp import Bfp
 from gradwire.codecs.bitpack import BitPack
 from gradwire.codecs.cast import Bf16, Fp16
 from gradwire.codecs.errbound import ErrBound
+from gradwire.codecs.fp8 import Fp8
 from gradwire.codecs.identity import Identity
 from gradwire.codecs.inceptionn import Inceptionn
 from gradwire.codecs.lossless import Lossless
@@ -34,6 +35,7 @@ __all__ = [
     "BitPack",
     "Codec",
     "ErrBound",
+    "Fp8",
     "Fp16",
     "Identity",
     "Inceptionn",
@@ -68,6 +70,7 @@ TABLE = (
     Row("terngrad", 9, TernGrad),
     Row("topk", 10, TopK),
     Row("lossless", 11, Lossless),
+    Row("fp8", 12, Fp8),
 )
 """All codecs. A wire id is a fact of the protocol: never changed, never used again."""
 

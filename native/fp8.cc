@@ -1,0 +1,102 @@
+// Format `fp8`: a = values in a block (a multiple of 16).
+//
+// Payload: ceil(n / block) exponent bytes E, then n codes, one byte each: a sign, 4 exponent bits (bias 7) and 3
+// mantissa bits. A value is that of its code times 2^(E - 134), where E is the biased exponent of the block's largest
+// magnitude. E = 0 marks a block below 2^-95, which is all zero, E = 255 one with a non-finite value, which decodes to
+// NaN; their codes are written as 0 and not read. Every code decodes, so that exponents alone are checked. The E4M3
+// of "FP8 Formats for Deep Learning", without its NaN, under block scales as those of the OCP Microscaling formats.
+#include "kernels/fp8.h"
+
+#include <cstring>
+
+#include "gradwire/format.h"
+#include "gradwire/parallel.h"
+#include "gradwire/target.h"
+#include "kernels/quantize.h"
+
+namespace gradwire {
+
+namespace {
+
+std::size_t block_of(const Params& params) { return static_cast<std::size_t>(params.a); }
+
+std::size_t exponents_nbytes(std::size_t n, const Params& params) {
+  return (n + block_of(params) - 1) / block_of(params);
+}
+
+std::size_t max_nbytes(std::size_t n, const Params& params) { return exponents_nbytes(n, params) + n; }
+
+// Two passes over a block, the second of which finds it in the L1 or L2 cache.
+void encode_part(const Target& target, const float* x, std::size_t n, const Params& params, std::uint8_t* exponents,
+                 std::uint8_t* codes) {
+  const std::size_t block = block_of(params);
+  for (std::size_t at = 0; at < n; at += block) {
+    const std::size_t count = n - at < block ? n - at : block;
+    const std::uint32_t exponent = fp8_exponent(target.quantize->peak_bits(x + at, count));
+    *exponents++ = static_cast<std::uint8_t>(exponent);
+    if (exponent == 0 || exponent == kFp8NanExponent) {
+      std::memset(codes + at, 0, count);
+    } else {
+      target.fp8->to_codes(x + at, count, exponent, codes + at);
+    }
+  }
+}
+
+template <bool kAdd>
+void put_all(float* out, std::size_t n, float value) {
+  for (std::size_t i = 0; i < n; ++i) put<kAdd>(out + i, value);
+}
+
+void decode_part(const Target& target, const std::uint8_t* exponents, const std::uint8_t* codes, std::size_t n,
+                 const Params& params, float* out, bool add) {
+  const std::size_t block = block_of(params);
+  for (std::size_t at = 0; at < n; at += block) {
+    const std::size_t count = n - at < block ? n - at : block;
+    const std::uint32_t exponent = *exponents++;
+    if (exponent == 0 || exponent == kFp8NanExponent) {
+      const float value = exponent == 0 ? 0.0F : float_of(kQuietNanBits);
+      add ? put_all<true>(out + at, count, value) : put_all<false>(out + at, count, value);
+    } else {
+      target.fp8->from_codes(codes + at, count, exponent, out + at, add);
+    }
+  }
+}
+
+std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                   int threads) {
+  std::uint8_t* const codes = out + exponents_nbytes(n, params);
+  const int parts = count_parts(n, threads);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, block_of(params));
+    encode_part(target, x + part.begin, part.end - part.begin, params, out + exponents_nbytes(part.begin, params),
+                codes + part.begin);
+  });
+  return max_nbytes(n, params);
+}
+
+bool are_exponents(const std::uint8_t* exponents, std::size_t nbytes) {
+  bool valid = true;
+  for (std::size_t i = 0; i < nbytes; ++i) valid &= exponents[i] == 0 || exponents[i] >= kFp8SmallestExponent;
+  return valid;
+}
+
+const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
+                   const Params& params, bool add, int threads) {
+  if (nbytes != max_nbytes(n, params)) return "its length does not match";
+  if (!are_exponents(payload, exponents_nbytes(n, params))) return "an exponent byte is within 1..31";
+  const std::uint8_t* const codes = payload + exponents_nbytes(n, params);
+  const int parts = count_parts(n, threads);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, block_of(params));
+    decode_part(target, payload + exponents_nbytes(part.begin, params), codes + part.begin, part.end - part.begin,
+                params, out + part.begin, add);
+  });
+  return nullptr;
+}
+
+}  // namespace
+
+extern const Format kFp8Format;
+const Format kFp8Format = {.name = "fp8", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+
+}  // namespace gradwire
