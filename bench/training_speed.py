@@ -28,9 +28,9 @@ from testbed_ranks import MOST_STOLEN, Ranks, append, cores, median, run_bed, st
 from training_methods import Method, OnDDP, Pipelined, attached, torch_methods
 from training_tasks import TASKS, Task
 
-CODECS = ["bf16", "errbound:rel=0.05", "errbound:rel=0.25,block=1024", "quantize:8", "quantize:4"]
+CODECS = ["bf16", "errbound:rel=0.05", "errbound:rel=0.25,block=1024", "fp8", "quantize:8", "quantize:4"]
 """What the planner may choose from: codecs that suit gradients of any scale."""
-NAMED = ["quantize:8", "quantize:4"]
+NAMED = ["fp8", "quantize:4"]
 """What a user might choose; the first one is the default."""
 EQUAL = 1.01
 """Losses are equal that differ by less: another order of summation makes as much of a difference."""

@@ -31,7 +31,7 @@ def digest(model: nn.Module) -> str:
 def main() -> None:
     """Train, and say what it took."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", default="quantize:8", help="a codec, or the file of a plan")
+    parser.add_argument("--plan", default="fp8", help="a codec, or the file of a plan")
     parser.add_argument("--epochs", type=int, default=12)
     options = parser.parse_args()
 

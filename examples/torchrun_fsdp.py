@@ -33,9 +33,7 @@ def digest(model: nn.Module) -> str:
 def main() -> None:
     """Train, and say what it took."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--plan", default="quantize:8", help="for the gradients: a codec, or a plan's file"
-    )
+    parser.add_argument("--plan", default="fp8", help="for the gradients: a codec, or a plan's file")
     parser.add_argument("--weights", default="bf16", help="the codec of the weights")
     parser.add_argument("--epochs", type=int, default=12)
     options = parser.parse_args()

@@ -19,7 +19,7 @@ from gradwire.exchange import Exchange
 from gradwire.links.process_group import ProcessGroupLink, store_of
 from gradwire.plan import Plan
 
-DEFAULT_CODEC = "quantize:8"
+DEFAULT_CODEC = "fp8"
 """Free of scale and safe for any model: docs/which_codec.md has the losses that it was chosen by."""
 _KEPT_EXCHANGES = 8  # for a group; each has buffers of its own, which a changing codec must not pile up
 _LONGEST_TIMEOUT_S = 1e6
@@ -64,7 +64,7 @@ def all_reduce(
     tensor
         Contiguous, float32, on the CPU, of any shape, the same on all ranks; changed in place.
     codec
-        A codec or its spec; ``quantize:8`` by default.
+        A codec or its spec; ``fp8`` by default.
     algorithm
         ``ring``, which is the default, ``star``, ``tree``, ``butterfly`` or a hierarchy such as
         ``hierarchical:4,ring+star``.

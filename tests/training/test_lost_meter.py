@@ -133,7 +133,7 @@ def test_each_group_of_parameters_is_told_of_once(
     assert len(own) == 1 + groups
     assert own[0].startswith(f"rank 1: {KILLS} loses 100.0% of the norm of the gradient of ")
     assert ("(and more than half of 3 other parameters beside it)" in own[0]) is not groups
-    assert own[0].endswith("so it may not learn; try the codec quantize:8, or a plan with residual=True")
+    assert own[0].endswith("so it may not learn; try the codec fp8, or a plan with residual=True")
     assert ledger.summary().warnings == tuple(own)
     assert [text for text in caplog.messages if text.startswith("rank 1: ")] == own
     assert capsys.readouterr().err == "", "logging prints nothing of its own"
@@ -218,8 +218,8 @@ def test_samples_need_not_follow_each_other_and_a_step_without_finite_values_is_
 
 def test_advice_is_not_what_one_has() -> None:
     for spec, advice in (
-        ("quantize:8", "try the codec bf16, or a plan with residual=True"),
-        ("terngrad", "try the codec quantize:8"),
+        ("fp8", "try the codec bf16, or a plan with residual=True"),
+        ("terngrad", "try the codec fp8"),
     ):
         meter = LostMeter(3, Plan(parse(spec)), ["w"])
         for _ in range(3):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from gradwire.api import DEFAULT_CODEC
 from gradwire.cli.parser import Parser
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
@@ -20,7 +21,7 @@ from gradwire.launch.rendezvous import launched_workers
 from gradwire.plan import Plan
 from gradwire.units import parse_size
 
-COMPARED_CODEC = "quantize:8"
+COMPARED_CODEC = DEFAULT_CODEC
 PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket", "staleness")
 """The options that a plan leaves nothing to say."""
 

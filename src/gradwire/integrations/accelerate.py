@@ -58,7 +58,7 @@ def attach_prepared(
     Examples
     --------
     >>> model, optimizer = accelerator.prepare(model, optimizer)  # doctest: +SKIP
-    >>> attached = attach_prepared(accelerator, model, "quantize:8")  # doctest: +SKIP
+    >>> attached = attach_prepared(accelerator, model, "fp8")  # doctest: +SKIP
     """
     attachment = Attachment(
         plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals

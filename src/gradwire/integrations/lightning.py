@@ -43,7 +43,7 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
 
     Examples
     --------
-    >>> Trainer(strategy=GradwireStrategy("quantize:8"), devices=2)  # doctest: +SKIP
+    >>> Trainer(strategy=GradwireStrategy("fp8"), devices=2)  # doctest: +SKIP
     """
 
 

@@ -51,7 +51,7 @@ class GradwireCallback(TrainerCallback):
 
     Examples
     --------
-    >>> trainer.add_callback(GradwireCallback(trainer, "quantize:8"))  # doctest: +SKIP
+    >>> trainer.add_callback(GradwireCallback(trainer, "fp8"))  # doctest: +SKIP
     """
 
     def __init__(

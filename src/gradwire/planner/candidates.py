@@ -15,7 +15,7 @@ from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
 from gradwire.planner.workload import Workload
 from gradwire.wire import MAX_FRAME_NBYTES
 
-DEFAULT_CODECS = ("identity", "bf16", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
+DEFAULT_CODECS = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
 """What is tried when nobody names codecs: those whose error is a known share of the values, so that they need
 no knowledge of the gradients' scale; the order in which they win ties. Left out are
 

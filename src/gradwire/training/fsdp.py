@@ -128,7 +128,7 @@ def attach_fsdp(
         A module with at least one ``FSDPModule`` in it, itself included, on CPU or accelerator.
     gradients
         A plan; a codec, or its spec; or the file that ``Plan.save`` or the planner wrote: any path, or a
-        string that ends with ``.json`` or holds a ``/``. ``quantize:8`` by default. Gradients are
+        string that ends with ``.json`` or holds a ``/``. ``fp8`` by default. Gradients are
         scattered around a ring; the plan's algorithm serves between replicas, and its buckets nowhere, for
         FSDP exchanges one module's gradients at a time.
     weights

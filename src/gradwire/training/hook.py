@@ -58,7 +58,7 @@ def attach(
     plan
         A plan; a codec, or its spec such as ``quantize:8``; or the file that ``Plan.save`` or the planner
         wrote: any path, or a string that ends with ``.json`` or holds a ``/``. By default the codec
-        ``quantize:8`` over a ring.
+        ``fp8`` over a ring.
     timeout_s
         How long any single wait for a peer lasts before it is an error, here and within a step; above 0, at
         most 1e6 seconds.

@@ -194,7 +194,7 @@ class LostMeter:
 
 
 def _advice(plan: Plan) -> str:
-    better = "bf16" if str(plan.codec).startswith("quantize:8") else "quantize:8"
+    better = "bf16" if plan.codec.name == "fp8" else "fp8"
     if plan.codec.name == "terngrad":  # its errors grow when they are fed back
         return f"try the codec {better}"
     return f"try the codec {better}, or a plan with residual=True"
