@@ -1,6 +1,6 @@
 """What corrects the staleness of pipelined SGD: held-out loss after equal numbers of steps, simulated.
 
-    python bench/pipe_corrections.py --data-dir DIR --text FILE    # one core; an hour and a half
+    python bench/pipe_corrections.py --data-dir DIR --text FILE    # one core; hours, most of them the GPT's
     python bench/pipe_corrections.py --tasks digits,digits-split,digits-adamw    # minutes
 
 Four workers, K = 2 unless ``--pipeline`` says otherwise. All methods of a seed begin with the same weights
