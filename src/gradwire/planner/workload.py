@@ -95,7 +95,8 @@ class Workload:
 
     def compute_with_s(self, pipeline: int) -> float:
         """Return the same for a pipeline of so many steps, the local update of an eager one included."""
-        return self.compute_s + (LOCAL_UPDATES * self.update_s if pipeline > 1 else 0.0)
+        replays = pipeline - 2  # of own gradients, beyond the first
+        return self.compute_s + ((LOCAL_UPDATES + replays) * self.update_s if pipeline > 1 else 0.0)
 
     def parts(self, bucket_nbytes: int | None) -> list[Part]:
         """Return the buckets in the order of their exchange, as training cuts them."""

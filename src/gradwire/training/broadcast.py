@@ -37,9 +37,10 @@ def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
 def broadcast_buffers(model: nn.Module, exchange: Exchange) -> Accounting:
     """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank; otherwise as above.
 
-    A model without buffers sends nothing. Raises ``ExchangeError``.
+    Those that ``state_dict`` holds: what a model only caches (``persistent=False``) may differ in size. A
+    model without such buffers sends nothing. Raises ``ExchangeError``.
     """
-    buffers = [buffer for buffer in model.buffers() if buffer.numel()]
+    buffers = _kept_buffers(model)
     if not buffers:
         return Accounting()
     flat = [buffer.detach().cpu().contiguous().view(-1).view(torch.uint8) for buffer in buffers]
@@ -47,10 +48,22 @@ def broadcast_buffers(model: nn.Module, exchange: Exchange) -> Accounting:
     padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8)
     payload = torch.cat([*flat, padding])
     accounting = _broadcast(payload.view(torch.float32), exchange)
-    for buffer, values in zip(buffers, torch.split(payload[: sum(counts)], counts), strict=True):
-        # A clone begins where its dtype can begin; a part of the payload may not.
-        buffer.copy_(values.clone().view(buffer.dtype).view(buffer.shape))
+    for buffer, own, values in zip(buffers, flat, torch.split(payload[: sum(counts)], counts), strict=True):
+        if not torch.equal(own, values):
+            # A clone begins where its dtype can begin; a part of the payload may not.
+            buffer.copy_(values.clone().view(buffer.dtype).view(buffer.shape))
     return accounting
+
+
+def _kept_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the buffers that a state of the model holds, each once and without empty ones."""
+    kept = {
+        id(buffer): buffer
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set and buffer.numel()
+    }
+    return list(kept.values())
 
 
 def _broadcast(flat: torch.Tensor, exchange: Exchange) -> Accounting:

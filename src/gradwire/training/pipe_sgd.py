@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.errors import SpecError, StateError
+from gradwire.errors import ExchangeError, SpecError, StateError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.broadcast import broadcast_buffers, count_buffers
 from gradwire.training.buckets import cut
@@ -156,8 +156,8 @@ class PipeSGD(WorkerMethod):
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
-        full = len(self._under_way) == self.pipeline
-        waits = self._apply_oldest() if full else StepRecord()
+        warms_up = self.steps_done < self.warmup_steps
+        waits = self._apply_all_but(0 if warms_up else self.pipeline - 1)
         gradients = self._free[0]
         correcting = perf_counter()
         with self._correction.ahead():
@@ -165,7 +165,6 @@ class PipeSGD(WorkerMethod):
             loss = backward(compute_loss, gradients)
         gradients.detach()  # a zero_grad of the caller must not reach what is on the network
         values = scheduled(self._optimizer)
-        warms_up = self.steps_done < self.warmup_steps
         if not warms_up:
             correcting = perf_counter()
             self._correction.note(gradients, values)
@@ -173,7 +172,7 @@ class PipeSGD(WorkerMethod):
         handovers = self._hand_over(gradients.buffer)
         self._under_way.append(_UnderWay(self._free.popleft(), handovers, values))
         if warms_up:
-            waits += self._apply_oldest()
+            waits += self._apply_all_but(0)
         return waits.within(perf_counter() - started, loss=loss, correction_s=correction_s)
 
     def drain(self) -> StepRecord:
@@ -184,22 +183,27 @@ class PipeSGD(WorkerMethod):
         strict ``step`` would raise.
         """
         started = perf_counter()
-        waits = StepRecord()
-        while self._under_way:
-            waits += self._apply_oldest()
-        waits += self.agree_on_buffers()
+        waits = self._apply_all_but(0) + self.agree_on_buffers()
         self.meter.tell()
         return waits.within(perf_counter() - started, steps=0)
 
     def agree_on_buffers(self) -> StepRecord:
         """Copy rank 0's buffers, exactly, to all ranks, where updates are eager; return what that cost.
 
-        All ranks call it together; it waits for what is on the network. Raises ``ExchangeError``.
+        Those that a ``state_dict`` of the model holds. All ranks call it together; it waits for what is on
+        the network. Raises ``ExchangeError``.
         """
         if not self._correction.CORRECTS:
             return StepRecord()
         self.settle()
-        accounting = broadcast_buffers(self.model, self.exchange)
+        try:
+            accounting = broadcast_buffers(self.model, self.exchange)
+        except ExchangeError as error:
+            error.add_note(
+                "while rank 0's buffers were copied to all ranks: drain, evaluating and state_dict are for "
+                "all ranks to call together, with buffers of one size on all of them"
+            )
+            raise
         count_buffers(self.ledger, accounting)
         return StepRecord.of_wait(accounting.total_s, accounting)
 
@@ -308,6 +312,13 @@ class PipeSGD(WorkerMethod):
                 zip(self._buckets, self._residuals, strict=True), start=1
             )
         ]
+
+    def _apply_all_but(self, count: int) -> StepRecord:
+        """Apply the oldest gradients under way until ``count`` are left; return what waiting cost."""
+        waits = StepRecord()
+        while len(self._under_way) > count:
+            waits += self._apply_oldest()
+        return waits
 
     def _apply_oldest(self) -> StepRecord:
         """Wait for the oldest gradient under way and update the weights with it."""

@@ -16,27 +16,39 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from gradwire.errors import StateError
+from gradwire.errors import SpecError, StateError
 
 _IMMUTABLE = (int, float, bool, complex, str, bytes, type(None))
+_CHANGEABLE = (torch.Tensor, list, dict, set, tuple)
+"""Attributes of these kinds may be changed in place; others, such as wrapped methods, are left alone."""
+_OWN_WAY = ("state", "param_groups", "defaults")
 
 
 class VirtualWeights:
     """The second set of one model's trainable weights and of its optimizer's state.
 
     It takes the memory of the weights at once, and that of the optimizer's state once there is one. What an
-    optimizer keeps in ``state``, in ``param_groups`` or in plain attributes is taken back; step hooks of the
-    user do not run for virtual updates.
+    optimizer keeps in ``state``, in ``param_groups`` or in attributes (numbers, tensors, and containers of
+    them) is taken back; step hooks of the user do not run for virtual updates.
 
     Parameters
     ----------
     parameters
         The trainable parameters, each once. Between two ``ahead`` they are the masters.
     optimizer
-        Any ``torch.optim`` optimizer whose ``step`` needs no closure.
+        Any ``torch.optim`` optimizer whose ``step`` needs no closure. Raises ``SpecError`` for one that wraps
+        another, whose state would not be taken back.
     """
 
     def __init__(self, parameters: Sequence[Parameter], optimizer: torch.optim.Optimizer) -> None:
+        own = vars(optimizer)
+        if not {"state", "param_groups"} <= set(own) or any(
+            isinstance(value, torch.optim.Optimizer) for value in own.values()
+        ):
+            raise SpecError(
+                f"an eager pipeline wants an optimizer itself, but this {type(optimizer).__name__} wraps "
+                'another one; give it the optimizer inside, or use correction="none"'
+            )
         self._parameters = parameters
         self._optimizer = optimizer
         self._weights = [torch.empty_like(parameter, requires_grad=False) for parameter in parameters]
@@ -47,7 +59,8 @@ class VirtualWeights:
         """Let the parameters hold what ``update`` makes of the masters, within a ``with`` block.
 
         ``update`` is called with the optimizer's bare step, to be used as often as wanted. Raises
-        ``StateError`` at the end of a block that has written a parameter: what it wrote would be lost.
+        ``StateError`` at the end of a block that has written a parameter or replaced its memory: what it
+        wrote is lost. Writes in place through ``parameter.data`` leave no trace, and are lost, too.
         """
         masters = [parameter.data for parameter in self._parameters]
         torch._foreach_copy_(self._weights, masters)
@@ -56,9 +69,9 @@ class VirtualWeights:
                 parameter.data = virtual
             with self._second_state():
                 update(self._bare_step)
-            versions = [parameter._version for parameter in self._parameters]
+            before = self._marks()
             yield
-            if versions != [parameter._version for parameter in self._parameters]:
+            if before != self._marks():
                 raise StateError(
                     "the forward or backward pass has written a parameter, which an eager pipeline takes "
                     'back; train this model with correction="none", or write parameters between two steps'
@@ -66,6 +79,10 @@ class VirtualWeights:
         finally:
             for parameter, master in zip(self._parameters, masters, strict=True):
                 parameter.data = master
+
+    def _marks(self) -> list[tuple[int, int]]:
+        """Return what changes where a parameter is written, or gets other memory."""
+        return [(parameter._version, parameter.data_ptr()) for parameter in self._parameters]
 
     def _bare_step(self) -> None:
         """Do the optimizer's step without its hooks, and without what schedulers put around it."""
@@ -87,6 +104,7 @@ class VirtualWeights:
         try:
             for parameter, _ in strangers:
                 parameter.grad = None  # a step would move them, and nobody would take it back
+            vars(optimizer).update(self._copies(attributes))
             optimizer._optimizer_step_pre_hooks = OrderedDict()
             optimizer._optimizer_step_post_hooks = OrderedDict()
             optimizer.state = self._copy_state()
@@ -101,6 +119,15 @@ class VirtualWeights:
             vars(optimizer).update(attributes)
             for parameter, gradient in strangers:
                 parameter.grad = gradient
+
+    def _copies(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        """Return copies of what may be changed in place; parameters in them stay what they are."""
+        memo = {id(each): each for group in self._optimizer.param_groups for each in group["params"]}
+        return {
+            name: copy.deepcopy(value, memo)  # one memo: what they share they still share
+            for name, value in attributes.items()
+            if isinstance(value, _CHANGEABLE) and name not in _OWN_WAY and not name.endswith("_hooks")
+        }
 
     def _copy_state(self) -> defaultdict[Any, Any]:
         """Return a copy of the optimizer's state; its tensors lie where those of the last copy lay."""
