@@ -44,14 +44,14 @@ def test_a_comparison_from_the_command_line(tmp_path: Path, capsys: pytest.Captu
     assert f"record and plot are in {out}" in printed.out
     assert sorted(path.name for path in out.iterdir()) == ["record.json", "training.png"]
     runs = {run["run"]: run for run in json.loads((out / "record.json").read_text())["runs"]}
-    assert list(runs) == ["server:identity", "sync:identity", "sync:quantize:8", "pipe:quantize:8"]
+    assert list(runs) == ["server:identity", "sync:identity", "sync:fp8", "pipe:fp8"]
     for run in runs.values():
         assert run["steps"] == 28
         assert run["accuracy"] > 0.5, "chance is 0.1"
         assert [epoch["epoch"] for epoch in run["epochs"]] == [1, 2]
         split_s = run["compute_s_per_step"] + run["codec_s_per_step"] + run["exposed_s_per_step"]
         assert 0.5 * run["step_s"] < split_s < 1.2 * run["step_s"]
-    assert runs["sync:quantize:8"]["ratio"] == pytest.approx(4, rel=0.02)
+    assert runs["sync:fp8"]["ratio"] == pytest.approx(4, rel=0.02)
     assert runs["server:identity"]["accuracy"] == pytest.approx(runs["sync:identity"]["accuracy"], abs=0.02)
     assert not children()
 
