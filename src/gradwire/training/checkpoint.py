@@ -22,7 +22,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -153,7 +153,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     own_count = len(states[0].get(f"{_prefix(olds[0].rank)}own", ()))
     return [
         pack(
-            PipeState(rank, world, olds[0].steps_done, ranked[rank], own["residuals"]),
+            replace(olds[0], rank=rank, world=world, in_flight=ranked[rank], residuals=own["residuals"]),
             pipeline,
             count,
             own_count,
@@ -208,14 +208,14 @@ def _own_rows(rows: object, kept: int, in_flight: int) -> list[torch.Tensor | No
     """Return the own gradient of every gradient in flight; those of the newest are kept."""
     if not kept:
         return [None] * in_flight
-    if not isinstance(rows, torch.Tensor) or not _is_matrix(rows):
+    if not _is_matrix(rows):
         raise ValueError("its own gradients are no float32 matrix")
     if not 0 < kept <= min(in_flight, len(rows)):
         raise ValueError(f"it has {in_flight} gradients in flight, but {kept} own ones")
     return [*[None] * (in_flight - kept), *rows[:kept]]
 
 
-def _is_matrix(rows: object) -> bool:
+def _is_matrix(rows: object) -> TypeGuard[torch.Tensor]:
     return isinstance(rows, torch.Tensor) and rows.dim() == 2 and rows.dtype == torch.float32
 
 
