@@ -5,13 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import codecs, collectives
 from gradwire.codecs import Identity, parse
 from gradwire.errors import SpecError
-from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from gradwire.plan import MAX_BUCKET_NBYTES, MAX_SEGMENT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import MAX_FRAME_NBYTES
 
 SPECS = sorted(spec for row in codecs.TABLE for spec in row.codec.EXAMPLES)
@@ -80,20 +81,38 @@ def test_the_default_is_an_uncompressed_ring() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
+        ({"codec": torch.zeros(2, 2)}, r"but is tensor\(\[\[0., 0.], \[0., 0.]]\); gradwire\.codecs\.parse"),
         ({"codec": "fp16"}, r"codec must be a Codec, but is 'fp16'; gradwire\.codecs\.parse reads specs"),
         ({"algorithm": "gossip"}, r"no algorithm is called 'gossip'"),
         ({"algorithm": ["ring"]}, r"no algorithm is called \['ring'\]"),
-        ({"pipeline": 0}, r"pipeline must be a whole number from 1 up, but is 0"),
-        ({"pipeline": True}, r"pipeline must be a whole number from 1 up, but is True"),
+        ({"pipeline": 0}, r"pipeline must be a whole number from 1 to 1024, but is 0"),
+        ({"pipeline": True}, r"pipeline must be a whole number from 1 to 1024, but is True"),
         ({"pipeline": 1.5}, r"pipeline must be a whole number"),
-        ({"segment_nbytes": 0}, r"segment_nbytes must be a whole number from 16384 up, but is 0"),
+        ({"pipeline": 1025}, r"pipeline must be a whole number from 1 to 1024, but is 1025$"),
+        ({"pipeline": 10**12}, r"pipeline must be a whole number from 1 to 1024, but is 1000000000000$"),
+        ({"pipeline": 10**5000}, r"but is a value of the type int$"),
+        ({"segment_nbytes": 0}, r"segment_nbytes must be a whole number from 16384 to 17179852800, but is 0"),
         ({"segment_nbytes": 16385}, r"segment_nbytes must be a multiple of 16384, but is 16385"),
-        ({"bucket_nbytes": 0}, r"bucket_nbytes must be a whole number from 4 up, but is 0"),
+        ({"segment_nbytes": 10**30}, r"from 16384 to 17179852800, but is 10{30}$"),
+        ({"segment_nbytes": 1 << 64}, r"from 16384 to 17179852800, but is 18446744073709551616$"),
+        ({"segment_nbytes": 1 << 34, "codec": parse("topk:1e-30")}, r"but is 17179869184$"),
+        (
+            {"segment_nbytes": MAX_SEGMENT_NBYTES},
+            r"17179852832 bytes with identity, but 33554432",
+        ),
+        ({"bucket_nbytes": 1 << 64}, r"from 4 to 281474976710656, but is 18446744073709551616$"),
+        ({"bucket_nbytes": 0}, r"bucket_nbytes must be a whole number from 4 to 281474976710656, but is 0"),
         ({"bucket_nbytes": 6}, r"bucket_nbytes must be a multiple of 4, but is 6"),
-        ({"bucket_nbytes": "25MB"}, r"bucket_nbytes must be a whole number from 4 up, but is '25MB'"),
+        (
+            {"bucket_nbytes": "25MB"},
+            r"bucket_nbytes must be a whole number from 4 to 281474976710656, but is '25MB'",
+        ),
         ({"residual": 1}, r"residual must be True, False or None, but is 1$"),
         ({"residual": "no"}, r"residual must be True, False or None, but is 'no'$"),
-        ({"bucket_nbytes": 4.0}, r"bucket_nbytes must be a whole number from 4 up, but is 4\.0"),
+        (
+            {"bucket_nbytes": 4.0},
+            r"bucket_nbytes must be a whole number from 4 to 281474976710656, but is 4\.0",
+        ),
         (
             {"segment_nbytes": 1 << 30},
             rf"but {MAX_FRAME_NBYTES} is the most; choose a smaller segment_nbytes",
@@ -101,8 +120,14 @@ def test_the_default_is_an_uncompressed_ring() -> None:
     ],
 )
 def test_a_value_that_no_exchange_can_use_is_refused(changes: dict[str, object], reason: str) -> None:
-    with pytest.raises(SpecError, match=reason):
+    with pytest.raises(SpecError, match=reason) as caught:
         replace(Plan(), **changes)  # type: ignore[arg-type]
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_the_largest_values_are_taken() -> None:
+    largest = Plan(parse("topk:1e-30"), "ring", MAX_SEGMENT_NBYTES, 1024, MAX_BUCKET_NBYTES)
+    assert Plan.from_json(largest.to_json()) == largest
 
 
 @pytest.mark.parametrize(
@@ -119,7 +144,12 @@ def test_a_value_that_no_exchange_can_use_is_refused(changes: dict[str, object],
         ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
         ('{"codec": 17}', r"codec must be a spec such as 'quantize:8', but is 17"),
         ('{"algorithm": null}', r"no algorithm is called None"),
-        ('{"bucket_nbytes": false}', r"bucket_nbytes must be a whole number from 4 up, but is False"),
+        (
+            '{"bucket_nbytes": false}',
+            r"bucket_nbytes must be a whole number .* but is False",
+        ),
+        ('{"segment_nbytes": 1e30}', r"segment_nbytes must be a whole number .* but is 1e\+30$"),
+        (f'{{"segment_nbytes": {10**30}}}', r"from 16384 to 17179852800, but is 10{30}$"),
         ('{"segment_nbytes": "1MiB"}', r"segment_nbytes must be a whole number"),
     ],
 )
@@ -142,7 +172,10 @@ def test_a_plan_survives_a_file(plan: Plan, tmp_path_factory: pytest.TempPathFac
         (b"\xff\xfe", r"^\S*plan\.json holds no plan: it is no text in UTF-8$"),
         (b"codec: fp16", r"^\S*plan\.json holds no plan that can be used: .* but this is no JSON: "),
         (b'{"codex": "fp16"}', r"^\S*plan\.json holds no plan that can be used: a plan has no codex; it has"),
-        (b'{"pipeline": "2"}', r"^\S*plan\.json .*: pipeline must be a whole number from 1 up, but is '2'$"),
+        (
+            b'{"pipeline": "2"}',
+            r"^\S*plan\.json .*: pipeline must be a whole number .*, but is '2'$",
+        ),
     ],
 )
 def test_a_file_that_holds_no_plan_is_named(tmp_path: Path, content: bytes | None, reason: str) -> None:

@@ -63,3 +63,12 @@ class JobError(GradwireError):
 
 class TestbedError(GradwireError):
     """A testbed cannot be made, or what was to run in it cannot start or be watched any more."""
+
+
+def shown(value: object) -> str:
+    """Return what an error quotes of ``value``: its ``repr`` in one line of at most 80 characters."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a stranger's repr may raise anything, and one of an int of 5000 digits does
+        text = f"a value of the type {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."

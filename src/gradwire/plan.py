@@ -10,12 +10,18 @@ from pathlib import Path
 
 from gradwire import collectives
 from gradwire.codecs import Codec, Identity, parse
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES
 
 FLOAT_NBYTES = 4
 SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
 """A segment is a multiple of 4096 floats, so that the blocks of block codecs end where segments end."""
+MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
+"""A frame counts its elements in 32 bits. Most codecs reach the largest frame long before."""
+MAX_PIPELINE = 1024
+"""Training keeps a gradient for every step under way, and a gradient 1024 steps old teaches nothing."""
+MAX_BUCKET_NBYTES = 1 << 48
+"""What a processor can address; no gradient is larger."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +35,16 @@ class Plan:
     algorithm
         What ``gradwire.collectives.get`` reads, such as ``ring`` or ``hierarchical:4,ring+star``.
     segment_nbytes
-        The part of a chunk, in bytes of float32, that travels as one frame while others are encoded and
-        decoded; a multiple of 16384. Smaller segments overlap more of a short chunk, but every frame costs
-        Gloo some 0.3 ms on either side.
+        The part of a chunk, in bytes of float32, that travels as one frame, of 32 MiB at most, while others
+        are encoded and decoded; a multiple of 16384. Smaller segments overlap more of a short chunk, but
+        every frame costs Gloo some 0.3 ms on either side.
     pipeline
-        How many steps may be under way at once: 1 waits for its own gradient, 2 applies the one before.
+        How many steps may be under way at once, 1 to 1024: 1 waits for its own gradient, 2 applies the one
+        before.
     bucket_nbytes
-        The most bytes of float32 that training exchanges as one bucket, a multiple of 4; a parameter that is
-        larger has a bucket of its own. With None the whole gradient is one bucket. Smaller buckets let the
-        exchange begin during backward, but each costs the latency of a whole exchange.
+        The most bytes of float32 that training exchanges as one bucket, a multiple of 4 up to 2^48; a
+        parameter that is larger has a bucket of its own. With None the whole gradient is one bucket. Smaller
+        buckets let the exchange begin during backward, but each costs the latency of a whole exchange.
     residual
         Whether training keeps what this rank's encodings lose and adds it to the next step's gradient, for
         one gradient's memory; None leaves it to the codec.
@@ -58,15 +65,15 @@ class Plan:
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
             raise SpecError(
-                f"codec must be a Codec, but is {self.codec!r}; gradwire.codecs.parse reads specs"
+                f"codec must be a Codec, but is {shown(self.codec)}; gradwire.codecs.parse reads specs"
             )
         collectives.get(self.algorithm)
-        self._check_count("pipeline", self.pipeline, 1)
-        self._check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES)
+        _check_count("pipeline", self.pipeline, 1, MAX_PIPELINE)
+        _check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES, MAX_SEGMENT_NBYTES)
         if self.bucket_nbytes is not None:
-            self._check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES)
+            _check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
         if self.residual is not None and not isinstance(self.residual, bool):
-            raise SpecError(f"residual must be True, False or None, but is {self.residual!r}")
+            raise SpecError(f"residual must be True, False or None, but is {shown(self.residual)}")
         longest_nbytes = frame_nbytes(self.codec, self.segment_nbytes)
         if longest_nbytes > MAX_FRAME_NBYTES:
             raise SpecError(
@@ -110,7 +117,7 @@ class Plan:
             raise SpecError(f"a plan has no {', '.join(unknown)}; it has {', '.join(known)}")
         if "codec" in values:
             if not isinstance(values["codec"], str):
-                raise SpecError(f"codec must be a spec such as 'quantize:8', but is {values['codec']!r}")
+                raise SpecError(f"codec must be a spec such as 'quantize:8', but is {shown(values['codec'])}")
             values["codec"] = parse(values["codec"])
         return cls(**values)
 
@@ -135,12 +142,12 @@ class Plan:
         except SpecError as error:
             raise SpecError(f"{path} holds no plan that can be used: {error}") from error
 
-    @staticmethod
-    def _check_count(name: str, value: int, unit: int) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < unit:
-            raise SpecError(f"{name} must be a whole number from {unit} up, but is {value!r}")
-        if value % unit != 0:
-            raise SpecError(f"{name} must be a multiple of {unit}, but is {value}")
+
+def _check_count(name: str, value: int, unit: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not unit <= value <= most:
+        raise SpecError(f"{name} must be a whole number from {unit} to {most}, but is {shown(value)}")
+    if value % unit != 0:
+        raise SpecError(f"{name} must be a multiple of {unit}, but is {value}")
 
 
 def frame_nbytes(codec: Codec, segment_nbytes: int) -> int:

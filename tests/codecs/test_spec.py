@@ -152,3 +152,16 @@ def test_powers_of_two_read_back_as_themselves(exponent: int) -> None:
 def test_any_text_is_a_codec_or_a_spec_error(text: str) -> None:
     with contextlib.suppress(SpecError):
         assert parse(str(parse(text))) == parse(text)
+
+
+def test_an_error_quotes_any_value_in_one_short_line() -> None:
+    class Unfriendly:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    for came in (10**5000, "9" * 5000, [[1.0] * 9] * 99, "two\nlines", Unfriendly()):
+        for make in (TopK, parse):
+            with pytest.raises(SpecError) as caught:
+                make(came)  # type: ignore[arg-type]
+            assert "\n" not in str(caught.value)
+            assert len(str(caught.value)) < 300

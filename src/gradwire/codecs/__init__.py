@@ -26,7 +26,7 @@ from gradwire.codecs.spec import split
 from gradwire.codecs.terngrad import TernGrad
 from gradwire.codecs.topk import TopK
 from gradwire.codecs.truncate import Truncate
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
 
 __all__ = [
     "TABLE",
@@ -78,11 +78,11 @@ TABLE = (
 def parse(spec: str) -> Codec:
     """Return the codec that a spec like ``quantize:8`` names. Raises ``SpecError``."""
     if not isinstance(spec, str):
-        raise SpecError(f"a spec is a text like 'quantize:8', but this one is {spec!r}")
+        raise SpecError(f"a spec is a text like 'quantize:8', but this one is {shown(spec)}")
     name, argument, options = split(spec)
     classes = {row.name: row.codec for row in TABLE}
     if name not in classes:
         near = difflib.get_close_matches(name.lower(), classes, n=1)
         hint = f"did you mean {near[0]!r}? The codecs are" if near else "the codecs are"
-        raise SpecError(f"no codec is named {name!r}; {hint} {', '.join(sorted(classes))}")
+        raise SpecError(f"no codec is named {shown(name)}; {hint} {', '.join(sorted(classes))}")
     return classes[name].from_spec(argument, options)

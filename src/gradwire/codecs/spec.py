@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
 
 _POWER = re.compile(r"2\^([+-]?\d{1,4})", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf", re.ASCII | re.IGNORECASE)
@@ -45,7 +45,7 @@ def join(name: str, *parts: str) -> str:
 
 def error(name: str, wanted: str, came: object, example: str) -> SpecError:
     """Return the complaint of the codec ``name``."""
-    return SpecError(f"{name} wants {wanted}, but came {came!r}; write for example {example!r}")
+    return SpecError(f"{name} wants {wanted}, but came {shown(came)}; write for example {example!r}")
 
 
 class Reader:

@@ -6,7 +6,7 @@ from gradwire.collectives import backend
 from gradwire.collectives.hierarchical import Hierarchical
 from gradwire.collectives.levels import ALGORITHMS
 from gradwire.collectives.step import Collective, Step
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
 
 __all__ = ["NAMES", "TABLE", "Collective", "Hierarchical", "Step", "get"]
 
@@ -27,4 +27,4 @@ def get(spec: str) -> Collective:
         return backend
     if isinstance(spec, str) and spec.startswith("hierarchical:"):
         return Hierarchical.parse(spec)
-    raise SpecError(f"no algorithm is called {spec!r}; choose one of {', '.join(sorted(NAMES))}")
+    raise SpecError(f"no algorithm is called {shown(spec)}; choose one of {', '.join(sorted(NAMES))}")
