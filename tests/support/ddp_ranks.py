@@ -212,14 +212,14 @@ def subgroup(members: list[int]) -> dict[str, torch.Tensor] | None:
     return found
 
 
-def uneven() -> list[torch.Tensor]:
-    """Train, plainly and by us, where rank 1 has two batches fewer."""
+def uneven(options: dict[str, Any], by_all: bool, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Train, plainly and by us, where every rank has two batches fewer than the one before."""
     found = []
     for ours in (False, True):
-        model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+        model = DistributedDataParallel(make_model(dtype), **SMALL_BUCKETS, **options)
         attached = gradwire.attach(model, EXACT) if ours else None
-        with model.join():
-            train(model, range(5 - 2 * (dist.get_rank() == 1)))
+        with model.join(divide_by_initial_world_size=by_all):
+            train(model, range(5 - 2 * dist.get_rank()), dtype=dtype)
         found.append(weights(model))
         if attached is not None:
             attached.close()

@@ -134,8 +134,20 @@ def test_a_model_on_a_part_of_the_ranks(run_processes: RunProcesses) -> None:
     agree([first, second], steps=4)
 
 
-def test_ranks_with_uneven_batches_join(run_processes: RunProcesses) -> None:
-    results = run_processes(2, ddp_ranks.uneven)
+@pytest.mark.parametrize(
+    ("options", "by_all", "dtype"),
+    [
+        pytest.param({}, True, torch.float32, id="all"),
+        pytest.param({}, False, torch.float32, id="active"),
+        pytest.param({}, False, torch.float64, id="active-bypassed"),
+        pytest.param({"static_graph": True}, False, torch.float32, id="active-static"),
+        pytest.param({"find_unused_parameters": True}, False, torch.float32, id="active-unused"),
+    ],
+)
+def test_ranks_with_uneven_batches_join(
+    options: dict[str, Any], by_all: bool, dtype: torch.dtype, run_processes: RunProcesses
+) -> None:
+    results = run_processes(WORLD, ddp_ranks.uneven, options, by_all, dtype)
     for plain, ours in results:
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
         assert torch.equal(bits(ours), bits(results[0][1]))

@@ -30,6 +30,7 @@ from gradwire.training.grad_bucket import DDPBucket
 from gradwire.training.ledger import Ledger
 from gradwire.training.residual import Residuals
 from gradwire.training.rounds import Averaged, Rounds
+from gradwire.training.uneven import divides_by_active
 from gradwire.version import version
 
 
@@ -183,7 +184,9 @@ class Attached:
         model = self._model()
         # A static graph's first round begins after backward, and DDP ends it without the engine's callbacks.
         first = self._rounds.steps_done == 0
-        return self._rounds.take(bucket, last_waits=first and model is not None and model.static_graph)
+        last_waits = first and model is not None and model.static_graph
+        by_active = model is not None and divides_by_active(model)
+        return self._rounds.take(bucket, last_waits=last_waits, by_active=by_active)
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
         """Leave this behind where the model is copied or pickled: threads and connections stay here."""

@@ -28,6 +28,7 @@ from gradwire.training.ledger import Ledger, profiled
 from gradwire.training.lost_meter import LostMeter, Measure
 from gradwire.training.residual import Residuals
 from gradwire.training.shares import Layout
+from gradwire.training.uneven import ActiveCount
 
 Averaged = torch.futures.Future[torch.Tensor]
 _ADVICE = "look for a stopped peer, or attach with a longer timeout_s", "look for a stopped peer"
@@ -84,6 +85,7 @@ class Rounds:
         self._thread = BucketThread(self.rank, exchange.close, _ADVICE)
         self._closed = False
         self._next = 0
+        self._active: int | None = None  # ranks that averages are over, where those are not all
         self._pending: list[Pending] = []
 
     def end(self) -> None:
@@ -111,7 +113,7 @@ class Rounds:
                 "DistributedDataParallel and attach that"
             )
 
-    def take(self, bucket: DDPBucket, *, last_waits: bool) -> Averaged:
+    def take(self, bucket: DDPBucket, *, last_waits: bool, by_active: bool = False) -> Averaged:
         """Hand one bucket over; the last one of a round sees to it that backward ends when all are averaged.
 
         Parameters
@@ -120,12 +122,15 @@ class Rounds:
             DDP's.
         last_waits
             Whether to wait for the round's end here instead of in a callback of the autograd engine.
+        by_active
+            Whether averages are over the ranks that have not joined; the same on all ranks.
         """
         self.check()
         index, last = bucket.index(), bucket.is_last()
         self._expect(index)
         if index == 0:
             self._pending = []
+            self._active = self._count_active() if by_active else None
         self._next = 0 if last else index + 1
         averaged = self._start(bucket)
         if last and self._meter.agrees(self.steps_done + 1):
@@ -144,6 +149,15 @@ class Rounds:
         what = f"the roll call before step {self.steps_done + 1}"
         outcome = self._thread.submit(partial(self._call, what))
         self._thread.wait(outcome, longest_s(self._exchange, 1, self._begin_timeout_s), what)
+
+    def _count_active(self) -> int:
+        """Wait until all ranks have come to the step; return how many of them have not joined."""
+        count = ActiveCount(self._exchange, self._begin_timeout_s, self.steps_done + 1)
+        started = perf_counter()
+        patience_s = longest_s(self._exchange, 1, self._begin_timeout_s)
+        accounting = self._thread.wait(self._thread.submit(count), patience_s, count.what)
+        self._ledger.exchanged("join", accounting, perf_counter() - started, gradient_nbytes=0)
+        return count.active
 
     def _call(self, what: str) -> Accounting:
         self._exchange.link.timeout_s = self._begin_timeout_s
@@ -260,7 +274,8 @@ class Rounds:
         The first one of a step cannot be averaged before all ranks have come to it, however long one has
         evaluated or saved alone; whoever has its average knows that all have begun.
         """
-        return self._timeout_s if self._pending else self._begin_timeout_s
+        begun = self._pending or self._active is not None
+        return self._timeout_s if begun else self._begin_timeout_s
 
     def _average(
         self,
@@ -278,7 +293,10 @@ class Rounds:
             with profiled(f"exchange {name}"):
                 values = way.load()
                 residual = residuals.lend(values)
-                accounting = self._exchange.all_reduce(values, residual=residual, norms=measure.norms)
+                norms, active = measure.norms, self._active
+                accounting = self._exchange.all_reduce(values, active is None, residual, norms)
+                if active is not None:
+                    values.div_(active)
                 residuals.note(values, dtype)
                 way.deliver(values)
                 self._meter.note(measure)
@@ -294,9 +312,8 @@ class Rounds:
     def _start_bypass(self, name: str, buffer: torch.Tensor) -> Averaged:
         reason = f"codecs take {', '.join(map(str, EXCHANGED))}, but the gradient is {buffer.dtype}"
         self._ledger.bypassed(reason, name, buffer.nbytes)
-        work = dist.all_reduce(
-            buffer.div_(dist.get_world_size(self._group)), group=self._group, async_op=True
-        )
+        world = self._active or dist.get_world_size(self._group)
+        work = dist.all_reduce(buffer.div_(world), group=self._group, async_op=True)
         if buffer.device.type == "cpu":
             self._pending.append(
                 Pending(

@@ -1,0 +1,81 @@
+"""Ranks that have run out of batches, under DDP's ``join``: how many still take part in a step.
+
+A rank that has joined answers the others' collectives with zeros, and
+``join(divide_by_initial_world_size=False)`` divides by the number of the others. DDP keeps that number from
+its hooks, so the ranks count themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.errors import AttachError
+from gradwire.exchange import Accounting, Exchange
+from gradwire.plan import Plan
+
+_SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", None)
+"""Where DDP calls the hook for a rank that has joined."""
+
+
+def divides_by_active(model: nn.Module) -> bool:
+    """Tell whether a model is to divide its gradients by the ranks that still have batches.
+
+    The same on all ranks. DDP does so for the first model of a ``Join`` alone.
+    """
+    config = getattr(model, "_join_config", None)
+    joins = getattr(config, "enable", False) and getattr(config, "is_first_joinable", False)
+    return joins and not getattr(model, "_divide_by_initial_world_size", True)
+
+
+def has_joined() -> bool:
+    """Tell whether DDP calls the hook for a rank that has joined; ``AttachError`` if torch hides it."""
+    if _SHADOWS is None:
+        raise AttachError(
+            f"gradwire cannot tell who has joined with torch {torch.__version__}; leave "
+            "divide_by_initial_world_size=False out of join, which divides by all ranks then"
+        )
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code is not _SHADOWS.__code__:
+        frame = frame.f_back
+    return frame.f_code is _SHADOWS.__code__
+
+
+class ActiveCount:
+    """The count of one step, work for the communication thread; all ranks do it at the same place.
+
+    Parameters
+    ----------
+    exchange
+        Its link carries the count, exactly.
+    timeout_s
+        How long it waits for a rank that has not come to the step.
+    step
+        For errors.
+
+    Attributes
+    ----------
+    active
+        How many ranks have not joined, once it was called.
+    """
+
+    def __init__(self, exchange: Exchange, timeout_s: float, step: int) -> None:
+        self.what = f"the count of the ranks with batches in step {step}"
+        self.active = 0
+        self._exchange, self._timeout_s, self._joined = exchange, timeout_s, has_joined()
+
+    def __call__(self) -> Accounting:
+        """Count. Raises ``ExchangeError``."""
+        link = self._exchange.link
+        link.timeout_s = self._timeout_s
+        active = torch.tensor([0.0 if self._joined else 1.0], device="cpu")
+        try:
+            accounting = Exchange(link, Plan()).all_reduce(active, average=False)
+        except BaseException as error:
+            error.add_note(f"in {self.what}, under join")
+            raise
+        self.active = max(int(active.item()), 1)
+        return accounting
