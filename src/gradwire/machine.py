@@ -7,10 +7,8 @@ import os
 import platform
 from pathlib import Path
 
-import numpy as np
-import torch
-
 from gradwire._native import target
+from gradwire.deferred import np, torch
 from gradwire.version import version
 
 

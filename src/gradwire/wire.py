@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from gradwire import _native
+from gradwire.deferred import torch
 from gradwire.errors import FrameError
 
 MAGIC = b"GRDW"

@@ -13,13 +13,11 @@ from torch._C._distributed_c10d import HashStore
 
 from gradwire.cli import main
 from gradwire.errors import JobError
+from gradwire.launch.launched import is_launched, launched_rank, launched_workers
 from gradwire.launch.rendezvous import (
     check_same_options,
-    is_launched,
     join_launched,
     join_store,
-    launched_rank,
-    launched_workers,
     open_store,
 )
 

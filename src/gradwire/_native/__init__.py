@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
-import torch
-
+from gradwire.deferred import torch
 from gradwire.errors import PayloadError, SpecError
 
 try:

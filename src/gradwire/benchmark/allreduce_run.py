@@ -21,7 +21,7 @@ from gradwire.benchmark.report import print_allreduce
 from gradwire.benchmark.result import Result, torch_times
 from gradwire.errors import JobError
 from gradwire.exchange import Accounting, Exchange
-from gradwire.launch.rendezvous import is_launched
+from gradwire.launch.launched import is_launched
 from gradwire.launch.seat import Seat, Task
 from gradwire.links import Link
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan

@@ -12,8 +12,8 @@ from torch._C._distributed_c10d import Store
 from gradwire.errors import JobError
 from gradwire.launch.group import gather, in_words, joined_group, wait_for
 from gradwire.launch.joined import run_joined
+from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.launch.local import run_local
-from gradwire.launch.rendezvous import is_launched, launched_rank
 from gradwire.launch.seat import Event, Options, Seat, Task
 from gradwire.links import Link, Port, ProcessGroupLink, ThrottledLink
 from gradwire.machine import cores

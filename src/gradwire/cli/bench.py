@@ -14,7 +14,7 @@ from gradwire.benchmark.lists import algorithm_specs, codec_specs, geometric, li
 from gradwire.cli.parser import Parser
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
-from gradwire.launch.rendezvous import launched_workers
+from gradwire.launch.launched import launched_workers
 from gradwire.plan import Plan
 from gradwire.timing.line_rate import Effort
 from gradwire.units import parse_size

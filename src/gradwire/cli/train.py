@@ -17,7 +17,7 @@ from gradwire.job.models import MODELS
 from gradwire.job.options import EPOCHS, LONGEST_PIPELINE, JobOptions
 from gradwire.job.perform import perform_job
 from gradwire.job.runs import METHODS, UNCOMPRESSED, Run, comparison, make_run, parse_runs
-from gradwire.launch.rendezvous import launched_workers
+from gradwire.launch.launched import launched_workers
 from gradwire.plan import Plan
 from gradwire.units import parse_size
 

@@ -32,9 +32,8 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import ClassVar
 
-import torch
-
 from gradwire import _native
+from gradwire.deferred import torch
 from gradwire.errors import PayloadError, TensorError
 
 

@@ -7,11 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from gradwire.codecs.magnitude import floor_log2, largest_finite
 from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_whole
+from gradwire.deferred import torch
 
 
 @dataclass(frozen=True)

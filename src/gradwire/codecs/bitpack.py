@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from gradwire.codecs.magnitude import truncation_bound
 from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_whole
+from gradwire.deferred import torch
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from gradwire.codecs.magnitude import half_ulp, largest_finite
 from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader
+from gradwire.deferred import torch
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,6 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch.nn.functional import pad
-
 from gradwire.codecs.magnitude import floor_log2
 from gradwire.codecs.native import NativeCodec, as_int32
 from gradwire.codecs.spec import (
@@ -23,6 +20,7 @@ from gradwire.codecs.spec import (
     write_power,
     write_real,
 )
+from gradwire.deferred import torch
 from gradwire.errors import SpecError
 
 _LOW, _HIGH = -126, 126
@@ -146,7 +144,7 @@ class ErrBound(NativeCodec):
             return 0.0
         block = self.block or x.numel()
         # NaN fills the last block up, for it counts as little as the elements that are not finite.
-        rows = pad(x.detach(), (0, -x.numel() % block), value=math.nan).view(-1, block)
+        rows = torch.nn.functional.pad(x.detach(), (0, -x.numel() % block), value=math.nan).view(-1, block)
         finite = rows.isfinite()
         squares = torch.where(finite, rows, 0.0).double().square().sum(dim=1)
         mean_square = float((squares / finite.sum(dim=1).clamp(min=1)).max())

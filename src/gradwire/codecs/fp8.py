@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from gradwire.codecs.magnitude import floor_log2, largest_finite
 from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_whole, join
+from gradwire.deferred import torch
 
 _BLOCK = 256
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader
+from gradwire.deferred import torch
 
 
 @dataclass(frozen=True)

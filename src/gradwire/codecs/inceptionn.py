@@ -6,11 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from gradwire.codecs.magnitude import floor_log2
 from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_power, nearest_power, write_power
+from gradwire.deferred import torch
 
 
 @dataclass(frozen=True)

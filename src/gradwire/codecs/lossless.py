@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-import torch
 import zstandard
 
 from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.spec import Reader, error, is_whole, join
+from gradwire.deferred import np, torch
 
 
 @dataclass(frozen=True)

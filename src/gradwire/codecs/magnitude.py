@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-import torch
+from gradwire.deferred import torch
 
 
 def largest_finite(x: torch.Tensor) -> float:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-import torch
-
 from gradwire import _native
 from gradwire.codecs.base import Codec
+from gradwire.deferred import torch
 
 
 class NativeCodec(Codec):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
-
-import numpy as np
-import torch
+from typing import ClassVar, TypeAlias
 
 from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.magnitude import largest_finite
 from gradwire.codecs.spec import Reader, error, is_real, write_real
+from gradwire.deferred import np, torch
 
 _INFINITY_BITS = 0x7F80_0000
 _QUIET_NAN_BITS = 0x7FC0_0000
 _NAN_INDEX = 0xFFFF_FFFF
 
-Words = np.ndarray[tuple[int], np.dtype[np.uint32]]
+Words: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint32]]"
 
 
 @dataclass(frozen=True)

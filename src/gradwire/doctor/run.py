@@ -19,7 +19,8 @@ from gradwire.doctor.words import Words
 from gradwire.errors import JobError, LinkError
 from gradwire.files import check_writable, write_files
 from gradwire.launch.group import joined_group
-from gradwire.launch.rendezvous import join_launched, launched_rank, launched_workers
+from gradwire.launch.launched import launched_rank, launched_workers
+from gradwire.launch.rendezvous import join_launched
 from gradwire.launch.seat import Seat
 from gradwire.links import Link, ProcessGroupLink
 

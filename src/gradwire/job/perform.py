@@ -14,7 +14,7 @@ from gradwire.job.options import FILES, JobOptions, check, check_data
 from gradwire.job.plot import draw
 from gradwire.job.record import make_record, to_json
 from gradwire.job.report import print_report
-from gradwire.launch.rendezvous import is_launched, launched_rank
+from gradwire.launch.launched import is_launched, launched_rank
 
 
 def perform_job(options: JobOptions) -> Path | None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from torch._C._distributed_c10d import Store
 
 from gradwire.errors import ExchangeError, JobError, LinkError
-from gradwire.launch.rendezvous import check_same_options, join_launched, launched_rank
+from gradwire.launch.launched import launched_rank
+from gradwire.launch.rendezvous import check_same_options, join_launched
 from gradwire.launch.seat import Event, Options, Seat, Task
 
 

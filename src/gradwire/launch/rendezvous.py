@@ -20,42 +20,12 @@ from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed expo
 from torch.distributed.rendezvous import rendezvous
 
 from gradwire.errors import JobError
+from gradwire.launch.launched import launched_rank, whole
 
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
 """What torch may take beyond its timeout before we stop to listen to it."""
 MOST_PORT = 65535
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
-
-
-def is_launched() -> bool:
-    """Tell whether ``torchrun``, or somebody who sets the same variables, has started this process."""
-    return all(os.environ.get(variable) for variable in VARIABLES)
-
-
-def launched_rank() -> tuple[int, int]:
-    """Return rank and world size as launched. Raises ``JobError``."""
-    rank, world = _whole("RANK"), _whole("WORLD_SIZE")
-    if rank >= world:
-        raise JobError(f"RANK must be below WORLD_SIZE, but they are {rank} and {world}; start with torchrun")
-    return rank, world
-
-
-def launched_workers(has_server: bool, asked: int | None) -> int | None:
-    """Return the workers of the job that torchrun has started, None where it has not. Raises ``JobError``."""
-    if not is_launched():
-        _refuse_half_launched()
-        return None
-    world = launched_rank()[1]
-    workers = world - has_server
-    if workers < 1 or asked not in (None, workers):
-        wanted = "at least 1 worker" if asked is None else f"{asked} workers"
-        server = " and a server" if has_server else ""
-        raise JobError(
-            f"the job wants {wanted}{server}, but {world} processes were started; leave out "
-            "--workers, or start as many"
-        )
-    return workers
 
 
 def open_store(timeout_s: float) -> TCPStore:
@@ -72,7 +42,7 @@ def join_store(port: int, timeout_s: float) -> Store:
 def join_launched(timeout_s: float) -> Store:
     """Return the store at MASTER_ADDR:MASTER_PORT. Raises ``JobError`` within about ``timeout_s``."""
     rank, world = launched_rank()
-    host, port = os.environ["MASTER_ADDR"], _whole("MASTER_PORT")
+    host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
     _check_address(host, port)
     if rank > 0:
         _reach(host, port, timeout_s, rank)
@@ -152,21 +122,3 @@ def _meet(rank: int, world: int, timeout_s: float) -> Store | Exception:
         return answers.get(timeout=timeout_s + SLACK_S)
     except Empty:
         return TimeoutError(f"what listens there did not answer within {timeout_s:g} s")
-
-
-def _refuse_half_launched() -> None:
-    """Raise ``JobError`` where only some variables are set: every rank would train a whole job by itself."""
-    given = [variable for variable in VARIABLES if os.environ.get(variable)]
-    if set(given) & {"RANK", "WORLD_SIZE"}:
-        missing = [variable for variable in VARIABLES if variable not in given]
-        raise JobError(
-            f"a rank of many needs {', '.join(VARIABLES)}, but this one lacks {' and '.join(missing)}; start "
-            f"with torchrun, or unset {' and '.join(given)} for a job on this machine"
-        )
-
-
-def _whole(variable: str) -> int:
-    text = os.environ.get(variable, "")
-    if not text.isdigit():
-        raise JobError(f"{variable} must be a whole number, but is {text!r}; start with torchrun")
-    return int(text)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
+from gradwire.deferred import torch
 from gradwire.errors import DataError
 from gradwire.job.data.digits import read_digits
 from gradwire.job.data.idx import read_images, read_labels

@@ -6,9 +6,7 @@ import gzip
 import importlib.util
 from pathlib import Path
 
-import numpy as np
-import torch
-
+from gradwire.deferred import np, torch
 from gradwire.errors import DataError
 
 SHUFFLE_SEED = 0

@@ -13,9 +13,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-import numpy as np
-import torch
-
+from gradwire.deferred import np, torch
 from gradwire.errors import DataError
 
 LIMIT_NBYTES = 1 << 30

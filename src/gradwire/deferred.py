@@ -1,0 +1,25 @@
+"""torch and NumPy, imported when something of them is first used.
+
+Their import takes seconds, which neither ``--help`` nor a mistyped codec should cost: modules that read words
+take them from here, and write ``torch.empty`` as ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["np", "torch"]
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+else:
+
+    class _Deferred:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, attribute: str) -> object:
+            return getattr(__import__(self._name), attribute)
+
+    np, torch = _Deferred("numpy"), _Deferred("torch")
