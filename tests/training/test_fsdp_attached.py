@@ -209,3 +209,35 @@ def test_what_the_codec_lost_is_in_the_residuals_which_are_saved(run_processes: 
     assert all(
         "this is {}" in each[3][0] and f"a world of {world + 1} ranks" in each[3][1] for each in results
     )
+
+
+class Rooted(nn.Module):
+    """Has a child that is called as gradwire calls a model itself, and as many gradients of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.root, self.own = nn.Linear(6, 4, bias=False), nn.Linear(4, 6, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.own(self.root(x))
+        return out
+
+
+def with_a_child_named_root() -> tuple[list[str], list[str]]:
+    model = Rooted()
+    fully_shard(model.root)
+    fully_shard(model)
+    with gradwire.attach_fsdp(model, "topk:0.25") as attached:
+        model(torch.ones(4, 6)).sum().backward()
+        residuals = attached.state_dict()["residuals"]["residuals"]
+        return sorted(residuals), sorted(attached.ledger.summary().buckets)
+
+
+@pytest.mark.processes
+def test_a_child_named_root_has_residuals_and_counts_of_its_own(run_processes: RunProcesses) -> None:
+    for residuals, buckets in run_processes(2, with_a_child_named_root):
+        assert residuals == [".root.gradients/24", "root.gradients/24"]
+        assert buckets == [
+            f"{name}.{what}" for name in (".root", "root") for what in ("gradients", "weights")
+        ]

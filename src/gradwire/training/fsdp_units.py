@@ -118,19 +118,26 @@ def units_of(module: nn.Module) -> list[Unit]:
 
 def _units(module: nn.Module) -> Iterator[Unit]:
     seen = set[int]()
+    root = _name_of_root(module)
     for name, each in module.named_modules():
         if not isinstance(each, FSDPModule):
             continue
-        groups = _parameter_groups(each, name or "root")
+        groups = _parameter_groups(each, name or root)
         if len(groups) > 1:
             raise AttachError(
-                f"the module {name or 'root'!r} shards its parameters over several meshes, for which FSDP "
+                f"the module {name or root!r} shards its parameters over several meshes, for which FSDP "
                 "takes no custom collectives; use one mesh for each module"
             )
         for group in groups:
             if id(group) not in seen:  # modules that are sharded together share it
                 seen.add(id(group))
-                yield Unit(name or "root", each, group)
+                yield Unit(name or root, each, group)
+
+
+def _name_of_root(module: nn.Module) -> str:
+    """Return what the outermost module is called, which has no name of its own: as no module within is."""
+    taken = isinstance(dict(module.named_modules()).get("root"), FSDPModule)
+    return ".root" if taken else "root"  # torch lets no name begin with a dot
 
 
 def _parameter_groups(module: FSDPModule, name: str) -> list[Any]:
