@@ -8,7 +8,7 @@ from gradwire.errors import JobError
 from gradwire.launch.local import run_local
 from gradwire.launch.seat import Seat, Task
 from support.processes import children
-from support.tasks import fail_with_an_echo, introduce, leave_without_a_word
+from support.tasks import fail_with_an_echo, introduce, leave_without_a_word, tell_where_it_listens
 
 pytestmark = pytest.mark.processes
 
@@ -44,3 +44,12 @@ def test_the_cause_is_told_from_its_echo() -> None:
 def test_who_leaves_without_a_word_is_named_with_the_last_event() -> None:
     with pytest.raises(JobError, match=r"^sailor 1 ended at hello; the other processes were ended"):
         run_local(make_task(leave_without_a_word, 2), lambda _: None)
+
+
+def test_no_rank_listens_where_another_host_could_call() -> None:
+    heard: list[str] = []
+    run_local(make_task(tell_where_it_listens, 2), heard.append)
+    assert len(heard) == 2
+    for addresses in heard:
+        assert len(addresses.split()) >= 2  # the link's, and Gloo's at least
+        assert set(addresses.split()) == {"127.0.0.1"}

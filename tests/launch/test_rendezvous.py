@@ -20,6 +20,9 @@ from gradwire.launch.rendezvous import (
     join_store,
     open_store,
 )
+from support.beds import needs_namespaces
+
+TESTS = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -68,6 +71,21 @@ def test_a_local_store_needs_no_file() -> None:
     host = open_store(5)
     join_store(host.port, 5).set("key", "value")
     assert host.get("key") == b"value"
+
+
+@needs_namespaces
+@pytest.mark.processes
+def test_from_another_network_nobody_reaches_the_store_of_a_local_job() -> None:
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--net", sys.executable, "-m", "support.two_networks"],
+        cwd=TESTS,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["anybody's", "reached", "store", "refused", "own", "value"]
 
 
 def test_ranks_with_other_options_are_refused() -> None:

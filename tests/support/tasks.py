@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import time
 
+from faults.outside import listening
 from gradwire.errors import LinkError, SpecError
+from gradwire.launch.group import joined_group
 from gradwire.launch.seat import Seat
+from gradwire.links.addresses import listening_address
 
 
 def introduce(seat: Seat[str], greeting: str) -> None:
@@ -30,3 +33,11 @@ def leave_without_a_word(seat: Seat[str], word: str) -> None:
         time.sleep(0.2)
         os._exit(3)
     time.sleep(60)
+
+
+def tell_where_it_listens(seat: Seat[str], _: str) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "some interface of the user's"
+    with joined_group(seat.meet(), seat.rank, seat.world, 30.0):
+        seat.tell(
+            f"{listening_address(os.environ)} {' '.join(address for address, _ in listening([os.getpid()]))}"
+        )

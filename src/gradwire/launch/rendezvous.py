@@ -1,7 +1,7 @@
 """How the ranks find each other: through the parent's store, or through what ``torchrun`` sets.
 
 Both give a ``torch.distributed`` store. The parent's lives in its memory and is reached over the loopback
-interface: no rendezvous file is left behind.
+interface alone: no rendezvous file is left behind, and no other host can read or write.
 """
 
 from __future__ import annotations
@@ -26,16 +26,25 @@ LOCAL = "127.0.0.1"
 SLACK_S = 5.0
 """What torch may take beyond its timeout before we stop to listen to it."""
 MOST_PORT = 65535
+_BACKLOG = 128
 
 
 def open_store(timeout_s: float) -> TCPStore:
-    """Return the store of a local job, hosted by this process on a free port."""
-    return TCPStore(LOCAL, 0, None, True, timedelta(seconds=timeout_s), wait_for_workers=False)
+    """Return the store of a local job, hosted by this process on a free port of the loopback interface.
+
+    By itself torch listens on all interfaces, where whoever reaches this machine reads and writes.
+    """
+    with socket.create_server((LOCAL, 0), backlog=_BACKLOG) as listening:
+        port = int(listening.getsockname()[1])
+        limit = timedelta(seconds=timeout_s)
+        return TCPStore(
+            LOCAL, port, None, True, limit, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
 
 
 def join_store(port: int, timeout_s: float) -> Store:
     """Return a worker's end of the parent's store."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # no name server, no firewall: ranks of one machine
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of one machine: nobody else shall reach them
     return TCPStore(LOCAL, port, None, False, timedelta(seconds=timeout_s))
 
 
