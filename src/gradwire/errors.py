@@ -45,7 +45,7 @@ class LossyWarning(UserWarning):
     """What is a ``LossyError`` where training is not strict."""
 
 
-class AttachError(GradwireError):
+class AttachError(GradwireError, RuntimeError):
     """A model cannot take gradwire's hook: it is no DDP, has another hook, or its ranks disagree."""
 
 

@@ -63,10 +63,24 @@ def test_a_second_hook_is_refused_and_the_first_goes_on() -> None:
     attached = gradwire.attach(model, "identity")
     with pytest.raises(AttachError, match="without a hook, but this one has gradwire_hook"):
         gradwire.attach(model)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(
+        RuntimeError, match=r"gradwire averages .* gradwire\.attach .* leave register_comm_hook"
+    ):
         model.register_comm_hook(None, gradwire_hook)
     backward(model)
     assert attached.ledger.summary().steps == 1
+    attached.close()
+
+
+def test_training_on_nan_is_in_the_summary() -> None:
+    model = make_model()
+    attached = gradwire.attach(model, "fp8")
+    backward(model)
+    assert "NaN" not in str(attached.ledger.summary())
+    model(torch.full((3, 4), torch.nan)).sum().backward()
+    assert "NaN or infinity came out of 1 of 2 exchanges, most of bucket 0 (1 time)" in str(
+        attached.ledger.summary()
+    )
     attached.close()
 
 

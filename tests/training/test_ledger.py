@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Barrier, Thread
 from typing import Any
 
@@ -209,6 +210,17 @@ def test_a_resumed_ledger_goes_on_counting(clock: Callable[[float], None]) -> No
     assert after.summary() == whole.summary()
     assert [step.step for step in sink.steps] == [2]
     assert list(sink.steps[0].tally.buckets) == ["b", "a"]
+
+
+def test_a_state_of_before_non_finite_buckets_were_counted_is_read() -> None:
+    before, after = Ledger(2), Ledger(2)
+    before.exchanged("a", replace(SMALL, nonfinite=1))
+    state = before.state_dict()
+    after.load_state_dict(state)
+    assert after.summary().total.nonfinite == 1
+    del state["open"]["buckets"]["a"]["nonfinite"]
+    after.load_state_dict(state)
+    assert after.summary().total == replace(before.summary().total, nonfinite=0)
 
 
 def altered(**changes: object) -> dict[str, Any]:

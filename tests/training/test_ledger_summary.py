@@ -51,6 +51,22 @@ def test_a_table_without_anything() -> None:
     ]
 
 
+def test_where_headers_outweigh_what_is_saved_it_says_more() -> None:
+    text = str(Summary(0, 1, 1.0, Tally({"bucket 1": BucketCounts(1, raw_nbytes=400, wire_nbytes=700)})))
+    assert "; 1.75 times as many bytes on the wire as gradients have, headers included\n" in text
+
+
+def test_what_is_not_finite_is_said_and_where_it_was() -> None:
+    counts = {
+        name: BucketCounts(8, nonfinite=often) for name, often in (("first", 1), ("last", 5), ("no", 0))
+    }
+    text = str(Summary(0, 8, 1.0, Tally(counts)))
+    assert (
+        "\nNaN or infinity came out of 6 of 24 exchanges, most of last (5 times), first (1 time); look at "
+        "the loss\n"
+    ) in text
+
+
 def test_where_all_went_around_it_says_so() -> None:
     text = str(Summary(0, 1, 1.0, Tally({}, {"the group is NCCL's": BypassCounts(5, 100)})))
     assert "compression did not run for 100 of 100 bytes (100.0%):" in text

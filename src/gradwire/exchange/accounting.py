@@ -12,7 +12,7 @@ class Accounting:
     ``raw_nbytes`` counts the float32 bytes that were sent and ``wire_nbytes`` the bytes of the frames that
     carried them, headers included. ``encode_s`` and ``decode_s`` include the checksums, ``decode_s`` the
     division of an average; ``wait_s`` is spent waiting for peers; the rest of ``total_s`` is handing frames
-    over.
+    over. ``nonfinite`` counts the buckets that hold a NaN or an infinity after their exchange.
     """
 
     raw_nbytes: int = 0
@@ -22,6 +22,7 @@ class Accounting:
     decode_s: float = 0.0
     wait_s: float = 0.0
     total_s: float = 0.0
+    nonfinite: int = 0
 
     def __add__(self, other: Accounting) -> Accounting:
         return Accounting(
@@ -32,6 +33,7 @@ class Accounting:
             self.decode_s + other.decode_s,
             self.wait_s + other.wait_s,
             self.total_s + other.total_s,
+            self.nonfinite + other.nonfinite,
         )
 
     @property

@@ -156,6 +156,9 @@ class Exchange:
         except BaseException as error:
             self._give_up(self._describe(half, walk.action, error), error)
             raise
+        if self.link.world == 1:
+            losses.finished(tensor.detach(), 0)  # no step of a walk has
+        accounting.nonfinite = int(not losses.finite)
         accounting.total_s = time.perf_counter() - start
         return accounting
 
@@ -169,9 +172,13 @@ class Exchange:
                 f"the {self.plan.algorithm} all-reduce: {str(error) or type(error).__name__}", error
             )
             raise
-        if average:
-            tensor.div_(self.link.world)
+        for start in range(0, tensor.numel(), self._segment_count):
+            segment = tensor[start : start + self._segment_count]
+            if average:
+                segment.div_(self.link.world)
+            losses.finished(segment, start)
         losses.commit()
+        accounting.nonfinite = int(not losses.finite)
         return accounting
 
     def _give_up(self, failure: str, error: BaseException) -> None:

@@ -20,9 +20,13 @@ from gradwire.exchange.norms import Norms
 
 
 class Losses:
-    """Nobody keeps what is lost; a published value is replaced by what its receivers decode."""
+    """Nobody keeps what is lost; a published value is replaced by what its receivers decode.
+
+    ``finite`` tells, after a walk, whether all final values that passed by are finite.
+    """
 
     def __init__(self, codec: Codec) -> None:
+        self.finite = True
         self._codec = codec
 
     def begin(self, tensor: torch.Tensor) -> None:
@@ -36,8 +40,9 @@ class Losses:
         if not self._codec.EXACT:
             self._codec.decode(payload, elements)
 
-    def finished(self, elements: torch.Tensor, start: int) -> None:
-        """Note that ``elements``, which begin at ``start``, hold the sum or average of all ranks now."""
+    def finished(self, elements: torch.Tensor, start: int) -> None:  # noqa: ARG002 - for KeptLosses
+        """Look at ``elements``, which begin at ``start`` and are final now, while a cache holds them."""
+        self.finite = self.finite and is_finite(elements)
 
     def commit(self) -> None:
         """Keep what was noted; the walk has succeeded."""
@@ -120,22 +125,22 @@ class KeptLosses(MeasuredLosses):
         self._tensor = residual
         self._noted: list[tuple[int, int]] = []
         self._finished: list[tuple[int, int]] = []
-        self._finite = True
 
     def begin(self, tensor: torch.Tensor) -> None:
         """Add the old residual to the bucket; what an earlier walk noted does not count any more."""
-        self._tensor, self._noted, self._finished, self._finite = tensor, [], [], True
+        self._tensor, self._noted, self._finished, self.finite = tensor, [], [], True
         self._norms.add(tensor, self._residual)
 
     def finished(self, elements: torch.Tensor, start: int) -> None:
-        """Look at final values while a cache holds them."""
+        """Look at final values, and note where they were."""
         self._finished.append((start, start + elements.numel()))
-        self._finite = self._finite and is_finite(elements)
+        super().finished(elements, start)
 
     def commit(self) -> None:
         """Make what was lost the new residual, or leave the old one, whose values are finite after this."""
         unseen = _gaps(self._finished, self._tensor.numel())
-        if self._finite and all(is_finite(self._tensor[start:stop]) for start, stop in unseen):
+        self.finite = self.finite and all(is_finite(self._tensor[start:stop]) for start, stop in unseen)
+        if self.finite:
             for start, stop in _gaps(self._noted, self._lost.numel()):
                 self._lost[start:stop].zero_()
             self._residual.copy_(self._lost)
@@ -151,7 +156,7 @@ class KeptLosses(MeasuredLosses):
         return self._lost[start:stop]
 
     def _look_at(self, lost: float) -> None:
-        self._finite = self._finite and math.isfinite(lost)
+        self.finite = self.finite and math.isfinite(lost)
 
 
 class Feedback:

@@ -7,11 +7,13 @@ by itself, uncompressed, and say nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.errors import ExchangeError
+from gradwire.errors import AttachError, ExchangeError
 
 
 class Copied:
@@ -28,6 +30,22 @@ class CopiedCheck:
                 "this model is a copy of one that gradwire is attached to, and its gradients would be "
                 "averaged uncompressed; attach the copy, too, or evaluate it under torch.no_grad()"
             )
+
+
+class TakenHooks(list[tuple[Any, object]]):
+    """DDP's list of hooks while gradwire's is its one: the next is refused in words, before torch does so."""
+
+    def append(self, pair: tuple[Any, object]) -> None:
+        """Raise ``AttachError``."""
+        raise AttachError(
+            "gradwire averages this model's gradients, since gradwire.attach was called, and DDP takes one "
+            f"hook alone; leave register_comm_hook({pair[0].__qualname__}) out, or wrap the module in a new "
+            "DistributedDataParallel without gradwire"
+        )
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        """Leave a list behind in a copy, which may have a hook of its own."""
+        return list, ([*self],)
 
 
 def own_hooks(model: DistributedDataParallel) -> list[str]:

@@ -25,7 +25,7 @@ from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
 from gradwire.training.agreement import AFTER_AGREEING, REFUSED, agree
 from gradwire.training.chosen import plan_of
-from gradwire.training.copies import Copied, CopiedCheck, forget_original, own_hooks
+from gradwire.training.copies import Copied, CopiedCheck, TakenHooks, forget_original, own_hooks
 from gradwire.training.grad_bucket import DDPBucket
 from gradwire.training.ledger import Ledger
 from gradwire.training.residual import Residuals
@@ -289,4 +289,5 @@ def _register(model: DistributedDataParallel, attached: Attached) -> None:
     except RuntimeError as error:
         model._comm_hooks.pop()  # torch has put it there, and then refused it
         raise AttachError("attach wants a model without a hook, but this one has a builtin hook") from error
+    model._comm_hooks = TakenHooks(model._comm_hooks)
     model.register_forward_pre_hook(_Check(attached._rounds))

@@ -36,6 +36,8 @@ class BucketCounts:
         Seconds that the exchanges took, hidden or not.
     largest_error
         The largest absolute error of any value where somebody measured it; NaN if one of them was NaN.
+    nonfinite
+        After how many of the exchanges the bucket held a NaN or an infinity.
     """
 
     exchanges: int = 0
@@ -47,6 +49,7 @@ class BucketCounts:
     exposed_s: float = 0.0
     exchange_s: float = 0.0
     largest_error: float | None = None
+    nonfinite: int = 0
 
     @classmethod
     def of(cls, accounting: Accounting, gradient_nbytes: int, exposed_s: float, error: float | None) -> Self:
@@ -61,6 +64,7 @@ class BucketCounts:
             exposed_s=exposed_s,
             exchange_s=accounting.total_s,
             largest_error=error,
+            nonfinite=accounting.nonfinite,
         )
 
     @property
@@ -79,6 +83,7 @@ class BucketCounts:
             exposed_s=self.exposed_s + other.exposed_s,
             exchange_s=self.exchange_s + other.exchange_s,
             largest_error=_larger(self.largest_error, other.largest_error),
+            nonfinite=self.nonfinite + other.nonfinite,
         )
 
 
@@ -93,6 +98,7 @@ class BypassCounts:
         return BypassCounts(self.count + other.count, self.nbytes + other.nbytes)
 
 
+_LATER = {"nonfinite"}  # states that an earlier gradwire saved do not have these
 Counts = TypeVar("Counts", BucketCounts, BypassCounts)
 
 
@@ -158,11 +164,14 @@ def _counts_of(kind: type[Counts], state: object, part: str) -> dict[str, Counts
                 f"a ledger's state has no such counts in '{part}': {name!r}: {reprlib.repr(row)}"
             )
     return {
-        str(name): kind(**{each.name: row[each.name] for each in fields(kind)}) for name, row in rows.items()
+        str(name): kind(**{each.name: row[each.name] for each in fields(kind) if each.name in row})
+        for name, row in rows.items()
     }
 
 
 def _fits(name: str, row: Mapping[str, Any]) -> bool:
+    if name in _LATER and name not in row:
+        return True
     return is_number(row.get(name)) or (name == "largest_error" and row.get(name, math.nan) is None)
 
 

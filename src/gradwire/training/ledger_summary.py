@@ -74,7 +74,8 @@ class Summary:
 
     def __str__(self) -> str:
         head = f"gradwire, rank {self.rank}: {_times(self.steps, 'step')} in {format_duration(self.wall_s)}"
-        below = [self._exposed(), *self._worst(), *self._bypasses(), *self.warnings, *self.lost_sinks]
+        said = [self._exposed(), *self._nonfinite(), *self._worst(), *self._bypasses()]
+        below = [*said, *self.warnings, *self.lost_sinks]
         return "\n".join([head, "", *self._table(), "", *below])
 
     def _table(self) -> list[str]:
@@ -91,8 +92,20 @@ class Summary:
         of_wall = "" if math.isnan(self.exposed_share) else f" ({self.exposed_share:.1%} of the time)"
         return (
             f"training waited {format_duration(total.exposed_s)}{of_wall} for exchanges that took "
-            f"{format_duration(total.exchange_s)}; {total.ratio:.2f} times fewer bytes on the wire"
+            f"{format_duration(total.exchange_s)}; {_compared(total.ratio)}"
         )
+
+    def _nonfinite(self) -> list[str]:
+        total = self.total
+        if not total.nonfinite:
+            return []
+        often = [(name, counts.nonfinite) for name, counts in self.buckets.items() if counts.nonfinite]
+        worst = sorted(often, key=lambda each: -each[1])[:_WORST]
+        where = ", ".join(f"{name} ({_times(count, 'time')})" for name, count in worst)
+        return [
+            f"NaN or infinity came out of {total.nonfinite} of {_times(total.exchanges, 'exchange')}, most "
+            f"of {where}; look at the loss"
+        ]
 
     def _worst(self) -> list[str]:
         if self.lost.total.mean is None:
@@ -118,6 +131,12 @@ class Summary:
                 for reason, bypass in self.bypasses.items()
             ),
         ]
+
+
+def _compared(ratio: float) -> str:
+    if ratio < 1:
+        return f"{1 / ratio:.2f} times as many bytes on the wire as gradients have, headers included"
+    return f"{ratio:.2f} times fewer bytes on the wire"
 
 
 def _row(name: str, counts: BucketCounts, lost: LostCounts, all_exposed_s: float) -> tuple[str, ...]:
