@@ -29,6 +29,13 @@ from gradwire.units import (
         ("12.5MBps", 12.5e6),
         ("12.5MB/s", 12.5e6),
         ("1GBps", 1e9),
+        ("1Gbit/s", 125e6),
+        ("1gbit/s", 125e6),
+        ("1 Gbps", 125e6),
+        ("100Mbps", 12.5e6),
+        ("100Mb/s", 12.5e6),
+        ("10GbE", 1.25e9),
+        ("2.5GbE", 312.5e6),
     ],
 )
 def test_rates_are_bytes_per_second(text: str, nbytes_per_s: float) -> None:
@@ -45,6 +52,12 @@ def test_a_byte_is_eight_bits(number: int) -> None:
 @pytest.mark.parametrize("text", [None, "unlimited"])
 def test_unlimited_is_none(text: str | None) -> None:
     assert parse_rate(text) is None
+
+
+def test_a_rate_that_means_bits_to_some_and_bytes_to_others_is_refused() -> None:
+    for text in ("100mbps", "1gbps", "10kbps"):
+        with pytest.raises(SpecError, match="'bps' behind a small letter means bits to some and bytes"):
+            parse_rate(text)
 
 
 @pytest.mark.parametrize(

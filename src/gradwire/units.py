@@ -1,4 +1,4 @@
-"""Rates, durations and sizes as people write them: ``100mbit``, ``50us``, ``16MB``."""
+"""Rates, durations, sizes and counts as people write them: ``100mbit``, ``50us``, ``16MB``, ``25.6M``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from fractions import Fraction
 from gradwire.errors import SpecError
 
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_BITS = re.compile(r"([0-9.]+) ?([kmg]?)bit", re.IGNORECASE)
+_BITS = re.compile(r"([0-9.]+) ?([kmg]?)bit(?:/s|ps)?", re.IGNORECASE)
+_SHORT_BITS = re.compile(r"([0-9.]+) ?([KMG])b(?:ps|/s|E)")
+_AMBIGUOUS = re.compile(r"[0-9.]+ ?[kmg]bps", re.IGNORECASE)
 _BYTES = re.compile(r"([0-9.]+) ?([kMG]?)B(?:ps|/s)")
 _DURATION = re.compile(r"([0-9.]+) ?(ns|us|µs|ms|s)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _SIZE = re.compile(r"([0-9.]+) ?(B|kB|MB|GB|KiB|MiB|GiB)?")
 _NBYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)(?:e(\d{1,2}))? ?([kKMGB]?)")
+_THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
+_MOST_COUNT = 10**13
 
 
 def parse_rate(text: str | None) -> float | None:
     """Return a rate in bytes per second; None, which is also ``unlimited``, stays None.
 
-    Prefixes are decimal, as with network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit``, bytes
-    ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``); ``mbps`` is refused, because some mean bits by it and
-    some bytes.
+    Prefixes are decimal, as with network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit`` (or
+    ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``); ``mbps`` is
+    refused, because some mean bits by it and some, ``tc`` among them, bytes.
 
     Raises
     ------
@@ -31,16 +36,20 @@ def parse_rate(text: str | None) -> float | None:
 
     Examples
     --------
-    >>> parse_rate("100mbit"), parse_rate("12.5MBps"), parse_rate("unlimited")
-    (12500000.0, 12500000.0, None)
+    >>> parse_rate("100mbit"), parse_rate("12.5MBps"), parse_rate("unlimited"), parse_rate("10GbE")
+    (12500000.0, 12500000.0, None, 1250000000.0)
     """
     if text is None or text == "unlimited":
         return None
-    for pattern, nbytes in ((_BITS, 1 / 8), (_BYTES, 1.0)):
+    for pattern, nbytes in ((_BITS, 1 / 8), (_SHORT_BITS, 1 / 8), (_BYTES, 1.0)):
         match = pattern.fullmatch(text.strip())
         if match is not None and (number := _number(match[1])):
             return number * _PREFIXES[match[2].lower()] * nbytes
-    raise SpecError(f"a rate is written like '100mbit', '12.5MBps' or 'unlimited', but this one is {text!r}")
+    ambiguous = "; 'bps' behind a small letter means bits to some and bytes to others"
+    raise SpecError(
+        f"a rate is written like '100mbit', '12.5MBps' or 'unlimited', but this one is {text!r}"
+        f"{ambiguous if _AMBIGUOUS.fullmatch(text.strip()) else ''}"
+    )
 
 
 def parse_duration(text: str) -> float:
@@ -78,6 +87,27 @@ def parse_size(text: str) -> int:
         if nbytes.denominator == 1:
             return int(nbytes)
     raise SpecError(f"a size is written like '16MB', '4MiB' or '65536' (bytes), but this one is {text!r}")
+
+
+def parse_count(text: str) -> int | None:
+    """Return a number of parameters, None for what is not written like one.
+
+    Raises ``SpecError`` for a number that is no count.
+
+    Examples
+    --------
+    >>> parse_count("61e6"), parse_count("25.6M"), parse_count("1B"), parse_count("models:net")
+    (61000000, 25600000, 1000000000, None)
+    """
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    count = Fraction(match[1]) * 10 ** (int(match[2] or 0) + _THOUSANDS[match[3]])
+    if count.denominator != 1 or not 0 < count <= _MOST_COUNT:
+        raise SpecError(
+            f"a model has a whole number of parameters from 1 to {_MOST_COUNT:.0e}, but --model says {text!r}"
+        )
+    return int(count)
 
 
 def format_rate(nbytes_per_s: float | None) -> str:

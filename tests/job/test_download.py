@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import DataError
-from gradwire.job.data.download import cache_folder, fetch, md5_of
+from gradwire.job.data.cache import cache_folder, md5_of
+from gradwire.job.data.download import fetch
 
 CONTENT = bytes(range(256)) * 1000
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -158,7 +158,7 @@ class TestUnderMpiexec:
 
 def test_without_mpi4py_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(LinkError, match=r"needs mpi4py and an MPI library.*pip install 'gradwire\[mpi\]'"):
+    with pytest.raises(LinkError, match=r"needs mpi4py and an MPI library.*pip install '\.\[mpi\]'"):
         MpiLink()
 
 

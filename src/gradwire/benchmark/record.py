@@ -12,6 +12,7 @@ from gradwire.errors import JobError
 from gradwire.files import check_writable, write_files
 from gradwire.machine import describe_machine, describe_versions
 from gradwire.testbed.variables import TOPOLOGY
+from gradwire.version import how_to_install
 
 
 def make_record(schema: str, options: dict[str, object]) -> dict[str, object]:
@@ -49,7 +50,7 @@ def check_outputs(json_file: Path | None, plot_file: Path | None) -> None:
     if plot_file is not None:
         check_writable("--plot", plot_file)
         if importlib.util.find_spec("matplotlib") is None:
-            raise JobError("--plot needs matplotlib, not installed here; pip install 'gradwire[train]'")
+            raise JobError(f"--plot needs matplotlib, not installed here; {how_to_install('train')}")
     if json_file is not None and plot_file is not None and json_file.resolve() == plot_file.resolve():
         raise JobError(f"--json and --plot both name {json_file}; name two files")
 

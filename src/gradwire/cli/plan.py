@@ -1,69 +1,32 @@
-"""``gradwire plan``: the words of the command line become a question; the planner answers."""
+"""``gradwire plan``: the words of the command line, read and checked; ``planning`` does what they say."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
-from shutil import get_terminal_size
-
-import torch
 
 from gradwire.benchmark.lists import algorithm_specs, codec_specs
 from gradwire.cli.parser import Parser
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
-from gradwire.files import check_writable, write_files
-from gradwire.machine import cores
-from gradwire.planner.calibration import Show
-from gradwire.planner.choice import Choice, Input
-from gradwire.planner.model import load_factory, measure_model, parse_count
-from gradwire.planner.planning import answer, as_workload, pose
-from gradwire.planner.record import load_gradients
-from gradwire.planner.report import lines
-from gradwire.planner.scaling import FARTHEST, narrowed, scaling, worlds_around
-from gradwire.planner.site import Site
-from gradwire.planner.workload import Workload
-from gradwire.units import format_duration, format_size, parse_duration, parse_rate
+from gradwire.files import check_writable
+from gradwire.units import parse_count, parse_duration, parse_rate
 
 MOST_HOSTS = 256
+FARTHEST = 64
+"""That of ``planner.scaling``, which cannot be imported without torch."""
 
 
 def run(arguments: Sequence[str]) -> None:
     """Parse, check, measure, choose and print. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
     _check(words)
-    site = _site(words)
-    site.find_line()
-    codecs = None if words.codecs is None else codec_specs(words.codecs)
-    algorithms = None if words.algorithms is None else algorithm_specs(words.algorithms)
-    gradients = None if words.gradients is None else load_gradients(words.gradients)
-    model = _model(words, site)
-    if gradients is None and model.gradients:
-        gradients = list(model.gradients)
-    with _progress() as show:
-        question, inputs = pose(
-            site,
-            model.workload,
-            codecs=codecs,
-            algorithms=algorithms,
-            pipelines=(1,) if words.pipeline == 1 else (1, words.pipeline),
-            largest_error=words.largest_error,
-            gradients=gradients,
-            most_hosts=words.scale_to,
-            show=show,
-        )
-    known = {each.name for each in model.inputs}
-    others = (each for each in inputs if each.name not in known)
-    choice = answer(question, site.hosts, (*model.inputs, *others))
-    if words.scale_to:
-        points = scaling(narrowed(question, choice.prediction), worlds_around(site.hosts, words.scale_to))
-        choice = replace(choice, scaling=tuple(points))
-    sys.stdout.write("\n".join(lines(choice, words.top)) + "\n")
-    _write(words, choice)
+    _check_line(words)
+    _read(words)
+    from gradwire.cli.planning import plan  # torch's import takes seconds: after what can be wrong without it
+
+    plan(words)
 
 
 def _parser() -> Parser:
@@ -144,7 +107,7 @@ def _check(words: argparse.Namespace) -> None:
         raise SpecError(f"--json and --out both name {words.out}; name two files")
 
 
-def _site(words: argparse.Namespace) -> Site:
+def _check_line(words: argparse.Namespace) -> None:
     if words.measured is not None and (words.rate is not None or words.latency is not None):
         raise SpecError("--measured has the line's rate and latency; leave out --rate and --latency")
     if words.measured is None and words.rate is None:
@@ -154,92 +117,15 @@ def _site(words: argparse.Namespace) -> Site:
         )
     for rate in (words.rate, words.core):
         parse_rate(rate)
-    return Site(
-        words.hosts,
-        line=words.measured,
-        elsewhere=words.elsewhere,
-        rate=words.rate,
-        latency=words.latency,
-        group_size=words.group_size,
-        core_rate=words.core,
-        shared_machine=True if words.shared_machine else None,
-    )
+    if words.latency is not None:
+        parse_duration(words.latency)
 
 
-@dataclass(frozen=True)
-class _Model:
-    workload: Workload
-    inputs: tuple[Input, ...]
-    gradients: tuple[torch.Tensor, ...] = ()
-
-
-def _model(words: argparse.Namespace, site: Site) -> _Model:
-    """Return what is trained; a factory with example inputs is measured here."""
-    told = [None if text is None else parse_duration(text) for text in (words.forward, words.backward)]
-    update_s = parse_duration(words.update)
-    count = parse_count(words.model)
-    if count is not None:
-        workload = as_workload(count, told[0] or 0.0, told[1] or 0.0, update_s)
-        return _Model(workload, (_sizes(workload, "told"),))
-    model, example = load_factory(words.model)
-    if example is None:
-        workload = as_workload(model, told[0] or 0.0, told[1] or 0.0, update_s)
-        return _Model(workload, (_sizes(workload, words.model),))
-    measured = measure_model(model, example, site.threads)
-    slower = max(1.0, site.hosts * site.threads / cores()) if site.is_shared else 1.0
-    forward_s, backward_s = (
-        slower * seconds if text is None else text
-        for text, seconds in zip(told, (measured.forward_s, measured.backward_s), strict=True)
-    )
-    workload = as_workload(model, forward_s, backward_s, update_s)
-    names = [name for name, text in zip(("forward", "backward"), told, strict=True) if text is None]
-    source = f"{' and '.join(names)} measured here" if names else "told"
-    return _Model(
-        workload,
-        (_sizes(workload, words.model), Input("computation", _passes(workload), source)),
-        measured.gradients,
-    )
-
-
-def _passes(workload: Workload) -> str:
-    seconds = {
-        "forward": workload.forward_s,
-        "backward": workload.backward_s,
-        "update": workload.update_s,
-    }
-    return ", ".join(f"{name} {format_duration(each)}" for name, each in seconds.items())
-
-
-def _sizes(workload: Workload, source: str) -> Input:
-    return Input("model", f"{workload.count:,} parameters, {format_size(workload.nbytes)}", source)
-
-
-@contextmanager
-def _progress() -> Iterator[Show]:
-    """Give a function that draws a bar on a terminal's standard error; elsewhere nothing is shown."""
-    if not sys.stderr.isatty():
-        yield lambda _done, _total, _what: None
-        return
-
-    def show(done: int, total: int, what: str) -> None:
-        bar = "#" * (24 * done // max(1, total))
-        text = f"measuring codecs [{bar:<24}] {done}/{total} {what}"
-        sys.stderr.write(f"\r\x1b[K{text[: get_terminal_size().columns - 1]}")  # a second line would stay
-        sys.stderr.flush()
-
-    try:
-        yield show
-    finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
-
-
-def _write(words: argparse.Namespace, choice: Choice) -> None:
-    files: dict[Path, bytes] = {}
-    if words.json is not None:
-        files[words.json] = choice.to_json().encode()
-    if words.out is not None:
-        files[words.out] = (choice.plan.to_json() + "\n").encode()
-    write_files(files)
-    for path in files:
-        sys.stdout.write(f"wrote {path}\n")
+def _read(words: argparse.Namespace) -> None:
+    """Put values in the place of words. Raises ``SpecError``."""
+    words.codecs = None if words.codecs is None else codec_specs(words.codecs)
+    words.algorithms = None if words.algorithms is None else algorithm_specs(words.algorithms)
+    for name in ("forward", "backward", "update"):
+        text = getattr(words, name)
+        setattr(words, name, None if text is None else parse_duration(text))
+    words.count = parse_count(words.model)

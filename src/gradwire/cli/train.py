@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from gradwire.api import DEFAULT_CODEC
 from gradwire.cli.parser import Parser
+from gradwire.codecs import DEFAULT
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.job.data import DATASETS
 from gradwire.job.models import MODELS
-from gradwire.job.options import EPOCHS, LONGEST_PIPELINE, JobOptions
-from gradwire.job.perform import perform_job
+from gradwire.job.options import EPOCHS, LONGEST_PIPELINE, JobOptions, check
 from gradwire.job.runs import METHODS, UNCOMPRESSED, Run, comparison, make_run, parse_runs
 from gradwire.launch.launched import launched_workers
 from gradwire.plan import Plan
 from gradwire.units import parse_size
 
-COMPARED_CODEC = DEFAULT_CODEC
 PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket", "staleness")
 """The options that a plan leaves nothing to say."""
 
@@ -29,6 +27,9 @@ PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeli
 def run(arguments: Sequence[str]) -> None:
     """Parse, check and perform. Raises ``GradwireError``."""
     options = _options(_parser().parse_args(arguments))
+    check(options)
+    from gradwire.job.perform import perform_job  # torch's import takes seconds: after what it needs not
+
     folder = perform_job(options)
     if folder is not None:
         sys.stdout.write(f"record and plot are in {folder}\n")
@@ -176,6 +177,6 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
     if words.compare:
         if words.method:
             raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
-        return comparison(COMPARED_CODEC if words.codec is None else words.codec)
+        return comparison(DEFAULT if words.codec is None else words.codec)
     codec = UNCOMPRESSED if words.codec is None else words.codec
     return (make_run(words.method or "pipe", codec, words.staleness),)

@@ -29,6 +29,7 @@ from gradwire.codecs.truncate import Truncate
 from gradwire.errors import SpecError, shown
 
 __all__ = [
+    "DEFAULT",
     "TABLE",
     "Bf16",
     "Bfp",
@@ -73,6 +74,8 @@ TABLE = (
     Row("fp8", 12, Fp8),
 )
 """All codecs. A wire id is a fact of the protocol: never changed, never used again."""
+DEFAULT = "fp8"
+"""Free of scale and safe for any model: docs/which_codec.md has the losses that it was chosen by."""
 
 
 def parse(spec: str) -> Codec:

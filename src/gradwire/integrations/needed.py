@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gradwire.errors import MissingPackageError
+from gradwire.version import how_to_install
 
 
 @contextmanager
@@ -16,6 +17,6 @@ def needed(package: str, extra: str) -> Iterator[None]:
     except ImportError as error:
         raise MissingPackageError(
             f"gradwire.integrations.{package} needs the package {package}, which does not load here "
-            f"({error}); pip install 'gradwire[{extra}]'",
+            f"({error}); {how_to_install(extra)}",
             name=package,
         ) from error

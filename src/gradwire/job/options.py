@@ -16,9 +16,12 @@ from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
-from gradwire.training.correction import CORRECTIONS
 from gradwire.units import parse_rate
+from gradwire.version import how_to_install
 from gradwire.wire import MAX_FRAME_NBYTES
+
+CORRECTIONS = ("eager", "none")
+"""Those of ``training.correction``, which cannot be imported without torch; the default first."""
 
 EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 """Epochs after which the models of this job have learnt the data set."""
@@ -112,11 +115,11 @@ def check(options: JobOptions) -> None:
     _check_data_folder(options)
     for run in options.runs:
         options.plan(run)
-    _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
-    _native.threads()
     _check_batch(options)
     _check_extras(options)
     check_writable(options.out)
+    _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
+    _native.threads()  # the last, since it may ask torch, whose import takes seconds
 
 
 def check_data(options: JobOptions, dataset: Dataset) -> None:
@@ -182,7 +185,7 @@ def _check_extras(options: JobOptions) -> None:
     missing = [title for module, title in wanted.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise JobError(
-            f"gradwire train needs {' and '.join(missing)}, not installed here; pip install 'gradwire[train]'"
+            f"gradwire train needs {' and '.join(missing)}, not installed here; {how_to_install('train')}"
         )
 
 

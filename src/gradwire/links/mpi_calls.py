@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradwire.errors import LinkError
+from gradwire.version import how_to_install
 
 _LONGEST_PAUSE_S = 1e-3
 
@@ -38,7 +39,7 @@ def load_mpi() -> Any:
     except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it
         raise LinkError(
             f"a link over MPI needs mpi4py and an MPI library, but {reason(error)}; "
-            "pip install 'gradwire[mpi]', and mpich where the machine has no MPI of its own"
+            f"{how_to_install('mpi')}, and pip install mpich where the machine has no MPI of its own"
         ) from error
     if MPI.Is_finalized():
         raise LinkError("a link over MPI needs a running MPI, but MPI_Finalize has been called")

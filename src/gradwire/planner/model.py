@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,9 +22,6 @@ from gradwire.planner.record import record_gradients
 from gradwire.planner.threads import use_threads
 
 REPEATS = 5
-MOST_COUNT = 10**13
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)(?:e(\d{1,2}))? ?([kKMGB]?)")
-_THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _EXITS_BY_SIGNAL = tuple(128 + number for number in (signal.SIGTERM, signal.SIGHUP))
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -37,27 +33,6 @@ class Measured:
     forward_s: float
     backward_s: float
     gradients: tuple[torch.Tensor, ...]
-
-
-def parse_count(text: str) -> int | None:
-    """Return a number of parameters, None for what is not written like one.
-
-    Raises ``SpecError`` for a number that is no count.
-
-    Examples
-    --------
-    >>> parse_count("61e6"), parse_count("25.6M"), parse_count("1B"), parse_count("models:net")
-    (61000000, 25600000, 1000000000, None)
-    """
-    match = _COUNT.fullmatch(text.strip())
-    if match is None:
-        return None
-    count = Fraction(match[1]) * 10 ** (int(match[2] or 0) + _THOUSANDS[match[3]])
-    if count.denominator != 1 or not 0 < count <= MOST_COUNT:
-        raise SpecError(
-            f"a model has a whole number of parameters from 1 to {MOST_COUNT:.0e}, but --model says {text!r}"
-        )
-    return int(count)
 
 
 def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:

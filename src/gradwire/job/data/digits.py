@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gradwire.deferred import np, torch
 from gradwire.errors import DataError
+from gradwire.version import how_to_install
 
 SHUFFLE_SEED = 0
 TEST_SHARE = 0.2
@@ -32,7 +33,7 @@ def _find_file() -> Path:
     """Return the file of ``sklearn.datasets.load_digits``, whose import takes seconds in every worker."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        raise DataError("--data digits needs scikit-learn, not installed here; pip install 'gradwire[train]'")
+        raise DataError(f"--data digits needs scikit-learn, not installed here; {how_to_install('train')}")
     return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import os
 import tempfile
@@ -12,22 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gradwire.errors import DataError
+from gradwire.job.data.cache import md5_of
 
 BLOCK_NBYTES = 1 << 16
-
-
-def cache_folder() -> Path:
-    """Return gradwire's cache folder: ``$XDG_CACHE_HOME/gradwire``, else ``~/.cache/gradwire``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradwire"
-
-
-def md5_of(path: Path) -> str:
-    """Return the MD5 of a file in hexadecimal. Raises ``DataError``."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, _md5).hexdigest()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
@@ -81,7 +67,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"the server answers {error.code} {error.reason}"
     return str(getattr(error, "reason", None) or error or type(error).__name__)
-
-
-def _md5() -> hashlib._Hash:
-    return hashlib.md5(usedforsecurity=False)  # a checksum against accidents, as the data sets publish it

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gradwire.errors import DataError
-from gradwire.job.data.download import cache_folder, fetch, md5_of
+from gradwire.job.data.cache import cache_folder, md5_of
 
 NAMES = (
     "train-images-idx3-ubyte.gz",
@@ -103,6 +103,8 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _download(source: Source, name: str, md5: str, folder: Path) -> None:
+    from gradwire.job.data.download import fetch  # http and TLS, which a mistyped option need not wait for
+
     try:
         fetch(source.mirror + name, md5, folder / name)
     except DataError as error:
