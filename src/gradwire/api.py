@@ -12,15 +12,16 @@ from functools import lru_cache
 import torch
 import torch.distributed as dist
 
-from gradwire.codecs import Codec, parse
+from gradwire.codecs import DEFAULT, Codec, parse
 from gradwire.codecs.spec import is_real
-from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError, TensorError
+from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError, shown
 from gradwire.exchange import Exchange
+from gradwire.exchange.in_place import check_in_place
+from gradwire.exchange.staging import Staging, bring_back, fetch
 from gradwire.links.process_group import ProcessGroupLink, store_of
 from gradwire.plan import Plan
 
-DEFAULT_CODEC = "fp8"
-"""Free of scale and safe for any model: docs/which_codec.md has the losses that it was chosen by."""
+DEFAULT_CODEC = DEFAULT
 _KEPT_EXCHANGES = 8  # for a group; each has buffers of its own, which a changing codec must not pile up
 _LONGEST_TIMEOUT_S = 1e6
 
@@ -59,10 +60,17 @@ def all_reduce(
     The first call with a group makes connections of its own between the ranks, which are kept as long as the
     group.
 
+    The values travel as float32. What is no contiguous float32 on the CPU is copied to one and back: its
+    result is the average of those, rounded once to its own dtype as ``copy_`` does it. So float64 comes back
+    with the precision and the range of float32. Autograd does not follow, as with
+    ``torch.distributed.all_reduce``: parameters may be averaged, and no gradient flows through.
+
     Parameters
     ----------
     tensor
-        Contiguous, float32, on the CPU, of any shape, the same on all ranks; changed in place.
+        Floats of 8 to 64 bits, of any layout, on any device, changed in place. Of the same shape on all
+        ranks; where dtypes differ, each rank rounds the result to its own. What cannot be changed in place
+        is refused: integers, sparse tensors, and elements that share memory, as after ``expand``.
     codec
         A codec or its spec; ``fp8`` by default.
     algorithm
@@ -95,10 +103,13 @@ def all_reduce(
         For a tensor that cannot be exchanged; nothing has been sent and nothing changed.
     ExchangeError
         When ``torch.distributed`` is not initialised, this rank is not in the group or another thread is
-        using it, and when a peer fails or disagrees; the tensor is then partly summed. Ranks that go on
-        meet at a barrier of their own first, so that all of them begin the next call together.
+        using it, and when a peer fails or disagrees; the tensor is then partly summed, or as it was if it
+        was copied. Ranks that go on meet at a barrier of their own first, so that all of them begin the next
+        call together.
     """
-    _check(tensor)
+    check_in_place(tensor, "all_reduce")
+    if not isinstance(average, bool):
+        raise SpecError(f"average must be True, or False for the sum, but is {shown(average)}")
     chosen = _choose(plan, codec, algorithm, segment_nbytes)
     check_timeout(timeout_s)
     group = member_group(group, "call all_reduce")
@@ -107,11 +118,14 @@ def all_reduce(
         if member is None:
             member = _members[group] = _Member(group, timeout_s)
         member.link.timeout_s = timeout_s
+        floats = Staging().stand_in(tensor)
+        fetch(floats, tensor)
         try:
-            member.exchange(chosen).all_reduce(tensor.detach().view(-1), average)
+            member.exchange(chosen).all_reduce(floats, average)
         except BaseException:
             del _members[group]  # the link is closed; another call starts afresh
             raise
+        bring_back(tensor, floats)
     return tensor
 
 
@@ -136,14 +150,16 @@ def _choose(
     if isinstance(plan, Plan):
         return plan
     if not isinstance(plan, str | os.PathLike):
-        raise SpecError(f"plan must be a Plan or the path of its file, but is {plan!r}")
+        raise SpecError(f"plan must be a Plan or the path of its file, but is {shown(plan)}")
     return Plan.load(plan)
 
 
 def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
     """Raise ``SpecError`` unless a wait may last so many seconds; ``name`` is the argument's."""
     if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
-        raise SpecError(f"{name} must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {timeout_s!r}")
+        raise SpecError(
+            f"{name} must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {shown(timeout_s)}"
+        )
 
 
 @contextmanager
@@ -163,23 +179,6 @@ def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
             _in_use.discard(group)
 
 
-def _check(tensor: torch.Tensor) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise TensorError(f"all_reduce wants a torch tensor, but got a {type(tensor).__name__}")
-    if tensor.device.type != "cpu":
-        raise TensorError(
-            f"all_reduce wants a tensor on the CPU, but this one is on {tensor.device}; use .cpu()"
-        )
-    if tensor.dtype != torch.float32:
-        raise TensorError(f"all_reduce wants torch.float32, but the tensor is {tensor.dtype}; use .float()")
-    if tensor.layout != torch.strided or tensor.is_nested:
-        raise TensorError(
-            "all_reduce wants a dense tensor, but this one is sparse or nested; use .to_dense()"
-        )
-    if not tensor.is_contiguous():
-        raise TensorError("all_reduce wants a contiguous tensor, but this one has gaps; use .contiguous()")
-
-
 def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str = "") -> None:
     """Raise ``kind`` unless ``torch.distributed`` is initialised; ``otherwise`` is another thing to do."""
     if not dist.is_available() or not dist.is_initialized():
@@ -195,11 +194,21 @@ def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "
     Raises ``ExchangeError``, also where ``torch.distributed`` is not initialised.
     """
     check_initialised(otherwise=otherwise)
-    world = dist.group.WORLD
-    chosen = world if group is None else group
-    if not isinstance(chosen, dist.ProcessGroup) or dist.get_rank(chosen) < 0:
-        raise ExchangeError(f"rank {dist.get_rank()} is not in the group; {doing} on the group's ranks only")
-    return chosen
+    chosen: object = dist.group.WORLD if group is None else group
+    if isinstance(chosen, dist.ProcessGroup):
+        try:
+            if dist.get_rank(chosen) >= 0:
+                return chosen
+        except ValueError as error:
+            raise ExchangeError(
+                f"rank {dist.get_rank()}: this group has been destroyed; make a new one with new_group"
+            ) from error
+    elif chosen != dist.GroupMember.NON_GROUP_MEMBER:  # what new_group returns to other ranks
+        raise ExchangeError(
+            f"group must be a group of torch.distributed, but is {shown(group)}; pass what new_group or a "
+            "DeviceMesh's get_group returned"
+        )
+    raise ExchangeError(f"rank {dist.get_rank()} is not in the group; {doing} on the group's ranks only")
 
 
 def connect(

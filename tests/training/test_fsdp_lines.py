@@ -8,7 +8,6 @@ import torch
 
 from gradwire.exchange import Exchange
 from gradwire.training.fsdp_lines import in_ring
-from gradwire.training.staging import Staging, bring_back, fetch
 
 WORLD = 4
 
@@ -47,25 +46,3 @@ def test_a_gather_goes_out_from_the_members_own_shards(
 
     wanted = torch.arange(float(world)).repeat_interleave(2)
     assert all(torch.equal(gathered, wanted) for gathered in run_ranks(world, gather))
-
-
-def test_float32_on_the_cpu_stands_in_for_itself() -> None:
-    tensor = torch.randn(5)
-    stand_in = Staging().stand_in(tensor)
-    fetch(stand_in, tensor)
-    assert stand_in.data_ptr() == tensor.data_ptr()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_halves_are_widened_exactly_and_rounded_on_their_way_back(dtype: torch.dtype) -> None:
-    staging = Staging()
-    for count in (3, 9, 4):
-        tensor = torch.randn(count).to(dtype)
-        before = tensor.clone()
-        with torch.inference_mode():
-            stand_in = staging.stand_in(tensor)
-        fetch(stand_in, tensor)
-        assert torch.equal(stand_in, before.float())
-        stand_in.mul_(1.001)
-        bring_back(tensor, stand_in)
-        assert torch.equal(tensor, (before.float() * 1.001).to(dtype))

@@ -17,12 +17,13 @@ import torch.distributed as dist
 
 from gradwire.codecs import Bf16, Codec, Fp16, Identity
 from gradwire.exchange import Accounting
+from gradwire.exchange.feedback import is_finite
+from gradwire.exchange.staging import FLOATS, bring_back, fetch
 from gradwire.training.fsdp_lines import Lines, Purpose
 from gradwire.training.fsdp_lost import FsdpMeter, UnitLayouts
 from gradwire.training.ledger import Ledger, profiled
 from gradwire.training.lost_meter import Measure
 from gradwire.training.residual import Residuals
-from gradwire.training.staging import FLOATS, bring_back, fetch
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM)
 _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16: Fp16()}
@@ -128,6 +129,7 @@ class ScatterGradients(_Comm):
             measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), line.world))
             accounting = line.exchange.reduce(gradient, residual, measure.norms)
             shard = gradient.chunk(line.world)[line.place]
+            accounting.nonfinite = int(not is_finite(shard))
             _scale(shard, op, line.world)
             bring_back(output_tensor, shard)
         _count(self._office, self._bucket, accounting, gradient, started, measure)

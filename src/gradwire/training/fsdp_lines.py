@@ -19,9 +19,9 @@ from gradwire.api import connect
 from gradwire.collectives import ring
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
+from gradwire.exchange.staging import Staging
 from gradwire.plan import Plan
 from gradwire.training.agreement import AFTER_AGREEING
-from gradwire.training.staging import Staging
 
 
 class Purpose(Enum):

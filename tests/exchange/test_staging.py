@@ -1,0 +1,115 @@
+"""Stand-ins hold a tensor's values in the order of its indices, and give them back where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from gradwire.errors import TensorError
+from gradwire.exchange.in_place import check_in_place
+from gradwire.exchange.staging import Staging, bring_back, fetch
+
+Layout = Callable[[torch.Tensor], torch.Tensor]
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
+LAYOUTS: dict[str, Layout] = {
+    "contiguous": lambda base: base,
+    "transposed": lambda base: base.t(),
+    "with gaps": lambda base: base[1::2, 2:7:3],
+    "one column": lambda base: base[:, 3],
+    "one element": lambda base: base[2, 2],
+    "empty": lambda base: base[:, :0],
+    "channels last": lambda base: base.view(3, 2, 2, 6).to(memory_format=torch.channels_last),
+    "stride 0, but one element": lambda base: base[:1, :1].as_strided((1, 1), (0, 0)),
+}
+
+
+def test_float32_on_the_cpu_stands_in_for_itself() -> None:
+    tensor = torch.randn(5)
+    stand_in = Staging().stand_in(tensor)
+    fetch(stand_in, tensor)
+    assert stand_in.data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_are_widened_exactly_and_rounded_on_their_way_back(dtype: torch.dtype) -> None:
+    staging = Staging()
+    for count in (3, 9, 4):
+        tensor = torch.randn(count).to(dtype)
+        before = tensor.clone()
+        with torch.inference_mode():
+            stand_in = staging.stand_in(tensor)
+        fetch(stand_in, tensor)
+        assert torch.equal(stand_in, before.float())
+        stand_in.mul_(1.001)
+        bring_back(tensor, stand_in)
+        assert torch.equal(tensor, (before.float() * 1.001).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_is_gathered_by_index_and_scattered_back(layout: str, dtype: torch.dtype) -> None:
+    base = torch.randn(6, 12).to(dtype)
+    tensor = LAYOUTS[layout](base)
+    check_in_place(tensor, "the test")
+    before, around = tensor.clone().float(), base.clone().float()
+    stand_in = Staging().stand_in(tensor)
+    fetch(stand_in, tensor)
+    assert stand_in.is_contiguous()
+    assert stand_in.tolist() == before.flatten().tolist()
+    stand_in.mul_(-3)
+    bring_back(tensor, stand_in)
+    assert torch.equal(tensor.float(), (-3 * before).to(dtype).float())
+    if tensor._base is base:
+        assert int((base.float() != around).sum()) == tensor.numel(), "nothing else has changed"
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128], ids=str)
+def test_the_imaginary_part_of_a_conjugate_keeps_its_sign(dtype: torch.dtype) -> None:
+    number = torch.complex(torch.ones(3), torch.tensor([1.0, -2.0, 3.0])).to(dtype)
+    tensor = number.conj().imag
+    assert tensor.is_neg()
+    stand_in = Staging().stand_in(tensor)
+    fetch(stand_in, tensor)
+    assert stand_in.tolist() == [-1.0, 2.0, -3.0]
+    bring_back(tensor, stand_in.mul_(2))
+    assert number.imag.tolist() == [2.0, -4.0, 6.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_what_was_made_in_inference_mode_is_written_outside(dtype: torch.dtype) -> None:
+    with torch.inference_mode():
+        tensor = torch.ones(4, 4, dtype=dtype)[:, 1]
+    stand_in = Staging().stand_in(tensor)
+    fetch(stand_in, tensor)
+    bring_back(tensor, stand_in.mul_(2))
+    assert tensor.tolist() == [2.0] * 4
+
+
+def test_autograd_learns_that_a_copied_tensor_has_changed() -> None:
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    loss = (weight * weight).sum()
+    stand_in = Staging().stand_in(weight)
+    fetch(stand_in, weight)
+    bring_back(weight, stand_in)
+    assert weight.is_leaf
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(3).expand(2, 3),
+        torch.ones(1).expand(4),
+        torch.arange(9.0).unfold(0, 3, 1),
+        torch.ones(9).as_strided((3, 3), (2, 1)),
+    ],
+    ids=["rows", "one value", "windows", "overlapping rows"],
+)
+def test_elements_that_share_memory_are_refused(tensor: torch.Tensor) -> None:
+    with pytest.raises(TensorError, match="some of this tensor's share theirs"):
+        check_in_place(tensor, "the test")

@@ -1,0 +1,245 @@
+"""What a new user gets wrong with ``all_reduce``: an error whose advice works, or the right result."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
+
+import gradwire
+from gradwire.errors import ExchangeError, SpecError, TensorError
+
+RunProcesses = Callable[..., list[Any]]
+
+COPIED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "integers": lambda x: x.to(torch.int32),
+    "bits": lambda x: x > 1,
+    "scales": lambda x: x.to(torch.float8_e8m0fnu),
+    "quantized": lambda x: torch.quantize_per_tensor(x, 1.0, 0, torch.qint8),
+    "sparse": lambda x: x.to_sparse(),
+    "compressed rows": lambda x: x[None].to_sparse_csr(),
+    "mkldnn": lambda x: x.to_mkldnn(),
+    "expanded": lambda x: x[1:2].expand(3),
+    "windows": lambda x: x.unfold(0, 2, 1),
+}
+SHARED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "complex": lambda x: torch.complex(x, 2 * x),
+    "nested": lambda x: torch.nested.nested_tensor([x[:1], x[1:]]),
+    "jagged": lambda x: torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged),
+    "an array": lambda x: x.numpy(),
+    "a distributed tensor": lambda x: DTensor.from_local(x, init_device_mesh("cpu", (2,)), [Replicate()]),
+}
+
+
+def values(rank: int) -> torch.Tensor:
+    return torch.tensor([1.0, 2.0, 4.0]) * (1 + rank)
+
+
+def refusal(tensor: Any) -> str:
+    with pytest.raises(TensorError) as caught:
+        gradwire.all_reduce(tensor, "identity")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def following_the_advice() -> dict[str, list[float]]:
+    """Do what each refusal says; return what its reader has then."""
+    warnings.simplefilter("ignore")  # torch's, of tensors that are new or on their way out
+    rank = dist.get_rank()
+    names: dict[str, Any] = {"all_reduce": partial(gradwire.all_reduce, codec="identity"), "torch": torch}
+    results = {}
+    for name, make in COPIED.items():
+        names["tensor"] = make(values(rank))
+        advice = re.search(
+            r"write (averaged = all_reduce\(.*\)), and go on with what it returns$", refusal(names["tensor"])
+        )
+        assert advice is not None, name
+        exec(advice[1], names)
+        results[name] = names["averaged"].flatten().tolist()
+    for name, make in SHARED.items():
+        names["tensor"] = names["array"] = make(values(rank))
+        advice = re.search(
+            r"(?:pass|as|of a DTensor its) (\S+\))(?:, which shares its memory)?$", refusal(names["tensor"])
+        )
+        assert advice is not None, name
+        exec(f"all_reduce({advice[1].replace('to_local', 'tensor.to_local')})", names)
+        kept = names["tensor"]
+        kept = torch.view_as_real(kept) if name == "complex" else kept
+        kept = kept.to_local() if isinstance(kept, DTensor) else kept
+        kept = kept.values() if name in ("nested", "jagged") else kept
+        results[name] = torch.as_tensor(kept).flatten().tolist()
+    return results
+
+
+@pytest.mark.processes
+def test_who_does_what_a_refusal_says_has_the_average(run_processes: RunProcesses) -> None:
+    average = [1.5, 3.0, 6.0]
+    expected = dict.fromkeys([*COPIED, *SHARED], average)
+    expected["bits"] = [0.5, 1.0, 1.0]
+    expected["scales"] = average
+    expected["expanded"] = [3.0] * 3
+    expected["windows"] = [1.5, 3.0, 3.0, 6.0]
+    expected["complex"] = [1.5, 3.0, 3.0, 6.0, 6.0, 12.0]
+    assert run_processes(2, following_the_advice) == [expected] * 2
+
+
+def freed() -> torch.Tensor:
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.ones(4)
+
+
+NO_VALUES: dict[str, Callable[[], torch.Tensor]] = {
+    "meta": lambda: torch.ones(3, device="meta"),
+    "freed": freed,
+    "fake": fake,
+    "zeros that are not there": lambda: torch._efficientzerotensor(3),
+}
+
+
+def test_a_parameter_that_has_no_shape_yet_is_refused() -> None:
+    assert "this lazy parameter has none yet; run the model once" in refusal(torch.nn.LazyLinear(3).weight)
+
+
+@pytest.mark.parametrize("name", NO_VALUES)
+def test_a_tensor_without_values_in_memory_is_refused(name: str) -> None:
+    assert "all_reduce wants values in memory, but this" in refusal(NO_VALUES[name]())
+
+
+def test_a_tensor_that_a_transform_stands_behind_is_refused() -> None:
+    transforms: list[Callable[[], object]] = [
+        lambda: torch.vmap(gradwire.all_reduce)(torch.ones(2, 3)),
+        lambda: torch.func.grad(lambda x: gradwire.all_reduce(x).sum())(torch.ones(3)),
+    ]
+    for transform in transforms:
+        with pytest.raises(TensorError, match="values in memory"):
+            transform()
+
+
+FOREIGN = [
+    None,
+    1.0,
+    [torch.ones(3)],
+    np.ones(3),
+    torch.nn.Linear(2, 2),
+    torch.nn.Linear(2, 2).parameters(),
+    "x",
+]
+
+
+@pytest.mark.parametrize("thing", FOREIGN, ids=lambda thing: type(thing).__name__)
+def test_something_else_than_a_tensor_is_refused(thing: object) -> None:
+    assert f"wants one torch tensor, but got a {type(thing).__name__}; call it for each" in refusal(thing)
+
+
+def arguments_of_the_wrong_kind() -> dict[str, str]:
+    """Return what is said of each; nothing of it may disturb the calls that follow."""
+    rank = dist.get_rank()
+    destroyed = dist.new_group()
+    dist.destroy_process_group(destroyed)
+    cases: dict[str, dict[str, Any]] = {
+        "average": {"average": "sum"},
+        "average of torch": {"average": dist.ReduceOp.AVG},
+        "another tensor": {"codec": torch.ones(50, 50)},
+        "a class": {"codec": gradwire.codecs.Quantize},
+        "a group's name": {"group": "gloo"},
+        "a mesh": {"group": init_device_mesh("cpu", (2,))},
+        "ranks": {"group": [0, 1]},
+        "a destroyed group": {"group": destroyed},
+        "somebody else's group": {"group": dist.GroupMember.NON_GROUP_MEMBER},
+        "a time as text": {"timeout_s": "30"},
+        "no time": {"timeout_s": None},
+        "an endless number": {"timeout_s": 10**5000},
+        "a segment": {"segment_nbytes": 10**30},
+        "a pipeline": {"plan": '{"pipeline": 2}'},
+        "a plan as codec": {"codec": gradwire.Plan()},
+    }
+    said = {}
+    for name, arguments in cases.items():
+        tensor = values(rank)
+        with pytest.raises((SpecError, ExchangeError)) as caught:
+            gradwire.all_reduce(tensor, **arguments)
+        said[name] = str(caught.value)
+        assert len(said[name]) < 300
+        assert "\n" not in said[name]
+        assert torch.equal(tensor, values(rank))
+    assert gradwire.all_reduce(values(rank), "identity").tolist() == [1.5, 3.0, 6.0]
+    return said
+
+
+@pytest.mark.processes
+def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes: RunProcesses) -> None:
+    for rank, said in enumerate(run_processes(2, arguments_of_the_wrong_kind)):
+        assert said["average"] == "average must be True, or False for the sum, but is 'sum'"
+        assert "average must be" in said["average of torch"]
+        assert "codec must be a Codec, but is tensor([[1., 1., " in said["another tensor"]
+        assert "codec must be a Codec, but is <class" in said["a class"]
+        assert "a group of torch.distributed, but is 'gloo'; pass what new_group or" in said["a group's name"]
+        assert "but is DeviceMesh" in said["a mesh"]
+        assert "but is [0, 1]" in said["ranks"]
+        assert said["a destroyed group"].startswith(f"rank {rank}: this group has been destroyed; make a new")
+        assert said["somebody else's group"].startswith(f"rank {rank} is not in the group")
+        assert said["a time as text"].endswith("but is '30'")
+        assert said["no time"].endswith("but is None")
+        assert said["an endless number"].endswith("but is a value of the type int")
+        assert "segment_nbytes must be a whole number from 16384 to 17179852800" in said["a segment"]
+        assert "cannot be read" in said["a pipeline"]
+        assert "codec must be a Codec, but is Plan(" in said["a plan as codec"]
+
+
+def twice_and_out_of_order() -> tuple[list[float], str, list[float]]:
+    rank = dist.get_rank()
+    tensor = values(rank)
+    twice = gradwire.all_reduce(gradwire.all_reduce(tensor, "identity"), "identity").tolist()
+    with pytest.raises(ExchangeError) as caught:
+        gradwire.all_reduce(torch.ones(20 if rank else 10), timeout_s=5.0)
+    dist.barrier()
+    return twice, str(caught.value), gradwire.all_reduce(values(rank), "identity").tolist()
+
+
+@pytest.mark.processes
+def test_twice_is_the_average_and_another_order_an_error(run_processes: RunProcesses) -> None:
+    messages = []
+    for twice, message, after in run_processes(2, twice_and_out_of_order):
+        assert twice == after == [1.5, 3.0, 6.0]
+        messages.append(message)
+    assert any("elements" in message for message in messages), messages
+
+
+def after_destroy(folder: str) -> tuple[list[str], list[float]]:
+    rank, old = dist.get_rank(), dist.group.WORLD
+    gradwire.all_reduce(values(rank))
+    dist.destroy_process_group()
+    said = []
+    for group in (None, old):
+        with pytest.raises(ExchangeError) as caught:
+            gradwire.all_reduce(values(rank), group=group)
+        said.append(str(caught.value))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/again", rank=rank, world_size=2)
+    with pytest.raises(ExchangeError) as caught:
+        gradwire.all_reduce(values(rank), group=old)
+    return [*said, str(caught.value)], gradwire.all_reduce(values(rank), "identity").tolist()
+
+
+@pytest.mark.processes
+def test_after_destroy_process_group_one_starts_again(run_processes: RunProcesses, tmp_path: Path) -> None:
+    for said, averaged in run_processes(2, after_destroy, str(tmp_path)):
+        assert all("call torch.distributed.init_process_group first" in each for each in said[:2])
+        assert "this group has been destroyed; make a new one with new_group" in said[2]
+        assert averaged == [1.5, 3.0, 6.0]
