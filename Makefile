@@ -15,7 +15,7 @@ setup: .venv/ready ## make .venv with gradwire in it (needs python3, gcc and mak
 	@touch $@
 
 demo: .venv/ready ## the main job: compare the methods on real digits over four workers at 100 Mbit/s
-	$(BIN)/gradwire train --compare --data digits --workers 4 --link 100mbit --out runs/demo
+	$(BIN)/gradwire train --compare --data digits --workers 4 --link 100mbit --out runs/demo --overwrite
 
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadgroup
 

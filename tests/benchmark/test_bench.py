@@ -9,6 +9,7 @@ from typing import NoReturn
 import pytest
 
 from gradwire.cli import main
+from gradwire.testbed.topology import Topology
 from gradwire.timing.line import LineRate, fit
 
 PNG = b"\x89PNG"
@@ -25,20 +26,21 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_line_is_measured_shown_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GRADWIRE_TESTBED", '{"hosts": 2}')
+    testbed = {"topology": Topology.even(2, "1gbit").to_dict(), "shared_cores": 2}
+    monkeypatch.setenv("GRADWIRE_TESTBED", json.dumps(testbed))
     effort = "--sizes 1,1KiB,64KiB --repeats 2 --time 0.01"
     assert main(f"bench line-rate {effort} --json out/line.json --plot line.png".split()) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "1/3 ranks 0 and 1, 1B: " in printed.out
-    table = printed.out[printed.out.index("line between the ranks 0 and 1, not throttled") :]
+    table = printed.out[printed.out.index("line between the ranks 0 and 1, in a testbed of 1gbit") :]
     assert max(len(line) for line in table.splitlines()) <= 100
     assert [line.split()[0] for line in table.splitlines()[4:7]] == ["1B", "1KiB", "64KiB"]
     rate = LineRate.load(tmp_path / "out" / "line.json")
     assert [point.nbytes for point in rate.points] == [1, 1024, 65536]
     assert rate.line == fit(rate.points)
     record = json.loads((tmp_path / "out" / "line.json").read_text())
-    assert record["topology"] == {"hosts": 2}
+    assert record["topology"] == testbed
     assert record["pairs"][0]["ranks"] == [0, 1]
     assert (tmp_path / "line.png").read_bytes().startswith(PNG)
 
@@ -157,6 +159,7 @@ def test_more_than_the_memory_holds_is_refused(
         ({"WORLD_SIZE": "1"}, "", "at least 2 ranks, but 1 was started; start more"),
         ({"WORLD_SIZE": "2"}, "--workers 3", "wants 3 workers, but 2 processes were started"),
         ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "{"}, "", "GRADWIRE_TESTBED must hold JSON"),
+        ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "1"}, "", "GRADWIRE_TESTBED must describe a network"),
     ],
 )
 def test_a_launch_that_cannot_be_is_refused(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from gradwire.errors import JobError
 from gradwire.files import check_writable, write_files
 from gradwire.machine import describe_machine, describe_versions
-from gradwire.testbed.variables import TOPOLOGY
+from gradwire.testbed.here import described, rates_in_words
 from gradwire.version import how_to_install
 
 
@@ -22,19 +21,8 @@ def make_record(schema: str, options: dict[str, object]) -> dict[str, object]:
         "machine": describe_machine(),
         "versions": describe_versions(),
         "options": options,
-        "topology": topology(),
+        "topology": described(),
     }
-
-
-def topology() -> object:
-    """Return what the testbed says about itself, None outside of one. Raises ``JobError``."""
-    text = os.environ.get(TOPOLOGY)
-    if not text:
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise JobError(f"{TOPOLOGY} must hold JSON, but {text[:40]!r} came; unset it: {error}") from error
 
 
 def to_json(record: dict[str, object]) -> bytes:
@@ -44,7 +32,7 @@ def to_json(record: dict[str, object]) -> bytes:
 
 def check_outputs(json_file: Path | None, plot_file: Path | None) -> None:
     """Raise ``JobError`` for what could not be written at the end."""
-    topology()
+    rates_in_words()
     if json_file is not None:
         check_writable("--json", json_file)
     if plot_file is not None:

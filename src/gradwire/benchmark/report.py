@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradwire.benchmark.result import Result, torch_times
 from gradwire.benchmark.table import print_table, size_text
 from gradwire.plan import Plan
+from gradwire.testbed.here import rates_in_words
 from gradwire.timing.line import Line, LineRate
 from gradwire.units import format_duration, format_rate, format_size
 
@@ -41,7 +42,7 @@ REDUCE_NOTE = (
 def print_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) -> None:
     """Print the first pair's points and line, and every pair's line where there are several."""
     (pair, first), *others = rates.items()
-    place = f"throttled to {link}" if link else "not throttled"
+    place = _place(link)
     rows = [
         (
             size_text(point.nbytes),
@@ -57,6 +58,14 @@ def print_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) ->
         print_table(
             "\nlines of all pairs", PAIR_COLUMNS, [_pair_row(*item) for item in rates.items()], PAIR_NOTE
         )
+
+
+def _place(link: str | None) -> str:
+    """Return what limits the line, in words."""
+    rates = rates_in_words()
+    testbed = "" if rates is None else f"in a testbed of {rates}"
+    throttled = f"throttled to {link}" if link else ""
+    return ", ".join(filter(None, (throttled, testbed))) or "not throttled"
 
 
 def describe_line(line: Line) -> str:
@@ -82,7 +91,7 @@ def print_allreduce(results: list[Result], line: Line | None, data: str, link: s
     rows = [
         _result_row(result, torchs.get((result.world, result.configuration.nbytes))) for result in results
     ]
-    place = f"throttled to {link}" if link else "not throttled"
+    place = _place(link)
     note = REDUCE_NOTE if line is None else f"{REDUCE_NOTE} {describe_line(line)}"
     print_table(f"all-reduce of {data}, {place}", REDUCE_COLUMNS, rows, note)
 

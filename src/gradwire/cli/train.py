@@ -93,6 +93,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--bucket", type=_size, metavar="BYTES", help="of a bucket, e.g. 25MB (all in one)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
     group.add_argument("--out", type=_folder, metavar="DIR", help="folder of the results (runs/DATA-TIME)")
+    group.add_argument("--overwrite", action="store_true", help="an older result in DIR")
     group.add_argument("-h", "--help", action="help", help="show this text")
 
 
@@ -141,6 +142,7 @@ def _options(words: argparse.Namespace) -> JobOptions:
         lr=words.lr,
         seed=words.seed,
         timeout_s=words.timeout,
+        overwrite=words.overwrite,
     )
 
 

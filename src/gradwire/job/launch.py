@@ -79,4 +79,5 @@ def _when(event: Progress | None) -> str:
 
 def _shared(options: JobOptions) -> dict[str, object]:
     """Return the options that all ranks must agree on; folders are each machine's own."""
-    return {key: value for key, value in asdict(options).items() if key not in ("out", "data_folder")}
+    own = ("out", "overwrite", "data_folder")
+    return {key: value for key, value in asdict(options).items() if key not in own}

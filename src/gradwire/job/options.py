@@ -15,7 +15,9 @@ from gradwire.files import check_folder_writable
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
+from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
+from gradwire.testbed.here import rates_in_words
 from gradwire.units import parse_rate
 from gradwire.version import how_to_install
 from gradwire.wire import MAX_FRAME_NBYTES
@@ -42,7 +44,7 @@ class JobOptions:
 
     ``data_folder`` holds the files of the data set (None for digits), ``link`` is a rate such as ``100mbit``
     to which every rank's sending is throttled (None: as fast as the machine goes), ``batch`` is the global
-    batch.
+    batch, ``overwrite`` says that an older result in ``out`` may go.
     """
 
     runs: tuple[Run, ...]
@@ -65,6 +67,7 @@ class JobOptions:
     momentum: float = 0.9
     seed: int = 0
     timeout_s: float = 60.0
+    overwrite: bool = False
 
     @property
     def has_server(self) -> bool:
@@ -118,6 +121,8 @@ def check(options: JobOptions) -> None:
     _check_batch(options)
     _check_extras(options)
     check_writable(options.out)
+    _check_new(options)
+    rates_in_words()
     _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
     _native.threads()  # the last, since it may ask torch, whose import takes seconds
 
@@ -138,6 +143,16 @@ def check_writable(out: Path) -> None:
     for name in FILES:
         if (out / name).is_dir():
             raise JobError(f"--out {out} cannot be written: {name} in it is a folder; name another folder")
+
+
+def _check_new(options: JobOptions) -> None:
+    """Refuse to write over an older result, which took somebody minutes; only rank 0 will write at all."""
+    older = [name for name in FILES if (options.out / name).exists()]
+    if older and not options.overwrite and not (is_launched() and launched_rank()[0] > 0):
+        raise JobError(
+            f"--out {options.out} holds an older result ({' and '.join(older)}); name another folder, or say "
+            "--overwrite"
+        )
 
 
 def _check_link(options: JobOptions) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+from gradwire.errors import JobError
 from gradwire.files import write_files
 from gradwire.job.data import Dataset, find, load
 from gradwire.job.display import make_display
@@ -31,10 +33,21 @@ def perform_job(options: JobOptions) -> Path | None:
         perform_joined(options, dataset, lambda _event: None)
         return None
     results = _perform(options, dataset)
-    contents = (to_json(make_record(options, results)), draw(options, results))
-    write_files({options.out / name: content for name, content in zip(FILES, contents, strict=True)})
     print_report(options, results)
+    sys.stdout.flush()
+    _keep(options, results)
     return options.out
+
+
+def _keep(options: JobOptions, results: tuple[RunResult, ...]) -> None:
+    """Write the files, all or none; the table has been printed. Raises ``JobError``."""
+    try:
+        contents = (to_json(make_record(options, results)), draw(options, results))
+        write_files({options.out / name: content for name, content in zip(FILES, contents, strict=True)})
+    except (OSError, JobError) as error:
+        raise JobError(
+            f"{error}; {' and '.join(FILES)} were not written: the table above is what is left of the job"
+        ) from error
 
 
 def _perform(options: JobOptions, dataset: Dataset) -> tuple[RunResult, ...]:

@@ -9,13 +9,17 @@ from gradwire.job.events import Epoch, RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import D_SYNC, PS_SYNC, Run
 from gradwire.machine import describe_machine, describe_versions
+from gradwire.testbed.here import described
 
 SCHEMA = "gradwire.train/1"
 """Changes whenever a field changes its name, unit or meaning."""
 
 
 def make_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str, object]:
-    """Return the record: times in seconds, sizes in bytes, accuracy 0 to 1; the options as given."""
+    """Return the record: times in seconds, sizes in bytes, accuracy 0 to 1; the options as given.
+
+    ``topology`` is that of the testbed that the job runs in, None outside of one.
+    """
     given = asdict(options) | {
         "runs": [str(run) for run in options.runs],
         "out": str(options.out),
@@ -26,6 +30,7 @@ def make_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str
         "machine": describe_machine(),
         "versions": describe_versions(),
         "options": given,
+        "topology": described(),
         "runs": [_describe_run(result, results, options) for result in results],
     }
 

@@ -6,6 +6,7 @@ from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import speed_up
 from gradwire.job.runs import D_SYNC, PS_SYNC
+from gradwire.testbed.here import rates_in_words
 
 NOTE = (
     "Top-1 in percent. Step, compute, codec and wire in milliseconds; wire is the communication that compute "
@@ -48,8 +49,11 @@ def print_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
 
 
 def link_text(options: JobOptions) -> str:
-    """Return the network in words."""
-    return f"{options.link} links" if options.link else "unthrottled links"
+    """Return the network in words. Raises ``JobError`` for a testbed that does not describe itself."""
+    rates = rates_in_words()
+    if options.link:
+        return f"{options.link} links" if rates is None else f"{options.link} links in a testbed of {rates}"
+    return "unthrottled links" if rates is None else f"testbed links of {rates}"
 
 
 def _row(result: RunResult, results: tuple[RunResult, ...]) -> tuple[str, ...]:
