@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support import scaled_frameworks
 from support.framework_ranks import (
     STEPS,
     accelerate_loop,
@@ -50,7 +51,8 @@ def test_the_trainer_of_transformers(run_processes: RunProcesses, tmp_path: Path
         assert rank["again"]["wire"] > 0
         assert rank["named"] == rank["whole"]
         assert rank["without"] != rank["whole"], "residuals matter here, or the test shows nothing"
-        assert "there are none; name the folder" in rank["lost"]
+        assert "elsewhere/checkpoint-4, a folder below output_dir, does not exist; give" in rank["lost"]
+        assert "as resume_from what train was given as resume_from_checkpoint" in rank["lost"]
 
 
 def test_pytorch_lightning(run_processes: RunProcesses) -> None:
@@ -82,3 +84,19 @@ def test_lightning(run_processes: RunProcesses, tmp_path: Path) -> None:
         )
         assert "the residuals that rank" in rank["missing"]
         assert "cannot be read" in rank["missing"]
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        scaled_frameworks.with_accelerate,
+        scaled_frameworks.with_lightning,
+        scaled_frameworks.with_transformers,
+    ],
+)
+def test_residuals_follow_the_scale_of_the_loss(
+    train: Callable[[Path], dict[str, list[float]]], run_processes: RunProcesses, tmp_path: Path
+) -> None:
+    for found in run_processes(2, train, tmp_path, timeout_s=110):
+        assert found["scaled"] == found["plain"]
+        assert found["resumed"] == found["plain"]

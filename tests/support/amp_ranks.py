@@ -51,17 +51,21 @@ def scaled_runs() -> dict[str, Any]:
     """Train with and without a step that overflows, and once more without telling the residuals."""
     found: dict[str, Any] = {"scales": {}}
     skipping = (*STEPS[:3], BAD, *STEPS[3:])
-    for name, steps in (("straight", STEPS), ("skipped", skipping), ("forgetful", skipping)):
-        found[name], found["scales"][name], kept = _train(steps, follow=name != "forgetful")
+    for name, steps in (
+        ("straight", STEPS), ("skipped", skipping), ("following", skipping), ("forgetful", skipping)
+    ):  # fmt: skip
+        found[name], found["scales"][name], kept = _train(steps, name)
         found["residuals kept"] = kept
     return found
 
 
-def _train(steps: tuple[int, ...], follow: bool) -> tuple[torch.Tensor, float, bool]:
+def _train(steps: tuple[int, ...], name: str) -> tuple[torch.Tensor, float, bool]:
     model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
     attached = gradwire.attach(model, TOPK)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = GradScaler("cpu", init_scale=1024.0)
+    if name == "following":
+        attached.follow(scaler)
     kept = True
     for step in steps:
         optimizer.zero_grad()
@@ -81,7 +85,7 @@ def _train(steps: tuple[int, ...], follow: bool) -> tuple[torch.Tensor, float, b
         scaler.step(optimizer)
         scale = scaler.get_scale()
         scaler.update()
-        if follow:
+        if name in ("straight", "skipped"):
             attached.scale_residuals(scaler.get_scale() / scale)
     attached.close()
     return weights(model), scaler.get_scale(), kept

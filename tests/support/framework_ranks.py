@@ -214,11 +214,11 @@ def loop_of(pl: Any) -> Callable[..., Any]:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
 
-    def fit(strategy: Any, *callbacks: Any, checkpoint: Path | None = None) -> Any:
+    def fit(strategy: Any, *callbacks: Any, checkpoint: Path | None = None, plugins: Any = None) -> Any:
         trainer = pl.Trainer(
             accelerator="cpu", devices=dist.get_world_size(), strategy=strategy, max_epochs=2, logger=False,
             enable_checkpointing=any(isinstance(each, pl.callbacks.ModelCheckpoint) for each in callbacks),
-            enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks),
+            enable_progress_bar=False, enable_model_summary=False, callbacks=list(callbacks), plugins=plugins,
         )  # fmt: skip
         trainer.fit(Module(), DataLoader(make_data(), batch_size=BATCH), ckpt_path=checkpoint)
         return trainer

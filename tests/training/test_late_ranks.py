@@ -63,7 +63,10 @@ def test_with_ddp_a_late_rank_is_waited_for_and_a_step_that_a_grad_scaler_skips_
     assert results[1]["too late"] is not None
     for found in results:
         assert found["late"] == [1.5] * 3  # the average of 1 and 2, before and after the wait
-        assert found["scales"] == {"straight": 1024.0, "skipped": 512.0, "forgetful": 512.0}
+        assert found["scales"] == {
+            "straight": 1024.0, "skipped": 512.0, "following": 512.0, "forgetful": 512.0
+        }  # fmt: skip
         assert found["residuals kept"]
         assert torch.equal(bits(found["skipped"]), bits(found["straight"]))
+        assert torch.equal(bits(found["following"]), bits(found["straight"]))
         assert not torch.equal(found["forgetful"], found["straight"]), "the scale of residuals matters"

@@ -64,6 +64,7 @@ def attach_prepared(
         plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
     )
     attached = attachment.attach(ddp_inside(model, "Accelerate"))
+    attachment.follow(accelerator.scaler)
     if attachment.keeps_residuals:
         _keep_with_checkpoints(accelerator, attachment)
     return attached

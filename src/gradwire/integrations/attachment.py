@@ -16,7 +16,7 @@ from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.integrations.residual_files import ResidualFolder, adopted
 from gradwire.plan import Plan
 from gradwire.training.chosen import plan_of
-from gradwire.training.hook import Attached, attach
+from gradwire.training.hook import Attached, Scaler, attach
 from gradwire.training.ledger import Ledger
 
 PlanLike = Plan | Codec | str | os.PathLike[str] | None
@@ -95,6 +95,11 @@ class Attachment:
         )
         self._steps_before = self._attached.ledger.summary().steps
         return self._attached
+
+    def follow(self, scaler: Scaler | None) -> None:
+        """Keep the residuals in the units of the framework's scaled loss, where it scales one."""
+        if scaler is not None:
+            self.attached.follow(scaler)
 
     def check_it_ran(self, updates: int) -> None:
         """Raise ``AttachError`` if weights were updated so often but no gradient came to gradwire."""

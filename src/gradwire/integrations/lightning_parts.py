@@ -64,6 +64,7 @@ class StrategyParts(_Base):
         """Wrap the model, and attach."""
         super().configure_ddp()
         self._gradwire.attach(ddp_inside(self.model, "Lightning's strategy"))
+        self._gradwire.follow(getattr(self.precision_plugin, "scaler", None))
         self._updates = 0
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:

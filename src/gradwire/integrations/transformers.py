@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gradwire.errors import StateError
 from gradwire.integrations.attachment import Attachment, LedgerLike, PlanLike
 from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.needed import needed
@@ -85,10 +86,22 @@ class GradwireCallback(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Attach, and read the residuals of the checkpoint that training goes on from."""
         self._gradwire.attach(ddp_inside(self._trainer.model_wrapped, "the Trainer"))
+        self._gradwire.follow(self._trainer.accelerator.scaler)
         self._began_at = state.global_step
         if state.global_step and self._gradwire.keeps_residuals and self._gradwire.resume_residuals:
-            folder = ResidualFolder(self._resume_from or _checkpoint(args, state))
-            self._gradwire.resume_from(folder, state.global_step)
+            self._gradwire.resume_from(self._resumed_folder(args, state), state.global_step)
+
+    def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> ResidualFolder:
+        """Return where residuals lie: the Trainer tells its callbacks of which step, but not from where."""
+        folder = Path(self._resume_from or _checkpoint(args, state))
+        if not folder.is_dir():
+            given = "the folder given as resume_from" if self._resume_from else "a folder below output_dir"
+            raise StateError(
+                f"this plan keeps residuals, which each rank saves with the checkpoint, but {folder}, {given}"
+                ", does not exist; give GradwireCallback as resume_from what train was given as "
+                "resume_from_checkpoint, or resume_residuals=False"
+            )
+        return ResidualFolder(folder)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Write this rank's residuals into the checkpoint's folder."""

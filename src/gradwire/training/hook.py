@@ -10,7 +10,7 @@ import json
 import os
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -111,6 +111,13 @@ def attach(
     return attached
 
 
+class Scaler(Protocol):
+    """What ``torch.amp.GradScaler`` says of its scale."""
+
+    def get_scale(self) -> float:
+        """Return what losses are multiplied by now."""
+
+
 class Attached:
     """gradwire on one DDP model; ``attach`` makes it.
 
@@ -143,6 +150,7 @@ class Attached:
         self._rounds = Rounds(
             exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict
         )
+        self._scaler: Scaler | None = None
         weakref.finalize(self, self._rounds.end)
 
     def state_dict(self) -> dict[str, Any]:
@@ -151,25 +159,49 @@ class Attached:
         Call it between steps. ``gradwire.training.residual.redivide`` fits the states of all ranks to another
         number of ranks.
         """
+        self._look_at_scale()
         return self._residuals.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank. Raises ``StateError`` and then changes nothing."""
         self._residuals.load_state_dict(state)
 
-    def scale_residuals(self, factor: float) -> None:
-        """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
+    def follow(self, scaler: Scaler) -> None:
+        """Keep this rank's residuals in the units of a scaled loss, whenever its scale changes.
 
-        All ranks call it between two steps, whenever the scale changes, with the new scale divided by the
-        old one; a factor of 1 does nothing. Raises ``SpecError`` for one that is not above 0 and finite.
+        All ranks call it once, before the first step or before ``load_state_dict``. The scale is read when a
+        backward pass hands its first bucket over, and saved with the residuals. Raises ``SpecError`` for what
+        has no ``get_scale``.
 
         Examples
         --------
-        >>> before = scaler.get_scale()  # doctest: +SKIP
-        >>> scaler.update()  # doctest: +SKIP
-        >>> attached.scale_residuals(scaler.get_scale() / before)  # doctest: +SKIP
+        >>> scaler = torch.amp.GradScaler()  # doctest: +SKIP
+        >>> attached.follow(scaler)  # doctest: +SKIP
         """
+        if not callable(getattr(scaler, "get_scale", None)):
+            raise SpecError(
+                f"residuals follow a scaler with get_scale, but this is a {type(scaler).__name__}"
+            )
+        self._scaler = scaler
+        self._look_at_scale()
+
+    def scale_residuals(self, factor: float) -> None:
+        """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
+
+        ``follow`` does it by itself for a ``GradScaler``. All ranks call this between two steps, whenever the
+        scale changes, with the new scale divided by the old one; a factor of 1 does nothing. Raises
+        ``SpecError`` for one that is not above 0 and finite, and where residuals follow a scaler.
+        """
+        if self._scaler is not None:
+            raise SpecError("these residuals follow their scaler by themselves; leave scale_residuals out")
         self._residuals.scale(factor)
+
+    def _look_at_scale(self) -> None:
+        """Follow the scaler between two steps; residuals that a scaled run has saved come down to 1."""
+        if self._scaler is not None and self._residuals.kept:
+            self._residuals.follow(self._scaler.get_scale())
+        elif self._residuals.has_scale:
+            self._residuals.follow(1.0)
 
     def close(self) -> None:
         """Give thread and connections up; the model still evaluates, but a backward pass raises.
@@ -185,6 +217,8 @@ class Attached:
         # A static graph's first round begins after backward, and DDP ends it without the engine's callbacks.
         first = self._rounds.steps_done == 0
         last_waits = first and model is not None and model.static_graph
+        if bucket.index() == 0:
+            self._look_at_scale()
         by_active = model is not None and divides_by_active(model)
         return self._rounds.take(bucket, last_waits=last_waits, by_active=by_active)
 

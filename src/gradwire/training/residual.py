@@ -16,6 +16,7 @@ import torch
 
 from gradwire.codecs.spec import is_real
 from gradwire.errors import SpecError, StateError
+from gradwire.exchange.feedback import is_finite
 from gradwire.plan import Plan
 from gradwire.training.buckets import Bucket
 
@@ -23,6 +24,8 @@ GRADIENT = "gradient"
 """The key of the residual of a whole flat gradient; its buckets' residuals are parts of it."""
 
 _FIELDS = ("rank", "world", "residuals")
+_SCALE = "scale"
+"""The field of the scale in whose units residuals are, where they follow one."""
 
 
 class Residuals:
@@ -44,6 +47,17 @@ class Residuals:
         self._keeps = plan.keeps_residual
         self._counts = counts
         self._tensors: dict[str, torch.Tensor] = {}
+        self._scale: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the plan keeps any."""
+        return self._keeps
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether the residuals are known to be in units of a scale."""
+        return self._scale is not None
 
     def of(self, key: str, count: int) -> torch.Tensor | None:
         """Return the residual of ``key``: 1-D float32 CPU tensor of ``count`` elements, 0 at first.
@@ -58,6 +72,10 @@ class Residuals:
         if self._tensors[key].numel() != count:
             raise _other_count(key, self._tensors[key].numel(), count)
         return self._tensors[key]
+
+    def replace(self, key: str, tensor: torch.Tensor) -> None:
+        """Let ``tensor``, which may have another length than before, be the residual of ``key``."""
+        self._tensors[key] = tensor
 
     def scale(self, factor: float) -> None:
         """Multiply all residuals, where gradients are in other units from now on; see ``Attached``.
@@ -74,14 +92,25 @@ class Residuals:
             for tensor in self._tensors.values():
                 tensor.mul_(factor)
 
+    def follow(self, scale: float) -> None:
+        """Let all residuals be in units of this scale, of a loss, from now on; the first one is their own.
+
+        Nothing may be on the network meanwhile. A scale that is 0 or not finite, with which no step can be
+        taken, changes nothing.
+        """
+        if not is_real(scale, 0.0, sys.float_info.max) or scale == 0:
+            return
+        if self._scale is not None:
+            self.scale(scale / self._scale)
+        self._scale = float(scale)
+
     def state_dict(self) -> dict[str, Any]:
         """Return copies of all residuals, and whose they are; nothing may be on the network meanwhile.
 
         The state is ``{"rank": int, "world": int, "residuals": {key: tensor}}``, which ``torch.load`` reads
-        with ``weights_only``.
+        with ``weights_only``; with ``"scale": float`` where they follow one.
         """
-        copies = {key: tensor.clone() for key, tensor in self._tensors.items()}
-        return {"rank": self.rank, "world": self.world, "residuals": copies}
+        return _state(self.rank, self.world, self._tensors, self._scale)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank; a key that the state lacks becomes 0.
@@ -118,6 +147,7 @@ class Residuals:
                 own.zero_()
         for key, tensor in residuals.items():
             self._tensors.setdefault(key, torch.empty_like(tensor)).copy_(tensor)
+        self._scale = state.get(_SCALE)
 
 
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
@@ -142,8 +172,9 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
         raise StateError(f"world must be a whole number from 1 up, but is {world!r}")
     read = sorted((_read(state) for state in states), key=lambda each: each[0])
     _check_complete(read)
+    scale = _common_scale(states)
     if len(read) == world:
-        return [_state(rank, world, residuals) for rank, _, residuals in read]
+        return [_state(rank, world, residuals, scale) for rank, _, residuals in read]
     sums: dict[str, torch.Tensor] = {}
     for _, _, residuals in read:
         for key, tensor in residuals.items():
@@ -152,7 +183,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
                 raise _other_count(key, tensor.numel(), total.numel())
             total += tensor
     shares = {key: (total / world).float() for key, total in sums.items()}
-    return [_state(rank, world, shares) for rank in range(world)]
+    return [_state(rank, world, shares, scale) for rank in range(world)]
 
 
 def parts(residual: torch.Tensor | None, buckets: Sequence[Bucket]) -> list[torch.Tensor | None]:
@@ -160,18 +191,34 @@ def parts(residual: torch.Tensor | None, buckets: Sequence[Bucket]) -> list[torc
     return [None if residual is None else bucket.view(residual) for bucket in buckets]
 
 
-def _state(rank: int, world: int, residuals: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def _state(
+    rank: int, world: int, residuals: Mapping[str, torch.Tensor], scale: float | None
+) -> dict[str, Any]:
     copies = {key: tensor.clone() for key, tensor in residuals.items()}
-    return {"rank": rank, "world": world, "residuals": copies}
+    own = {"rank": rank, "world": world, "residuals": copies}
+    return own if scale is None else {**own, _SCALE: scale}
+
+
+def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
+    scales = list(dict.fromkeys(state.get(_SCALE) for state in states))
+    if len(scales) > 1:
+        raise StateError(
+            f"residuals of one moment are in units of one scale, but these are of the scales {scales}; take "
+            "the states of all ranks from one checkpoint"
+        )
+    return scales[0]
 
 
 def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor]]:
-    if not isinstance(state, Mapping) or set(state) != set(_FIELDS):
+    if not isinstance(state, Mapping) or set(state) - {_SCALE} != set(_FIELDS):
         what = f"has {', '.join(map(str, state))}" if isinstance(state, Mapping) else f"is {state!r}"
         raise StateError(f"a state of residuals has {', '.join(_FIELDS)}, but this one {what}")
     rank, world, residuals = (state[name] for name in _FIELDS)
     if not isinstance(rank, int) or not isinstance(world, int):
         raise StateError(f"rank and world must be whole numbers, but are {rank!r} and {world!r}")
+    scale = state.get(_SCALE, 1.0)
+    if not is_real(scale, 0.0, sys.float_info.max) or scale == 0:
+        raise StateError(f"the scale of residuals must be a finite number above 0, but is {scale!r}")
     if not isinstance(residuals, Mapping):
         raise StateError(f"residuals must be tensors by their keys, but are {residuals!r}")
     for key, tensor in residuals.items():
@@ -183,6 +230,11 @@ def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor
         ):
             raise StateError(
                 f"the residual {key!r} must be a 1-D float32 tensor on the CPU, but is {_kind(tensor)}"
+            )
+        if not is_finite(tensor):
+            raise StateError(
+                f"the residual {key!r} holds a NaN or an infinity, which no step leaves behind; take another "
+                "checkpoint, or go on without residuals, which gives up what was lost before"
             )
     return rank, world, residuals
 
