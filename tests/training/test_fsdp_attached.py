@@ -241,3 +241,20 @@ def test_a_child_named_root_has_residuals_and_counts_of_its_own(run_processes: R
         assert buckets == [
             f"{name}.{what}" for name in (".root", "root") for what in ("gradients", "weights")
         ]
+
+
+def on_nan() -> str:
+    model = nn.Linear(6, 4)
+    fully_shard(model)
+    with gradwire.attach_fsdp(model, "fp8") as attached:
+        for spoilt in (False, True):
+            x = torch.ones(2, 6)
+            x[0, 0] = torch.nan if spoilt and dist.get_rank() == 0 else 1.0
+            model(x).sum().backward()
+        return str(attached.ledger.summary())
+
+
+@pytest.mark.processes
+def test_training_on_nan_is_in_the_summary(run_processes: RunProcesses) -> None:
+    said = "NaN or infinity came out of 1 of "
+    assert any(said in summary for summary in run_processes(2, on_nan)), "on the rank that has this shard"
