@@ -24,9 +24,9 @@ class Bfp(NativeCodec):
     little-endian; the last block is padded with zeros. A block with E < 32 is sent as E = 0 and is all zero.
 
     Bound: one unit of the block with the largest magnitude, plus 2^-95 for blocks sent as zero. Non-finite
-    values: one of them marks its block (E = 255), which decodes to NaN. Ratio: 32 B / (B (M + 1) + 8), 3.76
-    for 7x16. Source: Ma et al., "FPGA-Based AI Smart NICs for Scalable Distributed AI Training Systems",
-    section IV.B, BFP16.
+    values: one of them, NaN or infinity, makes NaN of its block (E = 255); other blocks are as they were.
+    Ratio: 32 B / (B (M + 1) + 8), 3.76 for 7x16. Source: Ma et al., "FPGA-Based AI Smart NICs for Scalable
+    Distributed AI Training Systems", section IV.B, BFP16.
 
     Parameters
     ----------

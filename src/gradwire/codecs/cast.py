@@ -18,8 +18,9 @@ class Fp16(NativeCodec):
 
     Formula: y = the nearest half-precision number. Payload: 2n bytes, little-endian. Bound: half a unit in
     the last place of the largest element, 2^-11 of its binade and at least 2^-25. From 65520 up a value
-    overflows to infinity, as IEEE 754 says: then the bound is ``inf``. Non-finite values: infinities exact,
-    NaN stays NaN. Ratio: 2. Source: IEEE 754-2019, section 5.4.2 (conversion) and table 3.5 (binary16).
+    overflows to infinity, as IEEE 754 says: then the bound is ``inf``. Non-finite values: each for itself,
+    infinities exact, NaN stays NaN. Ratio: 2. Source: IEEE 754-2019, section 5.4.2 (conversion) and table 3.5
+    (binary16).
 
     Examples
     --------
@@ -60,9 +61,9 @@ class Bf16(NativeCodec):
 
     Formula: y = the nearest number with 8 significant bits. Payload: 2n bytes, little-endian. Bound: half a
     unit in the last place of the largest element, 2^-8 of its binade and at least 2^-134. The topmost finite
-    floats, from (2 - 2^-8) 2^127 up, overflow to infinity: then the bound is ``inf``. Non-finite values:
-    infinities exact, NaN stays NaN. Ratio: 2. Source: Kalamkar et al., "A Study of BFLOAT16 for Deep Learning
-    Training", section 2.
+    floats, from (2 - 2^-8) 2^127 up, overflow to infinity: then the bound is ``inf``. Non-finite values: each
+    for itself, infinities exact, NaN stays NaN. Ratio: 2. Source: Kalamkar et al., "A Study of BFLOAT16 for
+    Deep Learning Training", section 2.
 
     Examples
     --------

@@ -42,10 +42,10 @@ class ErrBound(NativeCodec):
 
     Bound: ``absolute`` itself. With ``relative`` = f the bound of a chunk, with ``block`` too that of each
     block, is f times the root mean square of its finite elements, rounded down to a power of two within
-    2^-126..2^126; ``bound`` returns the largest. Non-finite values: exact. Ratio: up to 16, by 2 bits a
-    value; 16/17 at worst; a block's byte is little beside its tags. Source: gradwire's own; the classes are
-    those of INCEPTIONN (MICRO 2018, algorithm 2), the two streams those of Stream VByte (Lemire, Kurz and
-    Rupp, 2018, section 3).
+    2^-126..2^126; ``bound`` returns the largest. Non-finite values: exact, each for itself. Ratio: up to 16,
+    by 2 bits a value; 16/17 at worst; a block's byte is little beside its tags. Source: gradwire's own; the
+    classes are those of INCEPTIONN (MICRO 2018, algorithm 2), the two streams those of Stream VByte (Lemire,
+    Kurz and Rupp, 2018, section 3).
 
     Parameters
     ----------

@@ -30,10 +30,11 @@ class Fp8(NativeCodec):
     mantissa bits (exponent 0: subnormal). A block below 2^-95 has E = 0 and only zeros.
 
     Bound: 2^(e - 4) + 2^-95 where e = floor(log2 max|x|), twice the first term where e = 127; of each value,
-    max(|x| / 16, 2^(e - 17)) with the e of its block. Non-finite values: one of them marks its block
-    (E = 255), which decodes to NaN. Ratio: 4 block / (block + 1), 3.98 at the default block. Source:
-    Micikevicius et al., "FP8 Formats for Deep Learning", 2022, E4M3, without its NaN and its 448, which the
-    scale makes needless; block scales as in the OCP Microscaling Formats (MX) specification, 2023.
+    max(|x| / 16, 2^(e - 17)) with the e of its block. Non-finite values: one of them, NaN or infinity, makes
+    NaN of its block (E = 255), of a shorter chunk all; other blocks are as they were. Ratio: 4 block / (block
+    + 1), 3.98 at the default block. Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022, E4M3,
+    without its NaN and its 448, which the scale makes needless; block scales as in the OCP Microscaling
+    Formats (MX) specification, 2023.
 
     Parameters
     ----------

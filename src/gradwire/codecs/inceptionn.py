@@ -27,8 +27,8 @@ class Inceptionn(NativeCodec):
     Bound: as published the 8 bits end at 2^-7, whatever the threshold, so the error reaches max(2^-k,
     min(2^-7, 2^mid)): twice the threshold at 2^-8, eight times at 2^-10. With ``bounded`` the 8 bits count
     from 2^mid instead of 1, with the same tags and sizes: no error exceeds 2^-k, and those of the 8-bit class
-    are below 1/4, 1/8, 1/16 of it at 2^-10, 2^-8, 2^-6. Non-finite values: exact. Ratio: 16 where all is
-    small, 16/17 at worst.
+    are below 1/4, 1/8, 1/16 of it at 2^-10, 2^-8, 2^-6. Non-finite values: exact, each for itself. Ratio: 16
+    where all is small, 16/17 at worst.
 
     Source: Li et al., "A Network-Centric Hardware/Algorithm Co-Design to Accelerate Distributed Training of
     Deep Neural Networks" (INCEPTIONN, MICRO 2018), algorithms 2 and 3, figures 9 and 10.

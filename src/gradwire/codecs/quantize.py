@@ -23,10 +23,10 @@ class Quantize(NativeCodec):
     Payload: ceil(n / block) float32 scales, then n bytes, or ceil(n / 2) bytes of two signed nibbles, low
     nibble first, unused nibble 0. A block below 2^-100 has scale 0 and only zeros.
 
-    Bound: 0.51 max|x| / qmax + 2^-100. Non-finite values: one of them marks its block (scale NaN), which
-    decodes to NaN. Ratio: 3.98 (8 bits) or 7.94 (4 bits) at the default block. Source: Pipe-SGD (Li et al.,
-    NeurIPS 2018), section 3.2, "Q": 8-bit scalar quantisation with the range of the largest element; the
-    blocks are gradwire's.
+    Bound: 0.51 max|x| / qmax + 2^-100. Non-finite values: one of them, NaN or infinity, makes NaN of its
+    block (scale NaN), of a shorter chunk all; other blocks are as they were. Ratio: 3.98 (8 bits) or 7.94 (4
+    bits) at the default block. Source: Pipe-SGD (Li et al., NeurIPS 2018), section 3.2, "Q": 8-bit scalar
+    quantisation with the range of the largest element; the blocks are gradwire's.
 
     Parameters
     ----------

@@ -21,9 +21,9 @@ class TernGrad(NativeCodec):
 
     Payload: float32 s, then 2 bits a value (0 zero, 1 +s, 2 -s; 3 is malformed), four to a byte from the low
     bits up, unused bits 0. Bound: max|x|; the error of a single value can be all of it, only the mean is
-    right. Non-finite values: one of them makes s NaN, and the chunk decodes to NaN. Ratio: 16. Source: Wen et
-    al., "TernGrad" (NIPS 2017), equations 1 to 3, without clipping and layer-wise scales (the chunk is the
-    layer).
+    right. Non-finite values: one of them, NaN or infinity, makes NaN of the whole chunk (s NaN), in an
+    exchange of a segment of it. Ratio: 16. Source: Wen et al., "TernGrad" (NIPS 2017), equations 1 to 3,
+    without clipping and layer-wise scales (the chunk is the layer).
 
     Parameters
     ----------

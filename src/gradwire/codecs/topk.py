@@ -29,9 +29,10 @@ class TopK(Codec):
     More than k non-finite values turn the chunk into NaN: every index is 0xFFFFFFFF and every value the quiet
     NaN 0x7FC00000.
 
-    Bound: the largest dropped magnitude. Non-finite values: exact, or the whole chunk NaN. Ratio: 1 / (2 f).
-    Source: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (EMNLP 2017), section 3;
-    keep what was dropped as a residual, or training suffers.
+    Bound: the largest dropped magnitude. Non-finite values: exact, in the place of as many of the largest;
+    more than k make NaN of the whole chunk. Ratio: 1 / (2 f). Source: Aji and Heafield, "Sparse Communication
+    for Distributed Gradient Descent" (EMNLP 2017), section 3; keep what was dropped as a residual, or
+    training suffers.
 
     Parameters
     ----------

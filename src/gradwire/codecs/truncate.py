@@ -20,7 +20,8 @@ class Truncate(NativeCodec):
     more byte: 1 if the chunk held a non-finite value, else 0.
 
     Bound: 2^(b - 23) of the largest element's binade, and never more than that element. Non-finite values:
-    NaN becomes NaN or infinity, infinities are exact; for k <= 8 one of them turns the whole chunk into NaN.
+    each for itself; infinities are exact, and a NaN whose kept mantissa bits are 0 becomes an infinity. For k
+    <= 8 one of them makes NaN of the whole chunk, in an exchange of a segment of it.
     Ratio: 32/k. Source: Li et al., INCEPTIONN (MICRO 2018), section VIII, "xb-T"; with b = 16 the "T" of
     Pipe-SGD (NeurIPS 2018, section 3.2).
 
