@@ -227,7 +227,8 @@ class SocketLink(Link):
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float = 30.0) -> None:
         self.rank, self.world, self.timeout_s = rank, len(connections) + 1, timeout_s
         self._channels = {peer: _Channel(peer, each) for peer, each in connections.items()}
-        weakref.finalize(self, _close_all, list(connections.values()))  # for who forgets to close it
+        forgotten = weakref.finalize(self, _close_all, list(connections.values()))  # to close it
+        forgotten.atexit = False  # threads that finish their work at the end still need them
         _open_links.add(self)
 
     def isend(self, to: int, frame: torch.Tensor) -> _Sending:

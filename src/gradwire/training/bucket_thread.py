@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Thread
+from threading import TIMEOUT_MAX
 
 from gradwire.errors import LinkTimeoutError
 from gradwire.exchange import Accounting
+from gradwire.training import endings
 
 Work = Callable[[], Accounting]
 
 
 class BucketThread:
-    """Runs the work of one rank's buckets, one after the other, on a daemon thread.
+    """Runs the work of one rank's buckets, one after the other, on a thread of its own.
 
     The first exception closes what all of them use, so that the peers learn of it, and is the outcome of all
-    later work, which is not begun. Nor is work whose outcome was cancelled.
+    later work, which is not begun. Nor is work whose outcome was cancelled. A program that ends waits a few
+    seconds for what is queued (``endings``).
 
     Parameters
     ----------
@@ -25,7 +27,7 @@ class BucketThread:
         For the thread's name and for errors.
     close
         Called on the thread after a failure, for a link serves one thread at a time; more than once is
-        harmless.
+        harmless. A program that ends calls it, too, where the thread does not.
     advice
         What errors tell to do where work takes too long, and where the thread does not end.
     """
@@ -36,12 +38,7 @@ class BucketThread:
         self._close = close
         self._advice = advice
         self._inbox: SimpleQueue[tuple[Work | None, Future[Accounting]]] = SimpleQueue()
-        self._thread = Thread(
-            target=self._run,
-            name=f"gradwire communication, rank {rank}",
-            daemon=True,  # a program that ends by an exception must not hang on a dead peer
-        )
-        self._thread.start()
+        self._thread = endings.start(self._run, f"gradwire communication, rank {rank}", self.end, close)
 
     def submit(self, work: Work, outcome: Future[Accounting] | None = None) -> Future[Accounting]:
         """Queue ``work``; what it returns or raises is the future's, which is a new one or ``outcome``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -13,6 +14,7 @@ import torch
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError
 from gradwire.exchange import Accounting
+from gradwire.training import endings
 from gradwire.training.clocks import Clocks
 from gradwire.training.conversation import Conversation, Kind, Message
 
@@ -55,7 +57,7 @@ class Event:
 class Session:
     """The server's side of one worker.
 
-    Between ``start`` and the event ``ENDED`` a daemon thread talks with the worker: it hears a request,
+    Between ``start`` and the event ``ENDED`` a thread talks with the worker: it hears a request,
     reports it and replies when ``answer`` or ``give_up`` says what. Meanwhile it tells the worker now and
     then that the server lives, so that being held back for long is no failure. While the thread receives,
     ``gradient`` is its own, from the event to the answer it is the server's.
@@ -84,8 +86,8 @@ class Session:
     def start(self, goal: int, events: SimpleQueue[Event]) -> None:
         """Begin to serve the worker until it has done ``goal`` steps and drained."""
         name = f"gradwire server, worker {self.rank}"
-        self._thread = Thread(target=self._run, args=(goal, events), name=name, daemon=True)
-        self._thread.start()
+        run, finish = partial(self._run, goal, events), partial(self.give_up, self._talk.link.rank)
+        self._thread = endings.start(run, name, finish, self._talk.link.close)
 
     def answer(self, snapshot: Snapshot) -> None:
         """Let the worker go on with these weights."""
