@@ -20,7 +20,7 @@ from gradwire.links.encrypted_socket import EncryptedSocket
 from gradwire.links.meeting import meet
 from gradwire.links.tls import VARIABLES, encrypted, encryption
 from support.certificates import needs_openssl, variables
-from support.meshes import Meshes, linked
+from support.meshes import Meshes, answer, linked
 
 RunProcesses = Callable[..., list[Any]]
 RunRanks = Callable[..., list[Any]]
@@ -100,7 +100,7 @@ def test_a_peer_that_says_nothing_in_the_handshake_is_a_timeout() -> None:
     assert ours is not None
     here, there = socket.socketpair()
     with there, pytest.raises(LinkTimeoutError, match="rank 1 did not finish the TLS handshake"):
-        encrypted(here, ours.answering, 1, b"words", b"words", 0.2)
+        encrypted(here, ours, 1, b"words", b"words", 0.2)
     assert here.fileno() == -1
 
 
@@ -109,9 +109,9 @@ def test_words_that_somebody_altered_on_the_way_are_found_out() -> None:
     assert ours is not None
     here, there = socket.socketpair()
     with ThreadPoolExecutor(1) as other:
-        answered = other.submit(encrypted, there, ours.answering, 1, b"low", b"rank 2", 5.0)
+        answered = other.submit(answer, there, ours, 1, b"low", b"rank 2")
         with (
-            encrypted(here, ours.calling, 0, b"rank 1", b"low", 5.0),
+            encrypted(here, ours, 0, b"rank 1", b"low", 5.0),
             pytest.raises(LinkError, match="rank 1 said other words after the TLS handshake"),
         ):
             answered.result()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import select
 import socket
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 from gradwire.links import Link
 from gradwire.links.sockets import SocketLink
-from gradwire.links.tls import encrypted, encryption
+from gradwire.links.tls import Encryption, encrypted, encryption, handshake, wrapped
 from support.certificates import variables
 
 Meshes = list[dict[int, socket.socket]]
@@ -42,10 +44,26 @@ def with_tls(connections: Meshes) -> Meshes:
     with ThreadPoolExecutor(1) as other:
         for low, high in combinations(range(len(connections)), 2):
             calling, answering = connections[high], connections[low]
-            answered = other.submit(encrypted, answering[high], ours.answering, high, b"low", b"high", 10.0)
-            calling[low] = encrypted(calling[low], ours.calling, low, b"high", b"low", 10.0)
+            answered = other.submit(answer, answering[high], ours, high, b"low", b"high")
+            calling[low] = encrypted(calling[low], ours, low, b"high", b"low", 10.0)
             answering[high] = answered.result()
     return connections
+
+
+def answer(
+    connection: socket.socket, ours: Encryption, peer: int, says: bytes, hears: bytes
+) -> ssl.SSLSocket:
+    """Be the end that was called."""
+    end = wrapped(connection, ours.answering)
+    try:
+        for events in handshake(end, ours, peer, says, hears):
+            poll = select.poll()
+            poll.register(end, events)
+            assert poll.poll(10_000)
+    except BaseException:
+        end.close()
+        raise
+    return end
 
 
 def linked(connections: Meshes, timeout_s: float) -> list[Link]:

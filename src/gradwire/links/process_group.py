@@ -25,6 +25,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
 from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.attempt import own_part
 from gradwire.links.meeting import meet
 from gradwire.links.sockets import SocketLink
 from gradwire.links.tls import encryption
@@ -77,8 +78,8 @@ class ProcessGroupLink(SocketLink):
         How long a wait lasts at most.
 
     ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames,
-    between ranks whose certificates that authority has signed. Names are not compared with addresses: whoever
-    has such a certificate can be a rank.
+    between ranks whose certificates that authority has signed; whoever has one can be a rank, unless
+    ``GRADWIRE_TLS_NAMES`` says which names are whose.
     """
 
     HAS_ALL_REDUCE = True
@@ -92,7 +93,6 @@ class ProcessGroupLink(SocketLink):
             raise LinkError(f"ranks must be an order of the group's ranks {sorted(members)}, but is {order}")
         number = _links_made.get(group, 0)
         _links_made[group] = number + 1
-        self._store = PrefixStore(f"gradwire/{number}", store_of(group))
         self._gloo: dist.ProcessGroupGloo | None = None
         self._closed = False
         rank = order.index(dist.get_rank())
@@ -101,6 +101,9 @@ class ProcessGroupLink(SocketLink):
             _refuse_other_transports(rank, len(order))
         else:
             self.HAS_ALL_REDUCE = False
+            tls = tls.of_link(rank, order)
+        what = f"rank {rank} connecting with the {len(order)} ranks of its group"
+        self._store = PrefixStore(f"link {number}", own_part(group, store_of(group), what, timeout_s))
         super().__init__(rank, meet(self._store, rank, len(order), timeout_s, tls), timeout_s)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:

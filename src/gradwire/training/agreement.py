@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 import weakref
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from contextlib import suppress
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 
-from gradwire.errors import AttachError, LinkError
+from gradwire.errors import AttachError, LinkError, shown
+from gradwire.launch.store import TimedStore
+from gradwire.links.attempt import AbsentError, own_part
 from gradwire.links.process_group import store_of
 
 REFUSED = "refused"
@@ -42,49 +45,66 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     number = _meetings.get(group, 0)
     _meetings[group] = number + 1
+    doing = f"rank {rank} attaching with the {world} ranks of the model's group"
+    deadline = time.monotonic() + timeout_s
     try:
-        store = PrefixStore(f"gradwire/attach/{number}", store_of(group))
+        store = own_part(group, store_of(group), doing, timeout_s)
+        words = TimedStore(PrefixStore(f"attach {number}", store), doing)
+        told = _exchange_facts(words, rank, world, facts, deadline)
+        problem = _problem(told)
+        if problem is not None:
+            _take_leave(words, rank, world, deadline)
+    except AbsentError as error:
+        raise AttachError(
+            f"rank {rank}: within {timeout_s:g} s not all {world} ranks of the model's group attached "
+            f"(no word from {_ranks(error.ranks)}); look for a rank that failed, and let all of them call "
+            "attach for the same models in the same order"
+        ) from error
     except LinkError as error:
         raise AttachError(str(error)) from error
-    told = _exchange_facts(store, rank, world, facts, timeout_s)
-    problem = _problem(told)
     if problem is not None:
-        _take_leave(store, rank, world, timeout_s)
         raise AttachError(f"rank {rank}: {problem}")
 
 
 def _exchange_facts(
-    store: Store, rank: int, world: int, facts: Mapping[str, str], timeout_s: float
+    words: TimedStore, rank: int, world: int, facts: Mapping[str, str], deadline: float
 ) -> list[dict[str, str]]:
-    store.set(f"facts {rank}", json.dumps(facts))
-    keys = [f"facts {other}" for other in range(world)]
+    words.set(_facts_of(rank), json.dumps(facts), deadline)
     try:
-        store.wait(keys, timedelta(seconds=timeout_s))
-        return [json.loads(store.get(key)) for key in keys]
-    except RuntimeError as error:
-        raise AttachError(
-            f"rank {rank}: within {timeout_s:g} s not all {world} ranks of the model's group attached"
-            f"{_silent(store, world)}; look for a rank that failed, and let all of them call attach for the "
-            "same models in the same order"
+        words.wait([_facts_of(other) for other in range(world)], deadline)
+    except LinkError:
+        raise
+    except TimeoutError as error:
+        absent = AbsentError()
+        absent.ranks = [
+            other for other in range(world) if not words.has([_facts_of(other)], time.monotonic())
+        ]
+        raise absent from error
+    return [_read_facts(words.get(_facts_of(other), deadline), other) for other in range(world)]
+
+
+def _facts_of(rank: int) -> str:
+    return f"facts {rank}"
+
+
+def _read_facts(text: str, rank: int) -> dict[str, str]:
+    try:
+        facts = json.loads(text)
+        if not isinstance(facts, dict) or not all(isinstance(each, str) for each in facts.values()):
+            raise ValueError
+    except ValueError as error:
+        raise LinkError(
+            f"torch's store holds {shown(text)} under {_facts_of(rank)!r}, which no rank of gradwire has "
+            "written; find out who else writes to that store"
         ) from error
+    return facts
 
 
-def _silent(store: Store, world: int) -> str:
-    """Name the ranks that have told nothing; say nothing where the store itself is gone."""
-    try:
-        silent = [rank for rank in range(world) if not store.check([f"facts {rank}"])]
-    except RuntimeError:
-        return ""
-    return f" (no word from {_ranks(silent)})" if silent else ""
-
-
-def _take_leave(store: Store, rank: int, world: int, timeout_s: float) -> None:
+def _take_leave(words: TimedStore, rank: int, world: int, deadline: float) -> None:
     """Wait until all have read: the process that serves the store may end after this."""
-    store.set(f"read {rank}", "")
-    try:
-        store.wait([f"read {other}" for other in range(world)], timedelta(seconds=timeout_s))
-    except RuntimeError:
-        return  # that rank has its own error
+    words.set(f"read {rank}", "", deadline)
+    with suppress(TimeoutError, LinkError):  # that rank has its own error
+        words.wait([f"read {other}" for other in range(world)], deadline)
 
 
 def _problem(told: Sequence[Mapping[str, str]]) -> str | None:

@@ -1,0 +1,99 @@
+"""torch's store with calls that end: its own wait for ever where the process that serves it stands still.
+
+A timeout given to ``store.wait`` is no limit: after it torch tells the server to forget the question, and
+waits for an answer to that. ``check`` has none at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic, sleep
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed: at run time only
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.launch.within import Answer, within
+
+_PATIENCE_S = 1.0
+"""What a call that begins just before its deadline still gets."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+
+
+class TimedStore:
+    """A store as one rank asks it, on behalf of something that has a deadline (of ``time.monotonic``).
+
+    Every method raises ``LinkTimeoutError`` where the store does not answer, and ``LinkError`` where it is
+    gone; the message begins with ``doing`` and names the store's host and the key.
+
+    Parameters
+    ----------
+    store
+        Any of torch's.
+    doing
+        Who asks, and what for: "rank 1 connecting with the 2 ranks of its group".
+    """
+
+    def __init__(self, store: Store, doing: str) -> None:
+        self._store, self._doing = store, doing
+        self._port, self._place = _server_of(store)
+        self._answers = True
+
+    @property
+    def answers(self) -> bool:
+        """Whether every call so far had an answer."""
+        return self._answers
+
+    def set(self, key: str, value: str, deadline: float) -> None:
+        """Put ``value`` under ``key``."""
+        self._call(lambda: self._store.set(key, value), key, deadline)
+
+    def has(self, keys: Sequence[str], deadline: float) -> bool:
+        """Tell whether all of ``keys`` are there."""
+        return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
+
+    def get(self, key: str, deadline: float) -> str:
+        """Return what is there under ``key``, which has to be."""
+        return self._call(lambda: self._store.get(key), key, deadline).decode(errors="replace")
+
+    def wait(self, keys: Sequence[str], deadline: float) -> None:
+        """Return when all of ``keys`` are there. Raises ``TimeoutError`` where they do not come."""
+        for pause in pauses(deadline):
+            if self.has(keys, deadline):
+                return
+            sleep(pause)
+
+    def _call(self, call: Callable[[], Answer], key: str, deadline: float) -> Answer:
+        patience_s = max(deadline - monotonic(), _PATIENCE_S)
+        try:
+            if not self._answers:
+                raise TimeoutError
+            return within(call, patience_s, self._port)
+        except TimeoutError as error:
+            self._answers = False
+            raise LinkTimeoutError(
+                f"{self._doing}: {self._place} does not answer (asked for {key!r}, waited "
+                f"{patience_s:.3g} s); is the process that serves it stopped, or its host cut off?"
+            ) from error
+        except RuntimeError as error:
+            self._answers = False
+            reason = str(error).partition("\n")[0].partition(". ")[0]
+            raise LinkError(f"{self._doing}: {self._place} is gone (asked for {key!r}: {reason})") from error
+
+
+def pauses(deadline: float) -> Iterator[float]:
+    """Yield how long to sleep between two looks, ever longer. Raises ``TimeoutError`` at the deadline."""
+    pause = _FIRST_PAUSE_S
+    while True:
+        yield min(pause, max(0.0, deadline - monotonic()))
+        if monotonic() >= deadline:
+            raise TimeoutError
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _server_of(store: Store) -> tuple[int | None, str]:
+    """Return the port of whoever serves ``store``, None where no process does, and its name in words."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, TCPStore):
+        return store.port, f"torch's store at {store.host}:{store.port}"
+    return None, f"torch's store ({type(store).__name__})"
