@@ -332,7 +332,7 @@ def test_a_group_whose_backend_has_no_store_gives_one_clear_error(monkeypatch: p
     calls: list[tuple[type[Exception], Callable[[], object]]] = [
         (AttachError, lambda: gradwire.attach(model)),
         (ExchangeError, lambda: gradwire.all_reduce(torch.ones(3))),
-        (ExchangeError, lambda: gradwire.PipeSGD(model, torch.optim.SGD(model.parameters()))),
+        (ExchangeError, lambda: gradwire.PipeSGD(model.module, torch.optim.SGD(model.parameters()))),
     ]
     for kind, call in calls:
         with pytest.raises(kind) as caught:

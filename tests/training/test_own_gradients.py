@@ -51,8 +51,8 @@ def states(run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> St
 def _as_version_1(state: dict[str, Any]) -> dict[str, Any]:
     """Return what was written before own gradients were kept."""
     text = json.loads(state["gradwire/rank0/pipe"])
-    assert text["version"] == 2
-    del text["own"]
+    assert text["version"] == 3
+    del text["own"], text["absent"], text["own_absent"]
     return {"gradwire/rank0/pipe": json.dumps({**text, "version": 1}), IN_FLIGHT: state[IN_FLIGHT]}
 
 

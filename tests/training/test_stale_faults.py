@@ -145,13 +145,16 @@ def test_a_dead_server_ends_the_workers_within_the_timeout() -> None:
     ],
 )
 def test_a_damaged_push_is_never_applied(kind: Any, step: int, reason: str) -> None:
-    """Frames 0 and 1 are the first push, 2 the message of the second and 3 its gradient."""
+    """Frames 0 and 1 are the first push, 2 the message of the second and 3 its gradient.
+
+    Two frames before them tell how the worker's model is laid out.
+    """
     weights: list[float] = []
 
     def body(link: Link) -> None:
         model = nn.Linear(40, 1, bias=False)
         nn.init.zeros_(model.weight)
-        faulty = FaultyLink(link, [Fault(kind, rank=1, step=step, bit=600)])
+        faulty = FaultyLink(link, [Fault(kind, rank=1, step=2 + step, bit=600)])
         try:
             if link.rank == 0:
                 try:
@@ -249,7 +252,7 @@ def test_ranks_that_disagree_are_told_how(others: dict[str, Any], reason: str) -
     assert reason in str(server)
 
 
-@pytest.mark.parametrize("numbers", [[0] * 6, [7, 1, 0, 0, 0, 0], [1, -1, 0, 0, 0, 0]])
+@pytest.mark.parametrize("numbers", [[0] * 6, [8, 1, 0, 0, 0, 0], [1, -1, 0, 0, 0, 0]])
 def test_numbers_that_are_no_message_are_refused(numbers: list[int]) -> None:
     floats = torch.tensor(numbers, dtype=torch.int32).view(torch.float32)
     with pytest.raises(FrameError, match="no message of a parameter server: it holds"):

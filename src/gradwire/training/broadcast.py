@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import torch
 from torch import nn
+from torch.nn import Parameter
 
 from gradwire.exchange import Accounting, Exchange
 from gradwire.plan import Plan
 from gradwire.training.flat import FlatWeights
 from gradwire.training.ledger import Ledger
+from gradwire.training.replicas import cached_buffers, check_layout, kept_buffers
 
 WEIGHTS = "weights"
 """What a ledger calls the weights that rank 0 sends."""
@@ -16,31 +20,55 @@ BUFFERS = "buffers"
 """What it calls the buffers."""
 
 
+def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> Accounting:
+    """Copy rank 0's weights and buffers, exactly, into the model of every rank, as DDP does when it is made.
+
+    Every rank must call this at the same point, while no other exchange of the link is under way. Caches
+    (buffers with ``persistent=False``) stay local where their sizes differ between ranks. Raises
+    ``TensorError`` for a model that is not dense float32 on the CPU, and ``ExchangeError``, also where models
+    differ in shapes.
+    """
+    with_caches = check_layout(model, exchange)
+    weights = broadcast_weights(model, exchange)
+    count_weights(ledger, weights)
+    buffers = _copy_bytes([*kept_buffers(model), *(cached_buffers(model) if with_caches else [])], exchange)
+    count_buffers(ledger, buffers)
+    return weights + buffers
+
+
 def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
     """Copy rank 0's weights, exactly, into the model of every rank of the exchange's link.
 
-    All parameters travel, frozen ones too; buffers (a BatchNorm's running statistics) stay local. Every rank
-    must call this at the same point, while no other exchange of the link is under way. Whatever the plan
-    says, the weights go out as a star, uncompressed: a ring's broadcast half would collect a piece of every
-    rank's weights.
+    All parameters travel, frozen ones too; no buffers do. Every rank must call this at the same point, while
+    no other exchange of the link is under way. Whatever the plan says, the weights go out as a star,
+    uncompressed: a ring's broadcast half would collect a piece of every rank's weights.
 
     Raises ``TensorError`` for a model that is not dense float32 on the CPU, and ``ExchangeError``.
     """
-    weights = FlatWeights(model.parameters())
+    return broadcast_parameters(model.parameters(), exchange)
+
+
+def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) -> Accounting:
+    """Do what ``broadcast_weights`` does for these parameters, in the same order on every rank."""
+    weights = FlatWeights(parameters)
     weights.gather()
     accounting = _broadcast(weights.buffer, exchange)
     weights.scatter()
     return accounting
 
 
-@torch.no_grad()
 def broadcast_buffers(model: nn.Module, exchange: Exchange) -> Accounting:
     """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank; otherwise as above.
 
     Those that ``state_dict`` holds: what a model only caches (``persistent=False``) may differ in size. A
     model without such buffers sends nothing. Raises ``ExchangeError``.
     """
-    buffers = _kept_buffers(model)
+    return _copy_bytes(kept_buffers(model), exchange)
+
+
+@torch.no_grad()
+def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> Accounting:
+    """Copy rank 0's, of any dtype, to all ranks."""
     if not buffers:
         return Accounting()
     flat = [buffer.detach().cpu().contiguous().view(-1).view(torch.uint8) for buffer in buffers]
@@ -53,17 +81,6 @@ def broadcast_buffers(model: nn.Module, exchange: Exchange) -> Accounting:
             # A clone begins where its dtype can begin; a part of the payload may not.
             buffer.copy_(values.clone().view(buffer.dtype).view(buffer.shape))
     return accounting
-
-
-def _kept_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Return the buffers that a state of the model holds, each once and without empty ones."""
-    kept = {
-        id(buffer): buffer
-        for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if name not in module._non_persistent_buffers_set and buffer.numel()
-    }
-    return list(kept.values())
 
 
 def _broadcast(flat: torch.Tensor, exchange: Exchange) -> Accounting:

@@ -41,7 +41,7 @@ class BucketResiduals:
         if not self._residuals:
             return None
         gradients = torch.split(values, [own.numel() for own in self._residuals])
-        self._waiting = [_is_zero(gradient) for gradient in gradients]
+        self._waiting = [is_zero(gradient) for gradient in gradients]
         self._lost = torch.cat(
             [
                 torch.zeros_like(own) if waits else own
@@ -69,7 +69,7 @@ class BucketResiduals:
         self._lost = None
 
 
-def _is_zero(gradient: torch.Tensor) -> bool:
+def is_zero(gradient: torch.Tensor) -> bool:
     """Tell whether all values are 0; the first few tell for nearly every gradient that is used."""
     return not bool(gradient[:_FEW].any()) and _ends_are_zero(gradient[_FEW:])
 

@@ -20,21 +20,24 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import torch
 
+from gradwire.codecs.spec import is_whole
 from gradwire.errors import StateError
-from gradwire.training.pipe_sgd import InFlight
+from gradwire.training.in_flight import InFlight
 from gradwire.training.residual import redivide as redivide_residuals
 
 IN_FLIGHT = "gradwire/in_flight"
 _PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
-_VERSION = 2
-_READABLE = (1, 2)
-"""Files of version 1 have no own gradients: the averages stand in for them."""
+_VERSION = 3
+_READABLE = (1, 2, 3)
+"""Files of version 1 have no own gradients: the averages stand in for them. Before version 3 parameters that
+backward did not reach have gradients of 0."""
 
 State = dict[str, Any]
 
@@ -79,6 +82,8 @@ def pack(own: PipeState, pipeline: int, count: int, own_count: int) -> State:
         "steps_done": own.steps_done,
         "in_flight": [[_written(group) for group in each.scheduled] for each in own.in_flight],
         "own": len(kept),
+        "absent": [each.absent for each in own.in_flight],
+        "own_absent": [each.own_absent for each in own.in_flight],
     }
     state: State = {
         f"{_prefix(own.rank)}pipe": json.dumps(text, default=float),
@@ -148,7 +153,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     pipeline, count = states[0][IN_FLIGHT].shape
     ranked = {old.rank: old.in_flight for old in olds}
     if len(olds) != world:
-        without = [replace(each, own=None) for each in olds[0].in_flight]
+        without = [replace(each, own=None, own_absent=()) for each in olds[0].in_flight]
         ranked = dict.fromkeys(range(world), without)
     own_count = len(states[0].get(f"{_prefix(olds[0].rank)}own", ()))
     return [
@@ -191,9 +196,9 @@ def _read(state: Mapping[str, Any], rank: int) -> PipeState:
             raise ValueError(f"{IN_FLIGHT} is no float32 matrix")
         scheduled = [[_understood(group) for group in groups] for groups in text["in_flight"]]
         own = _own_rows(state.get(f"{prefix}own"), text.get("own", 0), len(scheduled))
+        absent, own_absent = (_numbers(text.get(name), len(own)) for name in ("absent", "own_absent"))
         in_flight = [
-            InFlight(rows[number], groups, mine)
-            for number, (groups, mine) in enumerate(zip(scheduled, own, strict=True))
+            InFlight(*each) for each in zip(rows[: len(own)], scheduled, own, absent, own_absent, strict=True)
         ]
         start = f"{prefix}residual/"
         residuals = {key.removeprefix(start): state[key] for key in state if key.startswith(start)}
@@ -213,6 +218,17 @@ def _own_rows(rows: object, kept: int, in_flight: int) -> list[torch.Tensor | No
     if not 0 < kept <= min(in_flight, len(rows)):
         raise ValueError(f"it has {in_flight} gradients in flight, but {kept} own ones")
     return [*[None] * (in_flight - kept), *rows[:kept]]
+
+
+def _numbers(found: object, in_flight: int) -> list[tuple[int, ...]]:
+    """Return the numbers of parameters that are kept for every gradient in flight."""
+    if found is None:
+        return [()] * in_flight
+    if not isinstance(found, list) or not all(
+        is_whole(number, 0, sys.maxsize) for each in found for number in each
+    ):
+        raise ValueError(f"the parameters that were not reached are {found!r}")
+    return [tuple(each) for each in found]
 
 
 def _is_matrix(rows: object) -> TypeGuard[torch.Tensor]:

@@ -5,6 +5,7 @@ D-Sync has one, too, when its gradient is cut into buckets.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,11 +21,17 @@ from gradwire.training.bucket_thread import BucketThread
 from gradwire.training.ledger import Ledger, profiled
 from gradwire.training.lost_meter import Measure
 from gradwire.training.method_meter import MethodMeter
+from gradwire.training.reached import set_aside
 
 _OWN_WORK_S = 30.0
 _ADVICE = "look for a stopped peer, or give the link a longer timeout_s", "close the link to stop it"
 WHOLE = "gradient"
 """What a ledger calls the gradient of a step that goes out as one bucket."""
+
+
+def nothing(_exchange: Exchange) -> Accounting:
+    """Do nothing more once a gradient is averaged."""
+    return Accounting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,8 @@ class Handover:
 
     ``bucket`` is the number, from 1 up, of the part of the step's gradient that it is; 0 for all of it.
     ``residual`` is the thread's as long; gradients that share one are averaged in the order of their steps.
-    ``measure`` measures what is lost, where the step is measured.
+    ``measure`` measures what is lost, where the step is measured. ``waiting`` are the parts of the residual
+    that stay out of this step, and ``then`` is done on the thread when the gradient is averaged.
     """
 
     step: int
@@ -41,6 +49,8 @@ class Handover:
     bucket: int = 0
     residual: torch.Tensor | None = None
     measure: Measure = field(default_factory=Measure)
+    waiting: Sequence[torch.Tensor] = ()
+    then: Callable[[Exchange], Accounting] = nothing
     result: Future[Accounting] = field(default_factory=Future)
     counted: Lock = field(default_factory=Lock)  # taken by the first wait that a ledger is told of
 
@@ -94,16 +104,18 @@ class CommunicationThread:
         bucket: int = 0,
         residual: torch.Tensor | None = None,
         parameters: range | None = None,
+        waiting: Sequence[torch.Tensor] = (),
+        then: Callable[[Exchange], Accounting] = nothing,
     ) -> Handover:
         """Queue ``gradient`` (1-D float32, averaged in place); do not touch it before ``wait`` returns.
 
         Nor ``residual``, which ``Exchange.all_reduce`` explains. ``parameters`` are the numbers of those
-        whose gradients these are; without them nothing is measured.
+        whose gradients these are; without them nothing is measured. For the others see ``Handover``.
         """
         measure = Measure()
         if self._meter is not None and parameters is not None:
             measure = self._meter.measure(step, parameters)
-        handover = Handover(step, gradient, bucket, residual, measure)
+        handover = Handover(step, gradient, bucket, residual, measure, waiting, then)
         self._thread.submit(partial(self._average, handover), handover.result)
         return handover
 
@@ -141,12 +153,13 @@ class CommunicationThread:
                 raise
 
     def _average_and_measure(self, handover: Handover) -> Accounting:
-        accounting = self._exchange.all_reduce(
-            handover.gradient, average=True, residual=handover.residual, norms=handover.measure.norms
-        )
+        with set_aside(handover.waiting):
+            accounting = self._exchange.all_reduce(
+                handover.gradient, average=True, residual=handover.residual, norms=handover.measure.norms
+            )
         if self._meter is not None:
             accounting += self._meter.finish(handover.step, handover.measure, self._exchange)
-        return accounting
+        return accounting + handover.then(self._exchange)
 
 
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:

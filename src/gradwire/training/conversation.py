@@ -8,6 +8,7 @@ travel as the bits of an exact codec's floats.
 kind   from a worker                           means
 ====== ======================================= ==========================================================
 PUSH   clock, staleness, count; the gradient   my step ``clock`` is done; I wait for weights
+PART   the same; numbers, then the gradient    the same, but I have not reached the parameters with a 0
 DRAIN  clock, staleness, count                 I do not go on before all of us have drained
 ====== ======================================= ==========================================================
 
@@ -43,7 +44,7 @@ from gradwire.links.base import Link, Receiving, Sending
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES
 
-_EXACT = Identity()
+EXACT = Identity()
 
 
 class Kind(IntEnum):
@@ -55,6 +56,7 @@ class Kind(IntEnum):
     SAME = 4
     HELD = 5
     GAVE_UP = 6
+    PART = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Conversation:
         self.link, self.peer = link, peer
         self._turn = turn
         self._segment_count = plan.segment_nbytes // FLOAT_NBYTES
-        self._words = Framer(_EXACT, _NUMBERS)
+        self._words = Framer(EXACT, _NUMBERS)
         self._framers: dict[Codec, Framer] = {}
         self._incoming = incoming_buffers()
         self._sent, self._received = Sequences(), Sequences()
@@ -117,16 +119,24 @@ class Conversation:
         self._flush()
 
     def hand_over(
-        self, message: Message, floats: torch.Tensor, codec: Codec, losses: Losses | None = None
+        self,
+        message: Message,
+        floats: torch.Tensor,
+        codec: Codec,
+        losses: Losses | None = None,
+        before: torch.Tensor | None = None,
     ) -> None:
         """Send a message and the floats (1-D float32) that belong to it, and wait until they have left.
 
-        ``losses`` keeps what encoding loses, once all has left. Raises ``LinkError``.
+        ``losses`` keeps what encoding loses, once all has left. ``before`` are floats that go first, exactly.
+        Raises ``LinkError``.
         """
         losses = Losses(codec) if losses is None else losses
         with self._clock("encode_s"):
             losses.begin(floats)
         self._isend(self._words, message.to_floats())
+        for segment in () if before is None else torch.split(before, self._segment_count):
+            self._isend(self._framer(EXACT), segment)
         for start in range(0, floats.numel(), self._segment_count):
             segment = floats[start : start + self._segment_count]
             payload = self._isend(self._framer(codec), segment)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -28,8 +28,13 @@ class Correction(ABC):
         """Let the model hold the weights to compute at, within a ``with`` block."""
 
     @abstractmethod
-    def note(self, gradients: FlatGradients, scheduled: list[dict[str, Any]]) -> None:
-        """Note this rank's own gradient, which is about to be handed over, and its learning rate."""
+    def note(
+        self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
+    ) -> None:
+        """Note this rank's own gradient, which is about to be handed over, and its learning rate.
+
+        ``absent`` are the numbers of the parameters that backward has not reached.
+        """
 
     @abstractmethod
     def keep(self, count: int) -> None:
@@ -40,8 +45,13 @@ class Correction(ABC):
         """Return copies of the own gradients that are kept, oldest first, 1-D float32."""
 
     @abstractmethod
-    def resume(self, own: Sequence[torch.Tensor], scheduled: Sequence[list[dict[str, Any]]]) -> None:
-        """Keep these instead; every gradient has its learning rate."""
+    def resume(
+        self,
+        own: Sequence[torch.Tensor],
+        scheduled: Sequence[list[dict[str, Any]]],
+        absent: Sequence[Collection[int]],
+    ) -> None:
+        """Keep these instead; every gradient has its learning rate, and what backward had not reached."""
 
 
 class Stale(Correction):
@@ -53,7 +63,9 @@ class Stale(Correction):
         """Leave the masters in the model."""
         return nullcontext()
 
-    def note(self, gradients: FlatGradients, scheduled: list[dict[str, Any]]) -> None:
+    def note(
+        self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
+    ) -> None:
         """Keep nothing."""
 
     def keep(self, count: int) -> None:
@@ -63,7 +75,12 @@ class Stale(Correction):
         """Return nothing."""
         return []
 
-    def resume(self, own: Sequence[torch.Tensor], scheduled: Sequence[list[dict[str, Any]]]) -> None:
+    def resume(
+        self,
+        own: Sequence[torch.Tensor],
+        scheduled: Sequence[list[dict[str, Any]]],
+        absent: Sequence[Collection[int]],
+    ) -> None:
         """Keep nothing."""
 
 

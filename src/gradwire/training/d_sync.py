@@ -16,8 +16,10 @@ from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger, profiled
 from gradwire.training.method import WorkerMethod, backward
 from gradwire.training.overlap import Overlap
+from gradwire.training.reached import Reach, set_aside
 from gradwire.training.record import StepRecord
-from gradwire.training.residual import GRADIENT, Residuals
+from gradwire.training.residual import Residuals
+from gradwire.training.trained import relaid
 
 
 class DSync(WorkerMethod):
@@ -59,15 +61,10 @@ class DSync(WorkerMethod):
     ) -> None:
         super().__init__(model, exchange, ledger, optimizer, strict)
         self._optimizer = optimizer
-        self._gradients = FlatGradients(model.parameters())
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
-        self._residual = self.residuals.of(GRADIENT, self._gradients.buffer.numel())
-        buckets = cut(self._gradients.counts, exchange.plan.bucket_nbytes)
-        self._overlap = (
-            Overlap(exchange, self._gradients, buckets, self._residual, ledger, self.meter)
-            if len(buckets) > 1
-            else None
-        )
+        self._gradients = FlatGradients(self.trained.parameters)
+        self._residual = relaid(self.residuals, self._gradients)
+        self._overlap = self._overlapping()
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
@@ -77,18 +74,38 @@ class DSync(WorkerMethod):
             waits = StepRecord.of_wait(accounting.total_s, accounting)
         else:
             loss, waits = self._overlap.average(self.steps_done + 1, compute_loss)
+        self.trained.shield()
         self._optimizer.step()
         return waits.within(perf_counter() - started, loss=loss)
 
     def _average(self) -> Accounting:
         """Exchange the whole gradient as one bucket."""
         buffer, step = self._gradients.buffer, self.steps_done + 1
+        reach = Reach(self._gradients)
         measure = self.meter.measure(step, self.meter.all)
         with nullcontext() if self.ledger is None else profiled(f"exchange {WHOLE}"):
-            accounting = self.exchange.all_reduce(buffer, residual=self._residual, norms=measure.norms)
+            with set_aside(reach.parts(self._residual)):
+                accounting = self.exchange.all_reduce(buffer, residual=self._residual, norms=measure.norms)
             accounting += self.meter.finish(step, measure, self.exchange)
+            accounting += reach.agree(self.exchange)
+        self._gradients.attach(reach.absent)
         self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)
         return accounting
+
+    def _lay_out(self) -> None:
+        if self._overlap is not None:
+            self._overlap.close()
+        before = self._gradients
+        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
+        self._residual = relaid(self.residuals, self._gradients, before)
+        self._overlap = self._overlapping()
+
+    def _overlapping(self) -> Overlap | None:
+        """Return what exchanges the buckets while backward computes, where there are several."""
+        buckets = cut(self._gradients.counts, self.exchange.plan.bucket_nbytes)
+        if len(buckets) == 1:
+            return None
+        return Overlap(self.exchange, self._gradients, buckets, self._residual, self.ledger, self.meter)
 
     def close(self) -> None:
         """Join the thread, if there is one. Raises ``LinkTimeoutError`` if it does not end."""

@@ -28,6 +28,7 @@ from gradwire.training.ledger import Ledger
 from gradwire.training.record import StepRecord
 from gradwire.training.replicas import check_options, check_replicas
 from gradwire.training.schedule import note_step
+from gradwire.training.trained import check_model, check_optimizer, import_all_of_torch
 from gradwire.version import version
 
 _PIPELINE = 2  # hides the network; more only adds staleness
@@ -38,19 +39,20 @@ class PipeSGD(pipe_sgd.PipeSGD):
 
     All ranks make it together and then make the same calls in the same order. It connects with the group's
     other ranks by itself, so that its traffic never mixes with the script's own collectives, and the first
-    step copies rank 0's weights to all ranks. Weights are the same bits on all ranks at every moment between
-    two calls.
+    step copies rank 0's weights and buffers to all ranks. Weights are the same bits on all ranks at every
+    moment between two calls.
 
     As a context manager it drains and closes at the end of the block. A block that raised only closes.
 
     Parameters
     ----------
     model
-        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise. The module itself: a
+        ``DistributedDataParallel`` would average gradients, too.
     optimizer
-        Any ``torch.optim`` optimizer whose ``step`` needs no closure. The script does not call its ``step``;
-        it calls the ``step`` of a learning rate scheduler as usual, once per step. A gradient is applied with
-        the learning rate of the step that computed it.
+        Any ``torch.optim`` optimizer of the model's parameters whose ``step`` needs no closure. The script
+        does not call its ``step``; it calls the ``step`` of a learning rate scheduler as usual, once per
+        step. A gradient is applied with the learning rate of the step that computed it.
     plan
         A plan, whose ``pipeline`` is K, how many steps may be under way at once. Or the file that
         ``Plan.save`` or the planner wrote: any path, or a string that ends with ``.json`` or holds a ``/``.
@@ -63,9 +65,10 @@ class PipeSGD(pipe_sgd.PipeSGD):
         above 0. It is the same on all ranks, unlike a clipping of their own gradients. Own gradients of an
         eager pipeline are clipped to it, too, each by its own norm.
     on_average
-        Called with the trainable parameters when the averaged gradient is in their ``.grad``, before the
-        clipping and the update. It may change or replace any ``.grad`` (None counts as 0), in the same way on
-        all ranks. Own gradients of an eager pipeline do not come here.
+        Called with the trained parameters when the averaged gradient is in their ``.grad`` (None where no
+        rank's backward pass has reached one), before the clipping and the update. It may change or replace
+        any ``.grad`` (another that is None then counts as 0), in the same way on all ranks. Own gradients of
+        an eager pipeline do not come here.
     correction
         ``"eager"``: compute at weights where this rank's own gradients stand in for the averages that are
         still travelling, which learns about as fast as synchronous training. ``"none"``: the paper's
@@ -84,7 +87,8 @@ class PipeSGD(pipe_sgd.PipeSGD):
     Raises
     ------
     SpecError
-        For a plan, a warm-up, a norm or a timeout that cannot be.
+        For a plan, a warm-up, a norm or a timeout that cannot be, for a DDP model, and for an optimizer of
+        other parameters.
     ExchangeError
         When ``torch.distributed`` is not initialised, this process is not in the group, the other ranks do
         not come within the timeout or have other options.
@@ -113,6 +117,9 @@ class PipeSGD(pipe_sgd.PipeSGD):
             gradients.collect()
 
         check_timeout(timeout_s)
+        check_model(model, "PipeSGD")
+        check_optimizer(optimizer, "PipeSGD")
+        import_all_of_torch()
         link = group if isinstance(group, Link) else _connect(group, timeout_s)
         self._own_link = None if link is group else link
         try:
@@ -165,11 +172,13 @@ class PipeSGD(pipe_sgd.PipeSGD):
                 module.training = training
 
     def check_replicas(self) -> None:
-        """Compare the weights of all ranks, bit for bit; all ranks call it together, at any moment.
+        """Compare all ranks' weights and buffers, bit for bit; all ranks call it together, at any moment.
 
-        It waits for what is on the network and applies none of it. Raises ``StateError`` on every rank,
-        naming the ranks that differ, and ``ExchangeError``.
+        Of buffers those that ``state_dict`` holds, but for the running statistics of normalisation layers,
+        which are each rank's own while it trains. It waits for what is on the network and applies none of it.
+        Raises ``StateError`` on every rank, naming the ranks that differ, and ``ExchangeError``.
         """
+        self.check_open()
         self.settle()
         check_replicas(self.model, self.exchange)
 
@@ -192,10 +201,11 @@ class PipeSGD(pipe_sgd.PipeSGD):
         ExchangeError
             What the exchange of a gradient in flight raised, or that of the buffers.
         """
+        self.check_whole()
         if drain:
             self.drain()
         in_flight = self.in_flight()  # nothing is on the network from here on, so the residuals rest
-        if not drain:
+        if not (drain or self.closed):
             self.agree_on_buffers()
         residuals = self.residuals.state_dict()["residuals"]
         link = self.exchange.link
@@ -210,8 +220,10 @@ class PipeSGD(pipe_sgd.PipeSGD):
         Raises ``StateError``, and changes nothing, for the state of another rank, another world or another
         model; ``gradwire.training.checkpoint.redivide`` makes states for another world.
         """
+        self.check_open()
         link = self.exchange.link
         own = unpack(state, link.rank, link.world)
+        self._grow()
         self.settle()
         self.check_fits(own.in_flight)
         self.residuals.load_state_dict(own.of_residuals())

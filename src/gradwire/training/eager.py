@@ -10,7 +10,7 @@ the whole update. docs/pipe_corrections.md compares it with other corrections.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +32,7 @@ class _Own:
 
     gradients: FlatGradients
     scheduled: list[dict[str, Any]]
+    absent: Collection[int]
     usable: bool | None = None
 
 
@@ -39,12 +40,12 @@ class Eager(Correction):
     """Virtual weights from the own gradients of the last ``pipeline - 1`` steps.
 
     It keeps as many copies of the gradient, and the memory of ``VirtualWeights``. A gradient with a value
-    that is not finite makes no virtual update.
+    that is not finite makes no virtual update, and a parameter that backward has not reached has none.
 
     Parameters
     ----------
     parameters
-        The trainable parameters, each once.
+        The trained parameters, each once.
     optimizer
         See ``VirtualWeights``.
     pipeline
@@ -63,7 +64,7 @@ class Eager(Correction):
         max_norm: float,
     ) -> None:
         self._optimizer, self._max_norm = optimizer, max_norm
-        self._free = [FlatGradients(parameters) for _ in range(pipeline - 1)]
+        self._free = [FlatGradients(parameters, with_frozen=True) for _ in range(pipeline - 1)]
         self._own: deque[_Own] = deque()
         self._virtual = VirtualWeights(parameters, optimizer)
 
@@ -77,13 +78,15 @@ class Eager(Correction):
         with self._virtual.ahead(self._replay):
             yield
 
-    def note(self, gradients: FlatGradients, scheduled: list[dict[str, Any]]) -> None:
+    def note(
+        self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
+    ) -> None:
         """Copy the gradient, which the exchange is going to average in place."""
         if not self._free:
             self.keep(len(self._own) - 1)  # no step computes without that one's average any more
         own = self._free.pop()
         own.buffer.copy_(gradients.buffer)
-        self._own.append(_Own(own, scheduled))
+        self._own.append(_Own(own, scheduled, absent))
 
     def keep(self, count: int) -> None:
         """Let the buffers of the others be used again."""
@@ -95,13 +98,18 @@ class Eager(Correction):
         self._look()
         return [own.gradients.buffer.clone() for own in self._own]
 
-    def resume(self, own: Sequence[torch.Tensor], scheduled: Sequence[list[dict[str, Any]]]) -> None:
+    def resume(
+        self,
+        own: Sequence[torch.Tensor],
+        scheduled: Sequence[list[dict[str, Any]]],
+        absent: Sequence[Collection[int]],
+    ) -> None:
         """Take them as they are: ``own`` returned them, clipped."""
         self.keep(0)
-        for gradient, values in zip(own, scheduled, strict=True):
+        for gradient, values, unreached in zip(own, scheduled, absent, strict=True):
             gradients = self._free.pop()
             gradients.buffer.copy_(gradient)
-            self._own.append(_Own(gradients, values, is_finite(gradient)))
+            self._own.append(_Own(gradients, values, unreached, is_finite(gradient)))
 
     def _look(self) -> None:
         """Clip what is new; here, and not in ``note``, since the exchange is under way by now."""
@@ -113,6 +121,6 @@ class Eager(Correction):
     def _replay(self, step: Callable[[], object]) -> None:
         for own in self._own:
             if own.usable:
-                own.gradients.attach()
+                own.gradients.attach(own.absent)
                 with in_force(own.scheduled, self._optimizer):
                     step()

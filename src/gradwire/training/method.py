@@ -11,13 +11,15 @@ from typing import Self
 import torch
 from torch import nn
 
-from gradwire.errors import ExchangeError
+from gradwire.errors import ExchangeError, SpecError, TensorError, shown
 from gradwire.exchange import Exchange
-from gradwire.training.broadcast import broadcast_weights, count_weights
+from gradwire.training.broadcast import begin_equal
 from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger
 from gradwire.training.method_meter import MethodMeter
 from gradwire.training.record import StepRecord
+from gradwire.training.trained import Trained, check_exchange
+from gradwire.training.welcome import welcome
 
 
 class WorkerMethod(ABC):
@@ -34,6 +36,10 @@ class WorkerMethod(ABC):
 
     The first step begins with ``synchronise()`` unless it was called before, so that replicas never begin
     different.
+
+    A parameter that is unfrozen, or that model and optimizer got since, takes part from the next step on,
+    with rank 0's weights; all ranks do so before the same step. One that is frozen, or that backward reaches
+    on no rank, has ``.grad`` None in the update, as in plain torch.
     """
 
     def __init__(
@@ -44,6 +50,8 @@ class WorkerMethod(ABC):
         optimizer: torch.optim.Optimizer | None = None,
         strict: bool = False,
     ) -> None:
+        check_exchange(exchange, type(self).__name__)
+        self.trained = Trained(model, optimizer, type(self).__name__)
         self.model = model
         self.meter = MethodMeter(model, exchange, ledger, optimizer, strict)
         self.ledger = ledger
@@ -69,30 +77,36 @@ class WorkerMethod(ABC):
 
         Raises
         ------
+        SpecError, TensorError
+            For what is no function, for one that returns no loss, and for an optimizer that has got
+            parameters which are not the model's. Nothing has been sent.
         ExchangeError
             A peer is gone, too slow or sent something invalid; the message names rank, peer and step.
         LossyError
             Where the method is strict, on all ranks after the same step.
         """
-        if self.closed:
-            raise ExchangeError(
-                f"rank {self.exchange.link.rank}: this {type(self).__name__} is closed; make a new one"
+        self.check_open()
+        if not callable(compute_loss):
+            raise SpecError(
+                f"step calls a function that computes the loss, but got {shown(compute_loss)}; write "
+                "step(lambda: loss_of(model(x), y)), which leaves forward and backward to it"
             )
         start = StepRecord() if self._synchronised else self.synchronise()
+        start += self._grow()
         record = self._step(compute_loss)
         self.steps_done += 1
         self.meter.end_step()
         return start + record
 
     def synchronise(self) -> StepRecord:
-        """Adopt rank 0's weights, exactly; all ranks call it together.
+        """Adopt rank 0's weights and buffers, exactly; all ranks call it together.
 
         Raises ``TensorError`` or ``ExchangeError``.
         """
+        self.check_open()
         drained = self.drain()
         started = perf_counter()
-        accounting = broadcast_weights(self.model, self.exchange)
-        count_weights(self.ledger, accounting)
+        accounting = begin_equal(self.model, self.exchange, self.ledger)
         self._synchronised = True
         return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
             perf_counter() - started, steps=0
@@ -102,6 +116,13 @@ class WorkerMethod(ABC):
         """Apply all outstanding gradients, oldest first; return what that cost. Here none is outstanding."""
         return StepRecord()
 
+    def check_open(self) -> None:
+        """Raise ``ExchangeError`` if ``close`` was called."""
+        if self.closed:
+            raise ExchangeError(
+                f"rank {self.exchange.link.rank}: this {type(self).__name__} is closed; make a new one"
+            )
+
     def close(self) -> None:
         """Give up what the method holds; may be called twice. No step is possible after it."""
         self.closed = True
@@ -109,6 +130,27 @@ class WorkerMethod(ABC):
     def abort(self) -> None:
         """Close after a failure: drop what has not been sent, then ``close``."""
         self.close()
+
+    def _grow(self) -> StepRecord:
+        """Let parameters that ask for a gradient since the last step take part; return what that cost."""
+        if not self.trained.grown():
+            return StepRecord()
+        drained = self._before_growing()
+        started = perf_counter()
+        accounting = welcome(self.trained, self.exchange, self.ledger)
+        self.meter.follow(self.trained.parameters)
+        self._lay_out()
+        return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
+            perf_counter() - started, steps=0
+        )
+
+    def _before_growing(self) -> StepRecord:
+        """Finish what is laid out as the parameters were; return what that cost."""
+        return self.drain()
+
+    @abstractmethod
+    def _lay_out(self) -> None:
+        """Make what is laid out as ``trained.parameters``, anew where there is some; nothing is under way."""
 
     @abstractmethod
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -124,15 +166,33 @@ class WorkerMethod(ABC):
             self.abort()
             return
         try:
-            self.drain()
+            if not self.closed:  # it may have been on purpose, with gradients still on their way
+                self.drain()
         finally:
             self.close()
 
 
 def backward(compute_loss: Callable[[], torch.Tensor], gradients: FlatGradients) -> float:
-    """Fill ``gradients`` with those of one batch and return its loss."""
+    """Fill ``gradients`` with those of one batch and return its loss. Raises ``TensorError``."""
     gradients.zero()
-    loss = compute_loss()
+    loss = checked_loss(compute_loss())
     torch.autograd.backward(loss)
     gradients.collect()
     return float(loss.detach())
+
+
+def checked_loss(loss: object) -> torch.Tensor:
+    """Return what ``compute_loss`` has returned. Raises ``TensorError`` unless backward can begin there."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else shown(loss)
+        raise TensorError(
+            f"compute_loss must return the loss, a tensor of one value, but returned {found}; write "
+            "step(lambda: loss_of(model(x), y)), without backward"
+        )
+    if not loss.requires_grad:
+        raise TensorError(
+            "compute_loss must return a loss that depends on a trainable parameter, but this one has no "
+            "graph; leave .detach(), .item() and no_grad out of it, and check that requires_grad is on "
+            "somewhere"
+        )
+    return loss

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import nn
+from torch.nn import Parameter
 
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.ledger import Ledger
@@ -36,13 +37,18 @@ class MethodMeter(LostMeter):
         optimizer: torch.optim.Optimizer | None = None,
         strict: bool = False,
     ) -> None:
-        owned = {name: each for name, each in model.named_parameters() if each.requires_grad}
-        super().__init__(exchange.link.rank, exchange.plan, list(owned), ledger, strict)
-        self._counts = [each.numel() for each in owned.values()]
-        self._group_of = _groups(optimizer)
-        self._parameters = list(owned.values())
-        self._layouts: dict[range, Layout] = {}
+        super().__init__(exchange.link.rank, exchange.plan, (), ledger, strict)
+        self._model, self._optimizer = model, optimizer
         self._finished = 0
+        self.follow([each for each in model.parameters() if each.requires_grad])
+
+    def follow(self, parameters: Sequence[Parameter]) -> None:
+        """Measure these parameters of the model from the next step on, in this order."""
+        names = {id(each): name for name, each in self._model.named_parameters()}
+        self._names = [names[id(each)] for each in parameters]
+        self._parameters, self._counts = parameters, [each.numel() for each in parameters]
+        self._group_of = _groups(self._optimizer)
+        self._layouts: dict[range, Layout] = {}
 
     @property
     def all(self) -> range:

@@ -16,10 +16,12 @@ import torch
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.buckets import Bucket
-from gradwire.training.communication import CommunicationThread, Handover, longest_s
+from gradwire.training.communication import CommunicationThread, Handover, longest_s, nothing
 from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger
+from gradwire.training.method import checked_loss
 from gradwire.training.method_meter import MethodMeter
+from gradwire.training.reached import Reach
 from gradwire.training.record import StepRecord
 from gradwire.training.residual import parts
 
@@ -50,7 +52,8 @@ class Overlap:
         self._gradients = gradients
         self._buckets = buckets
         self._views = [bucket.view(gradients.buffer) for bucket in buckets]
-        self._residuals = parts(residual, buckets)
+        self._residual, self._residuals = residual, parts(residual, buckets)
+        self._reach: Reach | None = None
         self._bucket_of = {
             index: number for number, bucket in enumerate(buckets) for index in bucket.parameters
         }
@@ -71,12 +74,13 @@ class Overlap:
         self._step, self._handovers = step, []
         self._waiting_for = [set(bucket.parameters) for bucket in self._buckets]
         self._gradients.zero()
-        loss = compute_loss()
+        loss = checked_loss(compute_loss())
         try:
             with self._watching():
                 torch.autograd.backward(loss)
             self._hand_over_rest()
             waits = self._wait()
+            self._gradients.attach(() if self._reach is None else self._reach.absent)
         except BaseException as error:
             if self._handovers:
                 self._give_up(error)
@@ -130,13 +134,19 @@ class Overlap:
 
     def _hand_over_next(self) -> None:
         number = len(self._handovers)
-        view, residual, parameters = (
-            self._views[number],
-            self._residuals[number],
-            self._buckets[number].parameters,
-        )
+        view, parameters = self._views[number], self._buckets[number].parameters
+        waiting = []
+        if self._residual is not None:
+            unreached = self._gradients.unreached(parameters)
+            waiting = [self._gradients.part(index, self._residual) for index in unreached]
+        then: Callable[[Exchange], Accounting] = nothing
+        if number + 1 == len(self._buckets):  # now all gradients are there, and the other buckets go before
+            self._reach = Reach(self._gradients)
+            then = self._reach.agree
         self._handovers.append(
-            self._communication.hand_over(self._step, view, number + 1, residual, parameters)
+            self._communication.hand_over(
+                self._step, view, number + 1, self._residuals[number], parameters, waiting, then
+            )
         )
 
     def _wait(self) -> StepRecord:

@@ -17,44 +17,28 @@ from gradwire.exchange import Accounting, Exchange
 from gradwire.training.broadcast import broadcast_buffers, count_buffers
 from gradwire.training.buckets import cut
 from gradwire.training.clip import clip
-from gradwire.training.communication import CommunicationThread, Handover, longest_s
+from gradwire.training.communication import CommunicationThread, Handover, longest_s, nothing
 from gradwire.training.correction import CORRECTIONS, Correction, Stale, check_correction, check_model
 from gradwire.training.eager import Eager
 from gradwire.training.flat import FlatGradients
+from gradwire.training.in_flight import InFlight
 from gradwire.training.ledger import Ledger
 from gradwire.training.method import WorkerMethod, backward
+from gradwire.training.reached import Reach
 from gradwire.training.record import StepRecord
-from gradwire.training.residual import GRADIENT, Residuals, parts
+from gradwire.training.residual import Residuals, parts
 from gradwire.training.schedule import in_force, scheduled
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """An averaged gradient that has not been applied yet, as a checkpoint keeps it.
-
-    Attributes
-    ----------
-    gradient
-        1-D float32 CPU tensor, laid out like the buffer of ``FlatGradients``; a copy.
-    scheduled
-        What ``schedule.scheduled`` returned in the step that computed it.
-    own
-        This rank's own gradient of that step, as eager updates use it, laid out like the average; a copy.
-        None where none is kept.
-    """
-
-    gradient: torch.Tensor
-    scheduled: list[dict[str, Any]]
-    own: torch.Tensor | None = None
+from gradwire.training.trained import relaid
 
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A gradient on the network, and the learning rate of the step that computed it."""
+    """A gradient on the network, with the learning rate of its step and what its backward reached."""
 
     gradients: FlatGradients
     handovers: list[Handover]
     scheduled: list[dict[str, Any]]
+    reach: Reach
 
 
 class PipeSGD(WorkerMethod):
@@ -79,8 +63,11 @@ class PipeSGD(WorkerMethod):
     since its buffer is on the network. Where the plan cuts the gradient into buckets, they go out one after
     the other once backward has ended: the pipeline hides them already.
 
-    Buffers of the model (a BatchNorm's running statistics) are each rank's own while it trains. An eager
-    pipeline agrees on rank 0's in every ``drain``.
+    Buffers of the model (a BatchNorm's running statistics) begin as rank 0's and are each rank's own while it
+    trains. An eager pipeline agrees on rank 0's in every ``drain``.
+
+    Where a parameter is unfrozen the pipeline drains first. One that is frozen still gets the gradients of
+    the steps before.
 
     Parameters
     ----------
@@ -142,17 +129,39 @@ class PipeSGD(WorkerMethod):
         self.warmup_steps = warmup_steps
         self._optimizer = optimizer
         self._on_average, self._max_norm = on_average, max_norm
-        self._free = deque(FlatGradients(model.parameters()) for _ in range(pipeline))
-        self.count = self._free[0].buffer.numel()
-        self._correction = self._corrected(model)
-        self._buckets = cut(self._free[0].counts, exchange.plan.bucket_nbytes)
-        self._free[-1].detach()
-        self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
-        residual = self.residuals.of(GRADIENT, self._free[0].buffer.numel())
-        self._residuals = parts(residual, self._buckets)
         self._under_way: deque[_UnderWay] = deque()
-        patience_s = longest_s(exchange, max(bucket.count for bucket in self._buckets))
-        self._communication = CommunicationThread(exchange, patience_s, ledger, self.meter)
+        self._dropped = 0
+        self._free = self._gradients()
+        self._correction = self._corrected(model)
+        self._free[0].detach()
+        self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
+        self._residual = relaid(self.residuals, self._free[0])
+        self._buckets = cut(self._free[0].counts, exchange.plan.bucket_nbytes)
+        self._communication = self._communicating()
+
+    def _gradients(self) -> deque[FlatGradients]:
+        """Return K new buffers, of so many floats each."""
+        parameters = self.trained.parameters
+        self.count = sum(each.numel() for each in parameters)
+        return deque(FlatGradients(parameters, with_frozen=True) for _ in range(self.pipeline))
+
+    def _communicating(self) -> CommunicationThread:
+        patience_s = longest_s(self.exchange, max(bucket.count for bucket in self._buckets))
+        return CommunicationThread(self.exchange, patience_s, self.ledger, self.meter)
+
+    def _before_growing(self) -> StepRecord:
+        """Apply all outstanding gradients."""
+        return self._apply_all_but(0)
+
+    def _lay_out(self) -> None:
+        before = self._free[0]
+        self._communication.close()
+        self._free = self._gradients()
+        self._correction = self._corrected(self.model)
+        self._free[0].detach()
+        self._residual = relaid(self.residuals, self._free[0], before)
+        self._buckets = cut(self._free[0].counts, self.exchange.plan.bucket_nbytes)
+        self._communication = self._communicating()
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
@@ -163,14 +172,15 @@ class PipeSGD(WorkerMethod):
         with self._correction.ahead():
             correction_s = perf_counter() - correcting
             loss = backward(compute_loss, gradients)
+        reach = Reach(gradients)
         gradients.detach()  # a zero_grad of the caller must not reach what is on the network
         values = scheduled(self._optimizer)
         if not warms_up:
             correcting = perf_counter()
-            self._correction.note(gradients, values)
+            self._correction.note(gradients, values, reach.own)
             correction_s += perf_counter() - correcting
-        handovers = self._hand_over(gradients.buffer)
-        self._under_way.append(_UnderWay(self._free.popleft(), handovers, values))
+        handovers = self._hand_over(gradients.buffer, reach)
+        self._under_way.append(_UnderWay(self._free.popleft(), handovers, values, reach))
         if warms_up:
             waits += self._apply_all_but(0)
         return waits.within(perf_counter() - started, loss=loss, correction_s=correction_s)
@@ -180,8 +190,11 @@ class PipeSGD(WorkerMethod):
 
         The last averaged gradient stays in ``.grad``. The next step starts a new pipeline. An eager pipeline
         copies rank 0's buffers to all ranks. Raises what the exchange raised, ``LinkTimeoutError``, or what a
-        strict ``step`` would raise.
+        strict ``step`` would raise; after a ``close`` that has dropped gradients, ``ExchangeError``.
         """
+        if self.closed:
+            self.check_whole()
+            return StepRecord()
         started = perf_counter()
         waits = self._apply_all_but(0) + self.agree_on_buffers()
         self.meter.tell()
@@ -207,6 +220,14 @@ class PipeSGD(WorkerMethod):
         count_buffers(self.ledger, accounting)
         return StepRecord.of_wait(accounting.total_s, accounting)
 
+    def check_whole(self) -> None:
+        """Raise ``ExchangeError`` if ``close`` has dropped gradients that were on their way."""
+        if self._dropped:
+            raise ExchangeError(
+                f"rank {self.exchange.link.rank}: this {type(self).__name__} was closed with {self._dropped} "
+                "gradients on their way, which are lost; call drain() or state_dict() before close()"
+            )
+
     def settle(self) -> None:
         """Wait until nothing is on the network any more; apply nothing.
 
@@ -225,12 +246,24 @@ class PipeSGD(WorkerMethod):
         own = self._correction.own()  # those of the newest
         lacking = len(self._under_way) - len(own)
         return [
-            InFlight(each.gradients.buffer.clone(), each.scheduled, mine)
+            InFlight(
+                each.gradients.buffer.clone(),
+                each.scheduled,
+                mine,
+                tuple(sorted(each.reach.absent)),
+                tuple(sorted(each.reach.own)),
+            )
             for each, mine in zip(self._under_way, [*[None] * lacking, *own], strict=True)
         ]
 
     def check_fits(self, in_flight: Sequence[InFlight]) -> None:
         """Raise ``StateError`` unless this pipeline has room for these gradients of this model."""
+        numbers = {number for each in in_flight for number in (*each.absent, *each.own_absent)}
+        if numbers and max(numbers) >= len(self.trained.parameters):
+            raise StateError(
+                f"this model trains {len(self.trained.parameters)} parameters, but those in flight tell "
+                f"of number {max(numbers)}; resume with the same model, as far unfrozen"
+            )
         counts = [each.gradient.numel() for each in in_flight]
         own = [each.own.numel() for each in in_flight if each.own is not None]
         if len(counts) > self.pipeline or {*counts, *own} - {self.count}:
@@ -254,9 +287,14 @@ class PipeSGD(WorkerMethod):
         for each in in_flight:
             gradients = self._free.popleft()
             gradients.buffer.copy_(each.gradient)
-            self._under_way.append(_UnderWay(gradients, [], each.scheduled))
+            reach = Reach(gradients, each.own_absent, each.absent)
+            self._under_way.append(_UnderWay(gradients, [], each.scheduled, reach))
         newest = list(in_flight)[-self.own_count :] if self.own_count else []
-        self._correction.resume([self._own_of(each) for each in newest], [each.scheduled for each in newest])
+        self._correction.resume(
+            [self._own_of(each) for each in newest],
+            [each.scheduled for each in newest],
+            [each.absent if each.own is None else each.own_absent for each in newest],
+        )
         self.steps_done = steps_done
         self._synchronised = self._synchronised or steps_done > 0  # equal when they were saved
 
@@ -272,6 +310,7 @@ class PipeSGD(WorkerMethod):
         """
         if not self.closed:
             super().close()
+            self._dropped = len(self._under_way)
             self._under_way.clear()
             self._communication.close()
 
@@ -297,9 +336,9 @@ class PipeSGD(WorkerMethod):
         clip(average, self._max_norm)
         return average
 
-    def _hand_over(self, buffer: torch.Tensor) -> list[Handover]:
+    def _hand_over(self, buffer: torch.Tensor, reach: Reach) -> list[Handover]:
         """Give the buckets to the communication thread, which takes them in this order."""
-        numbered = len(self._buckets) > 1
+        numbered, residuals = len(self._buckets) > 1, parts(self._residual, self._buckets)
         return [
             self._communication.hand_over(
                 self.steps_done + 1,
@@ -307,10 +346,10 @@ class PipeSGD(WorkerMethod):
                 number if numbered else 0,
                 residual,
                 bucket.parameters,
+                reach.parts(self._residual, bucket.parameters),
+                reach.agree if number == len(self._buckets) else nothing,
             )
-            for number, (bucket, residual) in enumerate(
-                zip(self._buckets, self._residuals, strict=True), start=1
-            )
+            for number, (bucket, residual) in enumerate(zip(self._buckets, residuals, strict=True), start=1)
         ]
 
     def _apply_all_but(self, count: int) -> StepRecord:
@@ -329,10 +368,11 @@ class PipeSGD(WorkerMethod):
         self._under_way.popleft()
         self._free.append(oldest.gradients)
         self._correction.keep(len(self._under_way))
-        oldest.gradients.attach()
+        oldest.gradients.attach(oldest.reach.absent)
         self._on_average(oldest.gradients)
         if not math.isinf(self._max_norm):
             clip(oldest.gradients.collect(), self._max_norm)
+        self.trained.shield()
         with in_force(oldest.scheduled, self._optimizer):
             self._optimizer.step()
         return StepRecord.of_wait(wait_s, accounting)

@@ -15,14 +15,20 @@ from torch import nn
 
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import SpecError
-from gradwire.exchange import Exchange
-from gradwire.training.broadcast import broadcast_weights, count_weights
+from gradwire.exchange import Accounting, Exchange
+from gradwire.training.broadcast import begin_equal, count_weights
 from gradwire.training.communication import WHOLE
-from gradwire.training.flat import FlatGradients, FlatWeights, trainable
+from gradwire.training.flat import FlatGradients, FlatWeights
 from gradwire.training.ledger import Ledger
 from gradwire.training.method import WorkerMethod, backward
+from gradwire.training.reached import Reach, set_aside
 from gradwire.training.record import StepRecord
-from gradwire.training.residual import GRADIENT, Residuals
+from gradwire.training.residual import Residuals
+from gradwire.training.trained import Trained, check_exchange, relaid
+from gradwire.training.welcome import welcome
+
+REACHED = "reached"
+"""What a ledger calls the numbers by which workers tell which parameters their backward passes reached."""
 
 
 class Server:
@@ -54,45 +60,56 @@ class Server:
         weight_codec: Codec | None = None,
         ledger: Ledger | None = None,
     ) -> None:
+        check_exchange(exchange, "Server")
         check_star(exchange)
         if exchange.link.rank != 0:
             raise SpecError(
                 f"the server is rank 0 of its link, but this is rank {exchange.link.rank}; make a Worker"
             )
+        self.trained = Trained(model, optimizer, "Server")
         self.model = model
         self.exchange = exchange
         self.ledger = ledger
         self.weight_codec = weight_codec or Identity()
         self.steps_done = 0
         self._optimizer = optimizer
-        self._gradients = FlatGradients(model.parameters())
-        self._weights = FlatWeights(trainable(model.parameters()))
+        self._lay_out()
         self._synchronised = False
 
     def synchronise(self) -> StepRecord:
-        """Send the master weights, exactly, to all workers, who call theirs. Raises ``ExchangeError``."""
+        """Send the master weights and the buffers, exactly, to all workers, who call theirs.
+
+        Raises ``ExchangeError``.
+        """
         started = perf_counter()
-        accounting = broadcast_weights(self.model, self.exchange)
-        count_weights(self.ledger, accounting)
+        accounting = begin_equal(self.model, self.exchange, self.ledger)
         self._synchronised = True
         return StepRecord.of_wait(accounting.total_s, accounting).within(perf_counter() - started, steps=0)
 
     def step(self) -> StepRecord:
         """Serve one step of all workers; the record has no loss. Raises ``ExchangeError``."""
         start = StepRecord() if self._synchronised else self.synchronise()
+        if self.trained.grown():
+            cost = welcome(self.trained, self.exchange, self.ledger)
+            self._lay_out()
+            start += StepRecord.of_wait(cost.total_s, cost).within(cost.total_s, steps=0)
         started = perf_counter()
         self._gradients.zero()
         up = self.exchange.reduce(self._gradients.buffer)
+        reach = Reach(self._gradients)
+        told = reach.send_up(self.exchange)
+        self._gradients.attach(reach.absent)
         self._gradients.buffer.div_(self.exchange.link.world - 1)
+        self.trained.shield()
         self._optimizer.step()
         down = self.exchange.broadcast(self._weights.gather(), codec=self.weight_codec)
         self.steps_done += 1
         if self.ledger is not None:
             self.ledger.exchanged(WHOLE, up, up.total_s, gradient_nbytes=self._gradients.buffer.nbytes)
+            self.ledger.exchanged(REACHED, told, told.total_s, gradient_nbytes=0)
             count_weights(self.ledger, down)
             self.ledger.end_step()
-        waits = StepRecord.of_wait(up.total_s, up) + StepRecord.of_wait(down.total_s, down)
-        return start + waits.within(perf_counter() - started)
+        return start + _waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
         """Serve so many steps; return their sum. Raises ``ExchangeError``."""
@@ -100,6 +117,10 @@ class Server:
         for _ in range(steps):
             total += self.step()
         return total
+
+    def _lay_out(self) -> None:
+        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
+        self._weights = FlatWeights(self.trained.parameters)
 
 
 class Worker(WorkerMethod):
@@ -129,29 +150,43 @@ class Worker(WorkerMethod):
         weight_codec: Codec | None = None,
         ledger: Ledger | None = None,
     ) -> None:
+        check_exchange(exchange, "Worker")
         check_star(exchange)
         if exchange.link.rank == 0:
             raise SpecError("rank 0 of the link is the server, but a Worker was made there; make a Server")
         super().__init__(model, exchange, ledger)
         self.weight_codec = weight_codec or Identity()
-        self._gradients = FlatGradients(model.parameters())
-        self._weights = FlatWeights(trainable(model.parameters()))
+        self._gradients = FlatGradients(self.trained.parameters)
+        self._weights = FlatWeights(self.trained.parameters)
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
-        self._residual = self.residuals.of(GRADIENT, self._gradients.buffer.numel())
+        self._residual = relaid(self.residuals, self._gradients)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
         loss = backward(compute_loss, self._gradients)
-        step, buffer = self.steps_done + 1, self._gradients.buffer
+        step, buffer, reach = self.steps_done + 1, self._gradients.buffer, Reach(self._gradients)
         measure = self.meter.measure(step, self.meter.all)
-        up = self.exchange.reduce(buffer, residual=self._residual, norms=measure.norms)
+        with set_aside(reach.parts(self._residual)):
+            up = self.exchange.reduce(buffer, residual=self._residual, norms=measure.norms)
         self.meter.finish(step, measure, self.exchange)
+        told = reach.send_up(self.exchange)
         down = self.exchange.broadcast(self._weights.buffer, codec=self.weight_codec)
         self._weights.scatter()
         self.meter.count(WHOLE, up, up.total_s, buffer.nbytes, measure)
+        if self.ledger is not None:
+            self.ledger.exchanged(REACHED, told, told.total_s, gradient_nbytes=0)
         count_weights(self.ledger, down)
-        waits = StepRecord.of_wait(up.total_s, up) + StepRecord.of_wait(down.total_s, down)
-        return waits.within(perf_counter() - started, loss=loss)
+        return _waits(up, told, down).within(perf_counter() - started, loss=loss)
+
+    def _lay_out(self) -> None:
+        before = self._gradients
+        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
+        self._weights = FlatWeights(self.trained.parameters)
+        self._residual = relaid(self.residuals, self._gradients, before)
+
+
+def _waits(*exchanges: Accounting) -> StepRecord:
+    return sum((StepRecord.of_wait(each.total_s, each) for each in exchanges), StepRecord())
 
 
 def check_star(exchange: Exchange) -> None:

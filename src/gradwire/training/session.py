@@ -16,7 +16,7 @@ from gradwire.errors import ExchangeError
 from gradwire.exchange import Accounting
 from gradwire.training import endings
 from gradwire.training.clocks import Clocks
-from gradwire.training.conversation import Conversation, Kind, Message
+from gradwire.training.conversation import EXACT, Conversation, Kind, Message
 
 SIGNS_OF_LIFE = 3
 """A worker that is held back hears so this many times within the link's timeout."""
@@ -68,15 +68,25 @@ class Session:
         With the worker.
     gradient
         Where its gradients go, 1-D float32.
+    parameters
+        How many parameters those are of.
     clocks
         Read, for who holds the worker back and what it may ask for next.
     codecs
         The same as the worker's.
     """
 
-    def __init__(self, talk: Conversation, gradient: torch.Tensor, clocks: Clocks, codecs: Codecs) -> None:
+    def __init__(
+        self,
+        talk: Conversation,
+        gradient: torch.Tensor,
+        parameters: int,
+        clocks: Clocks,
+        codecs: Codecs,
+    ) -> None:
         self.rank = talk.peer
         self.gradient = gradient
+        self._reached = torch.ones(parameters, dtype=torch.float32, device="cpu")
         self.asks: Now | None = None
         self._talk, self._clocks, self._codecs = talk, clocks, codecs
         self._answers: SimpleQueue[tuple[Message, Snapshot | None]] = SimpleQueue()
@@ -110,13 +120,18 @@ class Session:
         return self._talk.settle()
 
     @property
+    def absent(self) -> frozenset[int]:
+        """The numbers of the parameters that the worker's last backward pass has not reached."""
+        return frozenset(number for number, reached in enumerate(self._reached.tolist()) if not reached)
+
+    @property
     def _clock(self) -> int:
         return self._clocks.of(self.rank)
 
     def _run(self, goal: int, events: SimpleQueue[Event]) -> None:
         what: Now | BaseException = Now.ENDED
         try:
-            while self._serve(goal, events) is Kind.PUSH:
+            while self._serve(goal, events) in (Kind.PUSH, Kind.PART):
                 pass
         except BaseException as error:  # it is not lost: the server raises it
             what = error
@@ -126,9 +141,12 @@ class Session:
         """Serve one request; return its kind, or ``GAVE_UP``."""
         asked = self._talk.hear()
         self._check(asked, goal)
-        if asked.kind is Kind.PUSH:
+        if asked.kind is not Kind.DRAIN:
+            self._reached.fill_(1)
+            if asked.kind is Kind.PART:
+                self._talk.take_in(self._reached, EXACT)
             self._talk.take_in(self.gradient, self._codecs.gradients)
-        events.put(Event(self, Now.PUSHED if asked.kind is Kind.PUSH else Now.DRAINS))
+        events.put(Event(self, Now.DRAINS if asked.kind is Kind.DRAIN else Now.PUSHED))
         message, snapshot = self._next_answer()
         if snapshot is None:
             self._talk.tell(message)
@@ -155,7 +173,8 @@ class Session:
                     "make all ranks with the same"
                 )
         due = min(self._clock + 1, goal), Kind.PUSH if self._clock < goal else Kind.DRAIN
-        if (asked.clock, asked.kind) != due:
+        kind = Kind.PUSH if asked.kind is Kind.PART else asked.kind
+        if (asked.clock, kind) != due:
             raise ExchangeError(
                 f"rank {self.rank} asks for {asked.kind.name} at its step {asked.clock}, but the server "
                 f"waits for {due[1].name} at its step {due[0]}; serve as many steps as every worker takes "

@@ -19,17 +19,19 @@ from torch import nn
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
 from gradwire.exchange import Accounting, Exchange
-from gradwire.training.broadcast import broadcast_weights, count_weights
+from gradwire.training.broadcast import begin_equal
 from gradwire.training.clocks import Clocks, check_staleness
 from gradwire.training.communication import WHOLE
 from gradwire.training.conversation import Conversation
-from gradwire.training.flat import FlatWeights, trainable
+from gradwire.training.flat import FlatWeights
 from gradwire.training.ledger import Ledger
 from gradwire.training.record import StepRecord
 from gradwire.training.server import check_star
 from gradwire.training.session import Codecs, Event, Now, Session, Snapshot
 from gradwire.training.stale_state import check, pack
+from gradwire.training.trained import Trained, check_exchange
 from gradwire.training.updates import AtOnce, OnceARound, Schedule, Updates
+from gradwire.training.welcome import welcome
 
 
 class _LostError(Exception):
@@ -83,6 +85,7 @@ class StaleServer:
         weight_codec: Codec | None = None,
         ledger: Ledger | None = None,
     ) -> None:
+        check_exchange(exchange, "StaleServer")
         check_star(exchange)
         check_staleness(staleness)
         link = exchange.link
@@ -95,23 +98,24 @@ class StaleServer:
         self.weight_codec = weight_codec or Identity()
         self.steps_done = 0
         self._optimizer = optimizer
-        workers = range(1, link.world)
-        self._clocks = Clocks(workers, staleness)
-        kind = AtOnce if staleness else OnceARound
-        self._updates: Updates = kind(model, optimizer, self._clocks, workers)
-        self._weights = FlatWeights(trainable(model.parameters()))
+        self.trained = Trained(model, optimizer, "StaleServer")
+        self._workers = range(1, link.world)
+        self._clocks = Clocks(self._workers, staleness)
         self._turn = Lock()
-        self._sessions = [self._make_session(rank) for rank in workers]
+        self._talks = [Conversation(link, rank, exchange.plan, self._turn) for rank in self._workers]
         self._snapshot: Snapshot | None = None
+        self._lay_out()
         self._updates_done = 0
         self._synchronised = False
         self._failure: str | None = None
 
     def synchronise(self) -> StepRecord:
-        """Send the master weights, exactly, to all workers, who call theirs. Raises ``ExchangeError``."""
+        """Send the master weights and the buffers, exactly, to all workers, who call theirs.
+
+        Raises ``ExchangeError``.
+        """
         started = time.perf_counter()
-        accounting = broadcast_weights(self.model, self.exchange)
-        count_weights(self.ledger, accounting)
+        accounting = begin_equal(self.model, self.exchange, self.ledger)
         self._synchronised = True
         return StepRecord.of_wait(accounting.total_s, accounting).within(
             time.perf_counter() - started, steps=0
@@ -144,6 +148,10 @@ class StaleServer:
         if steps < 1:
             return StepRecord()
         start = StepRecord() if self._synchronised else self.synchronise()
+        if self.trained.grown():
+            cost = welcome(self.trained, self.exchange, self.ledger)
+            self._lay_out()
+            start += StepRecord.of_wait(cost.total_s, cost).within(cost.total_s, steps=0)
         started = time.perf_counter()
         try:
             wait_s = self._serve(self.steps_done + steps, schedule)
@@ -212,6 +220,7 @@ class StaleServer:
         session.asks = asks
         if asks is Now.PUSHED:
             self._clocks.tick(session.rank)
+            self._updates.absent[session.rank] = session.absent
             if self._updates.came(session.rank, schedule):
                 self._updates_done += 1
                 self._snapshot = None
@@ -238,7 +247,15 @@ class StaleServer:
         with self._turn:
             link.close()
 
-    def _make_session(self, rank: int) -> Session:
-        talk = Conversation(self.exchange.link, rank, self.exchange.plan, self._turn)
+    def _lay_out(self) -> None:
+        """Make the gradients, the weights to send, and who receives the ones and sends the others."""
+        kind = AtOnce if self.staleness else OnceARound
+        self._updates: Updates = kind(self.trained, self._optimizer, self._clocks, self._workers)
+        self._weights = FlatWeights(self.trained.parameters)
+        self._snapshot = None
+        self._sessions = [self._make_session(talk) for talk in self._talks]
+
+    def _make_session(self, talk: Conversation) -> Session:
         codecs = Codecs(self.exchange.plan.codec, self.weight_codec)
-        return Session(talk, self._updates.gradients[rank].buffer, self._clocks, codecs)
+        gradients = self._updates.gradients[talk.peer]
+        return Session(talk, gradients.buffer, len(gradients.parameters), self._clocks, codecs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock
 from time import perf_counter
 from typing import Any
@@ -19,14 +20,16 @@ from gradwire.plan import FLOAT_NBYTES
 from gradwire.training.clocks import check_staleness
 from gradwire.training.communication import WHOLE
 from gradwire.training.conversation import Conversation, Kind, Message
-from gradwire.training.flat import FlatGradients, FlatWeights, trainable
+from gradwire.training.flat import FlatGradients, FlatWeights
 from gradwire.training.ledger import Ledger
 from gradwire.training.lost_meter import Measure
 from gradwire.training.method import WorkerMethod, backward
+from gradwire.training.reached import Reach, set_aside
 from gradwire.training.record import StepRecord
-from gradwire.training.residual import GRADIENT, Residuals
+from gradwire.training.residual import Residuals
 from gradwire.training.server import check_star
 from gradwire.training.stale_state import check, pack
+from gradwire.training.trained import check_exchange, relaid
 
 
 class StaleWorker(WorkerMethod):
@@ -66,6 +69,7 @@ class StaleWorker(WorkerMethod):
         weight_codec: Codec | None = None,
         ledger: Ledger | None = None,
     ) -> None:
+        check_exchange(exchange, "StaleWorker")
         check_star(exchange)
         check_staleness(staleness)
         if exchange.link.rank == 0:
@@ -76,11 +80,11 @@ class StaleWorker(WorkerMethod):
         self.staleness = staleness
         self.lead = 0
         self.weight_codec = weight_codec or Identity()
-        self._gradients = FlatGradients(model.parameters())
-        self._weights = FlatWeights(trainable(model.parameters()))
+        self._gradients = FlatGradients(self.trained.parameters)
+        self._weights = FlatWeights(self.trained.parameters)
         self._talk = Conversation(exchange.link, 0, exchange.plan, Lock())
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
-        self._residual = self.residuals.of(GRADIENT, self._gradients.buffer.numel())
+        self._residual = relaid(self.residuals, self._gradients)
         self._feedback = Feedback(exchange.plan.segment_nbytes // FLOAT_NBYTES)
         self._drained = True
         self._failure: str | None = None
@@ -138,9 +142,7 @@ class StaleWorker(WorkerMethod):
         with self._failing_for_good(clock):
             message = Message(kind, clock, staleness=self.staleness, count=self._gradients.buffer.numel())
             if kind is Kind.PUSH:
-                codec = self.exchange.plan.codec
-                losses = self._feedback.of(codec, self._residual, measure.norms)
-                self._talk.hand_over(message, self._gradients.buffer, codec, losses)
+                self._push(message, measure)
                 self.meter.finish(clock, measure, self.exchange)
             else:
                 self._talk.tell(message)
@@ -153,6 +155,30 @@ class StaleWorker(WorkerMethod):
         nbytes = self._gradients.buffer.nbytes if kind is Kind.PUSH else 0
         self.meter.count(WHOLE, cost, cost.total_s, nbytes, measure)
         return StepRecord.of_wait(perf_counter() - started, cost)
+
+    def _push(self, message: Message, measure: Measure) -> None:
+        """Send the gradient, and before it what backward has not reached, where there is something."""
+        codec, reach, reached = self.exchange.plan.codec, Reach(self._gradients), None
+        if reach.own:
+            message = replace(message, kind=Kind.PART)
+            reached = reach.told(range(len(self._gradients.parameters)))
+        with set_aside(reach.parts(self._residual)):
+            losses = self._feedback.of(codec, self._residual, measure.norms)
+            self._talk.hand_over(message, self._gradients.buffer, codec, losses, reached)
+
+    def _lay_out(self) -> None:
+        before = self._gradients
+        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
+        self._weights = FlatWeights(self.trained.parameters)
+        self._residual = relaid(self.residuals, self._gradients, before)
+
+    def _before_growing(self) -> StepRecord:
+        if not self._drained:
+            raise StateError(
+                f"rank {self.exchange.link.rank}: a parameter was unfrozen after step {self.steps_done}, but "
+                "not right after a drain; unfreeze between drain() and the next step, on all ranks"
+            )
+        return StepRecord()
 
     def _hear_answer(self, clock: int) -> Message:
         while (answer := self._talk.hear()).kind is Kind.HELD:

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
 
 from gradwire.codecs import Identity
 from gradwire.training.clocks import Clocks
 from gradwire.training.flat import FlatGradients
 from gradwire.training.schedule import in_force
+from gradwire.training.trained import Trained
 
 Schedule = Callable[[int], None]
 """Called with the number of a step, from 0, right before its gradient is applied: sets learning rates."""
@@ -22,7 +22,7 @@ class Updates(ABC):
 
     Parameters
     ----------
-    model
+    trained
         The master weights.
     optimizer
         Theirs.
@@ -30,13 +30,21 @@ class Updates(ABC):
         They have counted a gradient before it is applied.
     workers
         The ranks that send gradients, in the order of summing.
+
+    Attributes
+    ----------
+    gradients
+        One for each worker.
+    absent
+        The numbers of the parameters that the worker's backward pass did not reach, for each worker.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
+        self, trained: Trained, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
     ) -> None:
-        self.gradients = {rank: FlatGradients(model.parameters()) for rank in workers}
-        self._optimizer, self._clocks = optimizer, clocks
+        self.gradients = {rank: _flat(trained) for rank in workers}
+        self.absent = dict.fromkeys(workers, frozenset[int]())
+        self._trained, self._optimizer, self._clocks = trained, optimizer, clocks
 
     @abstractmethod
     def came(self, rank: int, schedule: Schedule) -> bool:
@@ -54,7 +62,8 @@ class AtOnce(Updates):
     def came(self, rank: int, schedule: Schedule) -> bool:
         """Update the weights with it."""
         schedule(self._clocks.of(rank) - 1)
-        self.gradients[rank].attach()
+        self.gradients[rank].attach(self.absent[rank])
+        self._trained.shield()
         shares = [{"lr": group["lr"] / len(self.gradients)} for group in self._optimizer.param_groups]
         with in_force(shares, self._optimizer):
             self._optimizer.step()
@@ -65,10 +74,10 @@ class OnceARound(Updates):
     """One update with the mean of all workers' gradients, summed in the order of the ranks: PS-Sync."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
+        self, trained: Trained, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
     ) -> None:
-        super().__init__(model, optimizer, clocks, workers)
-        self._sum = FlatGradients(model.parameters())
+        super().__init__(trained, optimizer, clocks, workers)
+        self._sum = _flat(trained)
 
     def came(self, rank: int, schedule: Schedule) -> bool:
         """Update the weights if it was the last of its round."""
@@ -80,5 +89,11 @@ class OnceARound(Updates):
             # The sum of an exchange, to the last bit, even where this thread flushes subnormals.
             Identity().decode_add(gradients.buffer.view(torch.uint8), self._sum.buffer)
         self._sum.buffer.div_(len(self.gradients))
+        self._sum.attach(frozenset.intersection(*self.absent.values()))
+        self._trained.shield()
         self._optimizer.step()
         return True
+
+
+def _flat(trained: Trained) -> FlatGradients:
+    return FlatGradients(trained.parameters, with_frozen=True)
