@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ import torch.distributed as dist
 
 from gradwire.codecs import parse
 from gradwire.collectives import backend, get, ring
-from gradwire.errors import ExchangeError
+from gradwire.errors import ExchangeError, LinkError
 from gradwire.exchange import Exchange
 from gradwire.links import Link, ProcessGroupLink, loopback
 from gradwire.plan import Plan
+from gradwire.wire import HEADER_NBYTES
 
 RunRanks = Callable[..., list[Any]]
 RunProcesses = RunRanks
@@ -61,7 +64,7 @@ def test_the_first_bucket_of_every_length_walks_and_later_ones_do_not(run_ranks:
 
     for link, found in zip(links, run_ranks(2, act, links=links), strict=True):
         assert [value for value, _ in found] == [2, 2, 2, 2, 2, 0, 0]
-        assert [frames > 0 for _, frames in found[:5]] == [True, True, False, False, False]
+        assert [frames for _, frames in found[:5]] == [2, 2, 1, 1, 1], "an announcement, but no walk"
         assert link.summed == [5, 5, 7]
 
 
@@ -118,9 +121,10 @@ def test_gloo_sums_on_all_ranks_alike(run_processes: RunProcesses) -> None:
             assert torch.allclose(got[3:].double(), exact[3:], atol=1e-6)
         assert len({bits[step] for bits, *_ in ranks}) == 1
     for _, frames, raw_nbytes, wire_nbytes, residual in ranks:
-        assert frames[0] > 0
-        assert frames[1:] == [0, 0]
-        assert raw_nbytes == wire_nbytes == round(2 * 2 / 3 * 4 * COUNT)
+        assert frames[0] > 1
+        assert frames[1:] == [1, 1]
+        assert raw_nbytes == round(2 * 2 / 3 * 4 * COUNT)
+        assert wire_nbytes == raw_nbytes + HEADER_NBYTES
         assert residual == 0
 
 
@@ -152,8 +156,12 @@ def failing(how: str) -> str:
 @pytest.mark.parametrize(
     ("how", "absent", "wanted"),
     [
-        ("dies", (2,), "Gloo's all-reduce of 100 values over 3 ranks"),
-        ("sleeps", (2,), "Gloo's all-reduce of 100 values over 3 ranks"),
+        ("dies", (2,), "rank 2 has closed its link|rank 0 has closed its link"),
+        (
+            "sleeps",
+            (2,),
+            "receiving from rank 2: nothing happened within 1 s|Gloo's all-reduce of 100 values",
+        ),
         ("differs", (), "ring|backend"),
     ],
 )
@@ -163,3 +171,79 @@ def test_a_failure_is_an_error_on_every_rank(
     for text in run_processes(3, failing, how, absent=absent)[:2]:
         assert any(part in text for part in wanted.split("|")), text
         assert "rank" in text
+
+
+def meeting(how: str) -> tuple[str, float]:
+    """Two lengths are known; then one rank does what another does not."""
+    assert dist.group.WORLD is not None
+    link = ProcessGroupLink(dist.group.WORLD, timeout_s=3.0)
+    exchange = Exchange(link, PLAN)
+    for length in (100, 300) * (2 if "connected" in how else 1):
+        exchange.all_reduce(torch.ones(length))
+    link.timeout_s = 50.0  # as for the first bucket of a step
+    last = link.rank == link.world - 1
+    if last and "dies" in how:
+        os._exit(1)
+    lengths = [300, 100] if last and "out of order" in how else [100, 300]
+    started = time.monotonic()
+    try:
+        for length in lengths:
+            exchange.all_reduce(torch.ones(length), average=not (last and "sum" in how))
+    except ExchangeError as error:
+        return str(error), time.monotonic() - started
+    return "no error", 0.0
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("how", ["out of order", "out of order, connected", "a sum", "a sum, connected"])
+def test_ranks_that_call_differently_are_told_so_before_gloo_begins(
+    run_processes: RunProcesses, how: str, world: int
+) -> None:
+    found = run_processes(world, meeting, how)
+    wanted = (
+        "is part of a(n average| sum), but" if "sum" in how else "holds (1|3)00 elements, but (1|3)00 are"
+    )
+    first, last = found[0][0], found[-1][0]
+    assert re.search(f"backend all-reduce: rank 0 receiving from rank {world - 1}: the frame {wanted}", first)
+    assert re.search(f"rank {world - 1} receiving from rank {world - 2}: the frame {wanted}", last)
+    for text, seconds in found:
+        assert "rank" in text
+        assert seconds < 20.0
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", ["dies", "dies, connected"])
+def test_a_peer_that_is_dead_when_gloo_connects_is_noticed_at_once(
+    run_processes: RunProcesses, how: str
+) -> None:
+    for rank, (text, seconds) in enumerate(run_processes(4, meeting, how, absent=(3,))[:3]):
+        assert f"rank {rank}" in text
+        assert seconds < 10.0
+
+
+def broken_off(how: str) -> str:
+    """A thread is in Gloo, which waits for a peer, when another closes the link."""
+    assert dist.group.WORLD is not None
+    link = ProcessGroupLink(dist.group.WORLD, timeout_s=30.0)
+    tensor = torch.ones(100)
+    if "connected" in how:
+        link.all_reduce(tensor)
+    dist.barrier()
+    if link.rank == 1:
+        dist.barrier()
+        return ""
+    Timer(0.3, link.close).start()
+    started = time.monotonic()
+    with pytest.raises(LinkError, match="the own link is closed") as caught:
+        link.all_reduce(tensor)
+    assert time.monotonic() - started < 5.0
+    dist.barrier()
+    return str(caught.value)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("how", ["connecting", "connected"])
+def test_closing_a_link_ends_a_wait_within_gloo(run_processes: RunProcesses, how: str) -> None:
+    text = run_processes(2, broken_off, how, alone=True)[0]
+    assert text == "rank 0 in Gloo's all-reduce of 100 values over 2 ranks: the own link is closed"

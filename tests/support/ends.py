@@ -93,7 +93,7 @@ def train(seat: Seat, method: str, end: str) -> None:
         while True:
             take_step()
     if end == "by an exception in a hook":
-        next(model[1].parameters()).register_hook(_raise)
+        next(model[1].parameters()).register_hook(_raise)  # type: ignore[no-untyped-call]
         take_step()
     if end == "by an exception":
         _raise()

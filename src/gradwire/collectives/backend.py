@@ -5,7 +5,8 @@ is most of the time. A link between processes sums uncompressed buckets by Gloo'
 (that over MPI, too, whose collectives know no timeout), and every codec, walks a ring, which is what Gloo
 does itself for large buckets and what models take it for.
 
-There are no frames then, and no checksums beside TCP's own.
+No values travel in frames then, and there are no checksums beside TCP's own. A frame without a payload tells
+the next rank of every bucket, since Gloo ends the process where two ranks disagree about a length.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 

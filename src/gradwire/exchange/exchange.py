@@ -147,7 +147,7 @@ class Exchange:
             raise ExchangeError(f"this exchange failed before; make a new one ({self._failure})")
         start = time.perf_counter()
         if half == "schedule" and self._own.takes(codec, tensor.numel()):
-            return self._by_the_transport(tensor.detach(), losses, average=bool(flags & AVERAGE))
+            return self._by_the_transport(tensor.detach(), losses, self._resources(codec, flags))
         way = (self.plan.algorithm, half, self.link.rank, self.link.world)
         actions = _itinerary(*way, tensor.numel(), self._segment_count)
         walk = Walk(self._resources(codec, flags), tensor.detach(), actions, losses)
@@ -162,11 +162,11 @@ class Exchange:
         accounting.total_s = time.perf_counter() - start
         return accounting
 
-    def _by_the_transport(self, tensor: torch.Tensor, losses: Losses, *, average: bool) -> Accounting:
+    def _by_the_transport(self, tensor: torch.Tensor, losses: Losses, own: Resources) -> Accounting:
         """Let the link sum a bucket that no codec changes."""
         losses.begin(tensor)
         try:
-            accounting = self._own.run(tensor)
+            accounting = self._own.run(tensor, own)
         except BaseException as error:
             self._give_up(
                 f"the {self.plan.algorithm} all-reduce: {str(error) or type(error).__name__}", error
@@ -174,7 +174,7 @@ class Exchange:
             raise
         for start in range(0, tensor.numel(), self._segment_count):
             segment = tensor[start : start + self._segment_count]
-            if average:
+            if own.flags & AVERAGE:
                 segment.div_(self.link.world)
             losses.finished(segment, start)
         losses.commit()

@@ -19,6 +19,7 @@ from gradwire.wire import (
 )
 
 _SEQUENCES = 1 << 32  # the header's field wraps around
+_COUNTS = 1 << 32
 _CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
 
 
@@ -90,6 +91,29 @@ class Framer:
             self.codec.wire_id, self._fingerprint, count, self.codec.max_nbytes(count), sequence, flags
         )
         return open_frame(frame, expected, _CODEC_NAMES)
+
+    def announce(self, count: int, sequence: int, flags: int = 0) -> Outgoing:
+        """Return a frame that says how many values a rank has, and holds none of them."""
+        buffer = self._outgoing.take()
+        frame = seal_frame(
+            buffer,
+            0,
+            codec_id=self.codec.wire_id,
+            fingerprint=self._fingerprint,
+            count=count % _COUNTS,
+            sequence=sequence,
+            flags=flags,
+        )
+        return Outgoing(frame, buffer, self._outgoing, sequence)
+
+    def check_announced(self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0) -> None:
+        """Raise ``FrameError`` unless another rank announces as many values."""
+        codec = self.codec
+        open_frame(
+            frame,
+            Expected(codec.wire_id, self._fingerprint, count % _COUNTS, 0, sequence, flags),
+            _CODEC_NAMES,
+        )
 
 
 def incoming_buffers() -> Buffers:

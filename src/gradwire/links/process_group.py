@@ -16,7 +16,6 @@ import os
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -24,8 +23,9 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
-from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.errors import LinkError
 from gradwire.links.attempt import own_part
+from gradwire.links.gloo import GlooAllReduce
 from gradwire.links.meeting import meet
 from gradwire.links.sockets import SocketLink
 from gradwire.links.tls import encryption
@@ -93,8 +93,6 @@ class ProcessGroupLink(SocketLink):
             raise LinkError(f"ranks must be an order of the group's ranks {sorted(members)}, but is {order}")
         number = _links_made.get(group, 0)
         _links_made[group] = number + 1
-        self._gloo: dist.ProcessGroupGloo | None = None
-        self._closed = False
         rank = order.index(dist.get_rank())
         tls = encryption(os.environ)
         if tls is None:
@@ -103,35 +101,20 @@ class ProcessGroupLink(SocketLink):
             self.HAS_ALL_REDUCE = False
             tls = tls.of_link(rank, order)
         what = f"rank {rank} connecting with the {len(order)} ranks of its group"
-        self._store = PrefixStore(f"link {number}", own_part(group, store_of(group), what, timeout_s))
-        super().__init__(rank, meet(self._store, rank, len(order), timeout_s, tls), timeout_s)
+        store = PrefixStore(f"link {number}", own_part(group, store_of(group), what, timeout_s))
+        super().__init__(rank, meet(store, rank, len(order), timeout_s, tls), timeout_s)
+        self._gloo = GlooAllReduce(store, rank, len(order), timeout_s)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
         """Replace ``tensor`` by its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
             raise LinkError("Gloo's all-reduce goes in plain text, but this link's frames go with TLS")
-        what = f"rank {self.rank} in Gloo's all-reduce of {tensor.numel()} values over {self.world} ranks"
-        if self._closed:
-            raise LinkError(f"{what}: the own link is closed")
-        try:
-            if self._gloo is None:
-                self._gloo = dist.ProcessGroupGloo(
-                    PrefixStore("all-reduce", self._store),
-                    self.rank,
-                    self.world,
-                    timedelta(seconds=self.timeout_s),
-                )
-            options = dist.AllreduceOptions()
-            options.timeout = timedelta(seconds=self.timeout_s)  # for each of Gloo's messages
-            gloo: Any = self._gloo  # torch's stub leaves the call out
-            gloo.allreduce([tensor], options).wait()
-        except (RuntimeError, ValueError) as error:
-            raise _translated(error, what, self.timeout_s) from error
+        self._gloo.sum(tensor, self.timeout_s, self.gone)
 
     def close(self) -> None:
         """Close the connections; the peers' waits for this rank end with an error, and so do the own."""
         super().close()
-        self._closed, self._gloo = True, None
+        self._gloo.close()
 
 
 def _refuse_other_transports(rank: int, world: int) -> None:
@@ -143,11 +126,3 @@ def _refuse_other_transports(rank: int, world: int) -> None:
             "does not reach gradwire's frames; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
             "to encrypt those (docs/tls.md), or unset it"
         )
-
-
-def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
-    # behind the place in the source that Gloo puts in front
-    text = str(error).partition("] ")[2] or str(error)
-    if "timed out" in text.lower() or "timeout" in text.lower():
-        return LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
-    return LinkError(f"{what}: {text.partition('. ')[0]}")

@@ -260,6 +260,13 @@ class SocketLink(Link):
             with channel.turn:
                 channel.end()
 
+    def gone(self) -> list[int]:
+        """Return the peers whose connections have ended."""
+        poll, peers = select.poll(), {each.fd: each.peer for each in self._channels.values()}
+        for fd in peers:
+            poll.register(fd, select.POLLRDHUP)
+        return sorted(peers[fd] for fd, _ in poll.poll(0))
+
     def drive(self, operation: _Operation) -> None:
         """Move everything that can move until ``operation`` is done. Raises ``LinkTimeoutError``."""
         channel = operation.channel
