@@ -36,3 +36,14 @@ def variables(authority: str = "ours") -> dict[str, str]:
     keep = tempfile.TemporaryDirectory(prefix=f"gradwire-{authority}-")
     atexit.register(keep.cleanup)
     return make(Path(keep.name), authority)
+
+
+@cache
+def of_host(name: str) -> dict[str, str]:
+    """Return what ``variables()`` does, for another host of that authority."""
+    first = variables()
+    folder = Path(first["GRADWIRE_TLS_CA"]).parent
+    commands = "\n".join(line for line in page_commands().replace("host1", name).splitlines() if name in line)
+    subprocess.run(["sh", "-ec", commands], cwd=folder, check=True, capture_output=True, timeout=60)
+    key, certificate = str(folder / f"{name}.key"), str(folder / f"{name}.pem")
+    return {**first, "GRADWIRE_TLS_KEY": key, "GRADWIRE_TLS_CERT": certificate}

@@ -1,0 +1,77 @@
+"""The ranks of one attempt know each other, whatever the store still holds of those before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from gradwire.links.attempt import AbsentError, Attempt, shared_word
+
+
+def words_of(
+    store: HashStore,
+    attempts: dict[int, Attempt],
+    world: int,
+    late: Sequence[int] = (),
+    timeout_s: float = 10,
+) -> list[str]:
+    """Let these ranks meet, some of them later; return the word of each."""
+
+    def one(rank: int) -> str:
+        if rank in late:
+            time.sleep(0.2)
+        return shared_word(attempts[rank], store, rank, world, f"rank {rank} trying", timeout_s)
+
+    with ThreadPoolExecutor(len(attempts)) as pool:
+        return list(pool.map(one, attempts))
+
+
+def fresh(*ranks: int) -> dict[int, Attempt]:
+    return {rank: Attempt() for rank in ranks}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 9])
+def test_all_ranks_of_an_attempt_share_a_word(world: int) -> None:
+    attempts = fresh(*range(world))
+    assert words_of(HashStore(), attempts, world) == [attempts[0].own] * world
+
+
+@pytest.mark.parametrize("late", [[], [0], [1], [0, 2], [1, 2]])
+def test_in_the_store_of_a_dead_attempt_the_next_has_another_word(late: list[int]) -> None:
+    store = HashStore()
+    first = words_of(store, fresh(0, 1, 2), 3)
+    second = words_of(store, fresh(0, 1, 2), 3, late)
+    assert len(set(second)) == 1
+    assert second[0] not in first
+
+
+def test_an_attempt_that_died_half_way_does_not_disturb() -> None:
+    store = HashStore()
+    with pytest.raises(AbsentError):
+        words_of(store, fresh(1, 2), 3, timeout_s=0.1)
+    with pytest.raises(AbsentError):
+        words_of(store, fresh(0, 1), 3, timeout_s=0.1)
+    assert len(set(words_of(store, fresh(0, 1, 2), 3))) == 1
+
+
+def test_who_has_met_needs_nobody_to_meet_again() -> None:
+    store, attempts = HashStore(), fresh(0, 1)
+    met = words_of(store, attempts, 2)
+    assert words_of(HashStore(), {1: attempts[1]}, 2) == [met[0]]
+
+
+@pytest.mark.parametrize(
+    ("present", "absent"), [((0, 1), [2]), ((1, 2), [0]), ((0,), [1, 2]), ((2,), [0, 1]), ((0, 2), [1])]
+)
+def test_who_does_not_come_is_named(present: tuple[int, ...], absent: list[int]) -> None:
+    with pytest.raises(AbsentError) as caught:
+        words_of(HashStore(), fresh(*present), 3, timeout_s=0.3)
+    assert caught.value.ranks == absent
+    names = " and ".join(f"rank {rank}" for rank in absent)
+    assert str(caught.value) == (
+        f"rank {present[0]} trying ({names} did not come): nothing happened within 0.3 s"
+    )

@@ -1,0 +1,257 @@
+"""Ranks meet, or end in time with the true cause, whoever else calls and whatever else is in the store."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.addresses import VARIABLE
+from gradwire.links.hello import hello
+from gradwire.links.meeting import meet
+from gradwire.links.tls import encryption
+from gradwire.links.tls_names import NAMES
+from support.certificates import needs_openssl, of_host, variables
+
+TIMEOUT_S = 10.0
+Met = dict[int, socket.socket]
+
+
+@pytest.fixture(autouse=True)
+def _on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "lo")
+
+
+def place(store: HashStore, rank: int) -> tuple[tuple[str, int], bytes]:
+    """Return where a rank listens, and its word, once it does."""
+    address, port, word, _ = store.get(f"rank {rank}").decode().split()
+    return (address, int(port)), bytes.fromhex(word)
+
+
+def met_in_spite_of(
+    strangers: Callable[[HashStore], None], environments: list[dict[str, str]], timeout_s: float = TIMEOUT_S
+) -> list[Met | LinkError]:
+    """Let rank 0 listen, then ``strangers`` do as they like, then the others come; return what each has."""
+    store, world = HashStore(), len(environments)
+
+    def one(rank: int) -> Met | LinkError:
+        try:
+            ours = encryption(environments[rank])
+            ours = ours and ours.of_link(rank, range(world))
+            return meet(store, rank, world, timeout_s, ours)
+        except LinkError as error:
+            return error
+
+    with ThreadPoolExecutor(world) as pool:
+        first = pool.submit(one, 0)
+        strangers(store)
+        others = [pool.submit(one, rank) for rank in range(1, world)]
+        return [each.result() for each in (first, *others)]
+
+
+def close(found: list[Met | LinkError]) -> None:
+    for each in found:
+        assert isinstance(each, dict), each
+        for connection in each.values():
+            connection.close()
+
+
+@contextmanager
+def descriptors(most: int) -> Iterator[None]:
+    """Let this process have no more than so many beyond those that it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("says_the_word", [False, True])
+def test_a_flood_of_held_connections_does_not_keep_a_rank_out(says_the_word: bool) -> None:
+    held: list[socket.socket] = []
+
+    def flood(store: HashStore) -> None:
+        where, word = place(store, 0)
+        for _ in range(600):
+            held.append(socket.create_connection(where, timeout=5))
+            if says_the_word:
+                held[-1].sendall(word)
+        with suppress(ConnectionResetError):
+            assert held[0].recv(1) == b"", "the oldest makes room"
+
+    close(met_in_spite_of(flood, [{}, {}, {}]))
+    for each in held:
+        each.close()
+
+
+def test_where_strangers_hold_the_last_descriptors_the_oldest_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accept, refused = socket.socket.accept, 0
+
+    def scarce(listening: socket.socket) -> Any:
+        nonlocal refused
+        if len(kept) >= 5 and not any(each.fileno() == -1 for each in kept):
+            refused += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        kept[:] = [each for each in kept if each.fileno() != -1]
+        came = accept(listening)
+        kept.append(came[0])
+        return came
+
+    kept: list[socket.socket] = []
+    held: list[socket.socket] = []
+    monkeypatch.setattr(socket.socket, "accept", scarce)
+    close(
+        met_in_spite_of(
+            lambda store: held.extend(socket.create_connection(place(store, 0)[0]) for _ in range(20)),
+            [{}, {}],
+        )
+    )
+    assert 1 <= refused <= 40
+    for each in held:
+        each.close()
+
+
+def test_without_a_free_descriptor_a_rank_waits_idly_and_names_the_cause() -> None:
+    store, failed = HashStore(), []
+
+    def wait() -> None:
+        started, before = time.thread_time(), time.monotonic()
+        try:
+            meet(store, 0, 2, 1.5)
+        except LinkTimeoutError as error:
+            failed.append((str(error), time.thread_time() - started, time.monotonic() - before))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    where, _ = place(store, 0)
+    store.set("rank 1", f"127.0.0.1 9 {bytes(16).hex()} 0")
+    with socket.socket() as calling, descriptors(0):
+        taken = []
+        with suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        calling.connect(where)
+        waiting.join(20)
+        for each in taken:
+            os.close(each)
+    ((text, busy_s, lasted_s),) = failed
+    assert "rank 1 could not be let in within 1.5 s; Too many open files: this process may have " in text
+    assert lasted_s < 5
+    assert busy_s < 0.5, "it spins"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "rubbish",
+        "127.0.0.1 x y z",
+        "127.0.0.1 9 zz 0",
+        "nowhere 9 {word} 0",
+        "127.0.0.1 0 {word} 0",
+        "127.0.0.1 9 {word} 2",
+        "127.0.0.1 9 00 0",
+        "127.0.0.1 9 {word}",
+        "\xff\xfe",
+        "x" * 5000,
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_place_that_no_rank_has_written_is_an_error_that_says_so(text: str, rank: int) -> None:
+    store = HashStore()
+    store.set(f"rank {1 - rank}", text.format(word=bytes(16).hex()))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(meet, store, rank, 2, 5.0)
+        if rank == 0:
+            where, word = place(store, 0)
+            with socket.create_connection(where) as caller:
+                caller.sendall(hello(word, 1))
+                error = waiting.exception(20)
+        else:
+            error = waiting.exception(20)
+    assert isinstance(error, LinkError)
+    assert str(error).startswith(
+        f"rank {rank} connecting with the 2 ranks of its group: torch's store holds "
+    )
+    assert f" under 'rank {1 - rank}', which no rank of gradwire has written; find out who else" in str(error)
+    assert len(str(error)) < 400
+
+
+@needs_openssl
+@pytest.mark.parametrize("how", ["silent", "hangs up", "plain", "other authority", "other name"])
+def test_who_only_reads_the_store_takes_no_seat(how: str) -> None:
+    held: list[socket.socket] = []
+    names = {NAMES: "0-1=host1, 2=host2"}
+    ours = [{**variables(), **names}, {**variables(), **names}, {**of_host("host2"), **names}]
+
+    def obstruct(store: HashStore) -> None:
+        where, word = place(store, 0)
+        for rank in (1, 2):
+            caller = socket.create_connection(where, timeout=5)
+            held.append(caller)
+            caller.sendall(hello(word, rank))
+            if how == "hangs up":
+                caller.close()
+            elif how == "plain":
+                caller.sendall(b"in plain text")
+            elif how.startswith("other"):
+                show(caller, variables("other") if how == "other authority" else of_host("web"))
+
+    found = met_in_spite_of(obstruct, ours)
+    close(found)
+    assert [sorted(each) for each in found if isinstance(each, dict)] == [[1, 2], [0, 2], [0, 1]]
+    for each in held:
+        each.close()
+
+
+def show(caller: socket.socket, environment: dict[str, str]) -> None:
+    """Shake hands as somebody with this certificate, as far as that goes."""
+    theirs = encryption(environment)
+    assert theirs is not None
+    with suppress(OSError), theirs.calling.wrap_socket(caller) as end:
+        end.settimeout(0.3)
+        end.recv(1)
+
+
+@needs_openssl
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_with_the_certificate_of_another_is_named_on_both_sides(rank: int) -> None:
+    names = {NAMES: "0=host1, 1=host2"}
+    right = [{**variables(), **names}, {**of_host("host2"), **names}]
+    right[rank] = {**of_host("web"), NAMES: "*=web, *=host1, *=host2"}  # it believes what it likes
+    found = met_in_spite_of(lambda _: None, right, 1.5)
+    assert all(isinstance(each, LinkError) for each in found)
+    wanted = f"the certificate of rank {rank} is that of web, where GRADWIRE_TLS_NAMES wants host{rank + 1}"
+    assert wanted in str(found[1 - rank])
+    assert f"the TLS handshake with rank {1 - rank} failed (" in str(found[rank])
+
+
+@needs_openssl
+def test_who_writes_to_the_store_ends_a_start_in_time_and_with_its_cause() -> None:
+    ours = encryption(variables())
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        store = HashStore()
+        port = elsewhere.getsockname()[1]
+        store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()} 1")
+        with pytest.raises(LinkTimeoutError, match=r"rank 0 did not finish the TLS handshake within 0\.5 s"):
+            meet(store, 1, 2, 0.5, ours)
+        store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()} 0")
+        with pytest.raises(
+            LinkError, match=r"by the store rank 0 talks in plain text, but this rank with TLS"
+        ):
+            meet(store, 1, 2, 0.5, ours)
