@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 from gradwire.codecs import parse
+from gradwire.collectives.itinerary import AHEAD
 from gradwire.errors import FrameError
+from gradwire.exchange import Exchange, frames
 from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers, renumber
-from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, Header
+from gradwire.links import Link, loopback
+from gradwire.plan import Plan
+from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, Header, frame_memory
+
+RunRanks = Callable[..., list[Any]]
 
 
 def header(frame: torch.Tensor) -> Header:
@@ -29,8 +38,30 @@ def test_buffers_outlive_the_inference_mode_and_ignore_the_default_device() -> N
     assert buffer[:2].tolist() == [7, 7]
 
 
-def test_incoming_buffers_hold_any_frame() -> None:
-    assert incoming_buffers().take().numel() == MAX_FRAME_NBYTES
+def test_incoming_buffers_hold_any_frame_and_are_a_links_own() -> None:
+    one, other = loopback(2)
+    assert incoming_buffers(one).take().numel() == MAX_FRAME_NBYTES
+    assert incoming_buffers(one) is incoming_buffers(one)
+    assert incoming_buffers(one) is not incoming_buffers(other)
+
+
+def test_plans_that_come_and_go_take_no_incoming_buffers_of_their_own(
+    run_ranks: RunRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(nbytes: int) -> torch.Tensor:
+        made.append(nbytes)
+        return frame_memory(nbytes)
+
+    monkeypatch.setattr(frames, "frame_memory", counted)
+
+    def exchange_with_many_plans(link: Link) -> None:
+        for digits in range(20):
+            Exchange(link, Plan(parse(f"errbound:2^-{digits + 4}"))).all_reduce(torch.ones(100))
+
+    run_ranks(2, exchange_with_many_plans)
+    assert made.count(MAX_FRAME_NBYTES) <= 2 * (AHEAD + 1), "of two ranks"
 
 
 def test_sequences_count_per_peer_and_wrap_around() -> None:

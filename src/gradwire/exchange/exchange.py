@@ -49,7 +49,7 @@ class Exchange:
         self.plan = plan
         self._segment_count = plan.segment_nbytes // 4
         self._framers = {plan.codec: Framer(plan.codec, self._segment_count)}
-        self._incoming = incoming_buffers()
+        self._incoming = incoming_buffers(link)
         self._sent, self._received = Sequences(), Sequences()
         self._own = OwnAllReduce(link, plan)
         self._feedback = Feedback(self._segment_count)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
 
 from gradwire.codecs import TABLE, Codec
+from gradwire.links.base import Link
 from gradwire.wire import (
     HEADER_NBYTES,
     MAX_FRAME_NBYTES,
@@ -20,6 +22,7 @@ from gradwire.wire import (
 
 _SEQUENCES = 1 << 32  # the header's field wraps around
 _COUNTS = 1 << 32
+_incoming = weakref.WeakKeyDictionary["Link", "Buffers"]()
 _CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
 
 
@@ -32,7 +35,10 @@ class Buffers:
 
     def take(self) -> torch.Tensor:
         """Return a buffer that nobody uses."""
-        return self._free.pop() if self._free else frame_memory(self._nbytes)
+        try:
+            return self._free.pop()
+        except IndexError:  # asking first would let another thread come between
+            return frame_memory(self._nbytes)
 
     def give(self, buffer: torch.Tensor) -> None:
         """Give a buffer back."""
@@ -116,9 +122,15 @@ class Framer:
         )
 
 
-def incoming_buffers() -> Buffers:
-    """Return buffers that hold any frame; the part that no frame fills takes address space, not memory."""
-    return Buffers(MAX_FRAME_NBYTES)
+def incoming_buffers(link: Link) -> Buffers:
+    """Return buffers that hold any frame; the part that no frame fills takes address space, not memory.
+
+    All exchanges over a link share them, one of which is at work at a time: so plans that come and go leave
+    no memory behind, and take none for each.
+    """
+    if link not in _incoming:
+        _incoming[link] = Buffers(MAX_FRAME_NBYTES)
+    return _incoming[link]
 
 
 def renumber(outgoing: Outgoing, sequence: int) -> None:

@@ -108,7 +108,7 @@ class Conversation:
         self._segment_count = plan.segment_nbytes // FLOAT_NBYTES
         self._words = Framer(EXACT, _NUMBERS)
         self._framers: dict[Codec, Framer] = {}
-        self._incoming = incoming_buffers()
+        self._incoming = incoming_buffers(link)
         self._sent, self._received = Sequences(), Sequences()
         self._in_flight: deque[tuple[Sending, Outgoing]] = deque()
         self._accounting = Accounting()
