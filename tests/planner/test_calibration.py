@@ -13,6 +13,7 @@ from gradwire.planner.calibration import (
     synthetic_gradients,
 )
 from gradwire.timing.line import Line
+from support.planner_costs import made_up
 
 
 def test_synthetic_gradients_are_laplace_and_independent() -> None:
@@ -67,5 +68,19 @@ def test_codecs_are_measured_on_the_gradients_that_are_given() -> None:
     assert list(costs) == ["identity", "errbound:2^-10"]
     assert costs["identity"].at(1).nbytes == 4.0
     assert costs["errbound:2^-10"].at(2).nbytes == 0.25  # tags only
-    assert seen == [(0, 2, "identity"), (1, 2, "errbound:2^-10"), (2, 2, "")]
+    assert [what for _, _, what in seen[:3]] == ["identity", "errbound:2^-10", "identity again"]
+    assert [(done, total) for done, total, _ in seen] == [(done, 6) for done in range(7)]
     assert torch.get_num_threads() == threads
+
+
+def test_costs_know_by_how_much_their_repeats_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(*seconds: float) -> float:
+        """Let encoding take so long in one round after the other, and return what the costs make of it."""
+        rounds = iter(seconds)
+        monkeypatch.setattr("gradwire.planner.calibration.encode_and_add_s", lambda *_: next(rounds))
+        return measure_codecs([parse("bf16")], [torch.zeros(4)], 1, 1, Line(0.0, 1e9))["bf16"].disagreement
+
+    monkeypatch.setattr("gradwire.planner.calibration.cost_on", lambda codec, *_: made_up(codec))
+    assert measured(1e-9, 1e-9, 1e-9) == 0
+    assert measured(1e-9, 2e-9, 1e-9) == pytest.approx(1 / 3)
+    assert measured(2e-9, 1e-9, 6e-9) == pytest.approx(5 / 7)

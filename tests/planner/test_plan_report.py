@@ -62,5 +62,5 @@ def test_the_last_host_that_pays_is_told() -> None:
         ScalePoint(hosts, hosts / speedup, 1.0, None) for hosts, speedup in ((1, 1.0), (2, 1.8), (4, 2.0))
     ]
     assert "Up to 2 hosts pay" in " ".join(scaling_lines(points))
-    assert "No second host pays" in " ".join(scaling_lines([points[0], ScalePoint(2, 2.0, 1.0, None)]))
+    assert "No further host pays" in " ".join(scaling_lines([points[0], ScalePoint(2, 2.0, 1.0, None)]))
     assert "Every host up to 2" in " ".join(scaling_lines(points[:2]))

@@ -6,7 +6,14 @@ import pytest
 
 from gradwire.codecs import parse
 from gradwire.planner.question import Question
-from gradwire.planner.scaling import ScalePoint, hosts_that_pay, narrowed, scaling, worlds_around
+from gradwire.planner.scaling import (
+    ScalePoint,
+    hosts_that_pay,
+    narrowed,
+    paying_ranges,
+    scaling,
+    worlds_around,
+)
 from gradwire.planner.workload import Workload
 from gradwire.timing.environment import Environment
 
@@ -44,7 +51,8 @@ def test_hosts_pay_while_each_adds_half_a_host() -> None:
         return [ScalePoint(hosts, hosts / speedup, 1.0, None) for hosts, speedup in speedups]
 
     assert hosts_that_pay(points((1, 1.0), (2, 1.5), (4, 2.4), (8, 2.6))) == 2
-    assert hosts_that_pay(points((1, 1.0), (2, 1.4), (4, 2.8))) == 4
+    assert hosts_that_pay(points((1, 1.0), (2, 1.4), (4, 2.8))) == 1
+    assert paying_ranges(points((1, 1.0), (2, 1.4), (4, 2.8), (8, 6.0), (16, 6.0))) == [(2, 8)]
     assert hosts_that_pay(points((1, 1.0), (2, 1.4), (4, 1.5))) == 1
     assert hosts_that_pay(points((1, 1.0), (2, 1.4)), least_gain=0.3) == 2
 
@@ -52,6 +60,12 @@ def test_hosts_pay_while_each_adds_half_a_host() -> None:
 def test_the_hosts_that_are_asked_for_are_among_the_powers_of_two() -> None:
     assert worlds_around(6, 16) == [1, 2, 4, 6, 8, 16]
     assert worlds_around(100, 64) == [1, 2, 4, 8, 16, 32, 64, 100]
+
+
+def test_a_choice_that_is_made_already_is_the_point_of_its_hosts(environment: Make) -> None:
+    asked = question(environment(), forward_s=0.05)
+    told = asked.answer(2).prediction
+    assert [point.prediction for point in scaling(asked, [1, 3], {3: told})] == [None, told]
 
 
 def test_narrowed_to_a_prediction_only_its_codec_is_left(environment: Make) -> None:

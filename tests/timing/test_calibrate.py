@@ -53,6 +53,14 @@ def test_fixed_formats_have_fixed_sizes(spec: str, nbytes: float) -> None:
     assert cost.codec == spec
 
 
+def test_within_one_measurement_repeats_may_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
+    def every_other_takes_twice_as_long(*_: object) -> dict[str, list[float]]:
+        return {name: [1e-3, 2e-3] * 5 for name in ("encode", "decode", "decode_add")}
+
+    monkeypatch.setattr("gradwire.timing.calibrate._seconds", every_other_takes_twice_as_long)
+    assert codec_cost(parse("bf16"), SAMPLES, world=4).disagreement == pytest.approx(1 / 3)
+
+
 def test_non_finite_gradients_do_not_spoil_the_largest_error() -> None:
     spoilt = SAMPLES[0].clone()
     spoilt[7] = float("nan")

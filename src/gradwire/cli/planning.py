@@ -50,7 +50,8 @@ def plan(words: argparse.Namespace) -> None:
     others = (each for each in inputs if each.name not in known)
     choice = answer(question, site.hosts, (*model.inputs, *others))
     if words.scale_to:
-        points = scaling(narrowed(question, choice.prediction), worlds_around(site.hosts, words.scale_to))
+        worlds = worlds_around(site.hosts, words.scale_to)
+        points = scaling(narrowed(question, choice.prediction), worlds, {site.hosts: choice.prediction})
         choice = replace(choice, scaling=tuple(points))
     sys.stdout.write("\n".join(lines(choice, words.top)) + "\n")
     _write(words, choice)

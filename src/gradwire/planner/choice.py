@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 from gradwire.plan import Plan
 from gradwire.planner.budget import Admission
-from gradwire.planner.choose import UNCERTAINTY, Selection
+from gradwire.planner.choose import Selection
 from gradwire.planner.explain import explain
 from gradwire.planner.predict import Prediction
 from gradwire.planner.question import Question
@@ -31,8 +31,8 @@ class Choice:
     """A chosen plan and how it was chosen; ``gradwire.choose_plan`` makes it.
 
     ``plan`` is ready for ``gradwire.all_reduce``, ``gradwire.training`` and ``Plan.save``. ``prediction`` is
-    what a step with it should take, ``uncompressed`` what one with the best plan without compression should;
-    ``ranking`` are the predictions that were made, the fastest first.
+    what a step with it should take, ``uncompressed`` what one with the fastest plan without compression
+    should; ``ranking`` are the predictions that were made, the fastest first.
     """
 
     hosts: int
@@ -54,7 +54,7 @@ class Choice:
 
     @property
     def uncompressed(self) -> Prediction:
-        """The prediction of the best plan without compression."""
+        """The prediction of the fastest plan without compression."""
         return self.selection.uncompressed
 
     @property
@@ -76,7 +76,7 @@ class Choice:
             "explanation": self.explanation,
             "prediction": self.prediction.values(),
             "uncompressed": self.uncompressed.values(),
-            "uncertainty": UNCERTAINTY,
+            "uncertainty": self.selection.uncertainty,
             "inputs": [asdict(each) for each in self.inputs],
             "codecs": [_admission(each) for each in self.admissions],
             "considered": self.selection.considered,

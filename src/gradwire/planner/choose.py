@@ -15,7 +15,7 @@ from gradwire.planner.candidates import Space, candidates
 from gradwire.planner.predict import Prediction, Predictor
 
 UNCERTAINTY = 0.03
-"""By how much predictions may be wrong: steps that differ by less are taken for equal."""
+"""By how much predictions may be wrong at least: steps that differ by less are taken for equal."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,21 @@ class Selection:
     prediction
         Of the chosen plan.
     uncompressed
-        Of the plan that would have been chosen among those without compression.
+        Of the fastest plan without compression, which the gain of a codec is measured by.
     ranking
         The predictions that were made, the fastest first. All other candidates are slower than the fastest by
         more than the uncertainty, which their lower bounds say already.
     considered
         How many candidates there were.
+    uncertainty
+        The share of itself by which a step may be wrong.
     """
 
     prediction: Prediction
     uncompressed: Prediction
     ranking: tuple[Prediction, ...]
     considered: int
+    uncertainty: float = UNCERTAINTY
 
     @property
     def plan(self) -> Plan:
@@ -63,9 +66,10 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     worthwhile = [each for each in every if _is_exact(each.plan) or each.step_s < worth_s]
     return Selection(
         _simplest(worthwhile, space, uncertainty),
-        _simplest(exact, space, uncertainty),
+        min(exact, key=lambda each: each.step_s),
         tuple(sorted(every, key=lambda each: each.step_s)),
         len(plans),
+        uncertainty,
     )
 
 

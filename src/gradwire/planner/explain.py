@@ -16,7 +16,11 @@ def explain(selection: Selection, admissions: Sequence[Admission]) -> str:
     """Return the reasons for a choice: what it gains, what decides its time, what it costs the training."""
     compressed = not isinstance(selection.plan.codec, Identity)
     sentences = [_gain(selection) if compressed else _no_compression(selection, admissions)]
-    sentences.append(_where_the_time_goes(selection.prediction))
+    sentences += [
+        *_tie(selection),
+        *_noise(selection.uncertainty),
+        _where_the_time_goes(selection.prediction),
+    ]
     if selection.plan.pipeline > 1:
         late = selection.plan.pipeline - 1
         averages = "the average still travels" if late == 1 else f"the averages of {late} steps still travel"
@@ -36,36 +40,62 @@ def name_plan(plan: Plan) -> str:
 def _gain(selection: Selection) -> str:
     chosen, plain = selection.prediction, selection.uncompressed
     return (
-        f"{name_plan(chosen.plan)}: a step of {format_duration(chosen.step_s)}, where the best without "
+        f"{name_plan(chosen.plan)}: a step of {format_duration(chosen.step_s)}, where the fastest without "
         f"compression ({name_plan(plain.plan)}) takes {format_duration(plain.step_s)}, "
         f"{plain.step_s / chosen.step_s:.2f} times as long."
     )
 
 
 def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> str:
-    chosen = selection.prediction
+    chosen, plain = selection.prediction, selection.uncompressed
     begin = f"no compression: {name_plan(chosen.plan)} takes {format_duration(chosen.step_s)} a step"
-    compressed = [each for each in selection.ranking if not isinstance(each.plan.codec, Identity)]
-    if compressed:
-        best = compressed[0]
-        percent = 100 * (1 - best.step_s / chosen.step_s)
-        compared = f"{percent:.1f} % less" if percent > 0 else f"{-percent:.1f} % more"
-        best_step = f"{format_duration(best.step_s)} with compression ({name_plan(best.plan)})"
-        reason = f"{begin}, and at best {best_step}, {compared}"
-        if percent > 0:
-            least = 100 * UNCERTAINTY
-            reason += f"; a codec must gain more than {least:.0f} %, which predictions may be wrong by"
-        return f"{reason}."
     others = [each for each in admissions if not isinstance(each.codec, Identity)]
     if not others:
         return f"{begin}, and no other codec was to be tried."
     if not any(each.admitted for each in others):
         return f"{begin}, and no other codec is allowed within the accuracy budget."
-    return f"{begin}, and every codec would take longer."
+    best = next((each for each in selection.ranking if not isinstance(each.plan.codec, Identity)), None)
+    least = 1 - selection.uncertainty
+    if (
+        best is None or best.step_s * least > plain.step_s
+    ):  # then others may be faster that were not predicted
+        return f"{begin}, and every plan with compression takes longer."
+    percent = 100 * (1 - best.step_s / plain.step_s)
+    than = "" if plain is chosen else f" than {name_plan(plain.plan)}"
+    compared = f"{percent:.1f} % less{than}" if percent > 0 else f"{-percent:.1f} % more{than}"
+    best_step = f"{format_duration(best.step_s)} with compression ({name_plan(best.plan)})"
+    reason = f"{begin}, and at best {best_step}, {compared}"
+    if percent > 0:
+        percent = 100 * selection.uncertainty
+        reason += f"; a codec must gain more than {percent:.0f} %, which predictions may be wrong by"
+    return f"{reason}."
+
+
+def _tie(selection: Selection) -> list[str]:
+    """Say why a faster plan was not chosen, where one of the same kind stands before it in the ranking."""
+    chosen, kind = selection.prediction, isinstance(selection.plan.codec, Identity)
+    same = (each for each in selection.ranking if isinstance(each.plan.codec, Identity) == kind)
+    fastest = next(same, chosen)
+    if fastest.step_s >= chosen.step_s:
+        return []
+    return [
+        f"The fastest {'such' if kind else 'compressed'} plan ({name_plan(fastest.plan)}) takes "
+        f"{format_duration(fastest.step_s)}; within the {100 * selection.uncertainty:.0f} % that predictions "
+        "may be wrong by, the simpler one is chosen."
+    ]
+
+
+def _noise(uncertainty: float) -> list[str]:
+    if uncertainty <= UNCERTAINTY:
+        return []
+    return [
+        f"Repeats of the calibration disagree, so that steps may be wrong by {100 * uncertainty:.0f} %: "
+        "measure on a quiet machine to know better."
+    ]
 
 
 def _where_the_time_goes(chosen: Prediction) -> str:
-    if chosen.exposed_s <= UNCERTAINTY * chosen.step_s:
+    if chosen.exposed_s <= 1e-6 * chosen.step_s:
         return "Computation hides the exchange."
     terms = {
         "waiting for the network": chosen.wait_s,
@@ -80,4 +110,5 @@ def _where_the_time_goes(chosen: Prediction) -> str:
         if exchange == exposed
         else f"{exposed} of the exchange's {exchange} are"
     )
-    return f"{shown} exposed; most of the exchange is {largest} ({format_duration(terms[largest])})."
+    part = "most" if 2 * terms[largest] > chosen.exchange_s else "the largest part"
+    return f"{shown} exposed; {part} of the exchange is {largest} ({format_duration(terms[largest])})."

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from statistics import median
+from dataclasses import replace
+from statistics import fmean, median
 from threading import Barrier
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from gradwire.links.sockets import SocketLink
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.calibrate import identity_cost
 from gradwire.timing.host import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, HostCost, both_ends
+from gradwire.timing.repeats import disagreement
 
 _ROUNDS = 9
 _TIMEOUT_S = 20.0
@@ -35,7 +37,7 @@ _LOCAL = "127.0.0.1"
 def measure_host(cores: int, ranks_per_machine: int) -> HostCost:
     """Return the costs of a frame on this machine. Raises ``LinkError`` where it has no local network."""
     try:
-        small, large = _measure()
+        small, large, disagrees = _measure()
     except OSError as error:
         raise LinkError(
             f"the cost of frames cannot be measured over the local network ({error.strerror or error}); "
@@ -44,7 +46,7 @@ def measure_host(cores: int, ranks_per_machine: int) -> HostCost:
     identity = identity_cost()
     sender = EndCost.fit(small.sender, large.sender, identity.encode_s / FLOAT_NBYTES)
     receiver = EndCost.fit(small.receiver, large.receiver, identity.decode_add_s / FLOAT_NBYTES)
-    return both_ends(sender, receiver, cores, ranks_per_machine)
+    return replace(both_ends(sender, receiver, cores, ranks_per_machine), disagreement=disagrees)
 
 
 class _Spent(NamedTuple):
@@ -54,8 +56,8 @@ class _Spent(NamedTuple):
     receiver: FrameCost
 
 
-def _measure() -> tuple[_Spent, _Spent]:
-    """Return what small and large frames cost: medians over several rounds."""
+def _measure() -> tuple[_Spent, _Spent, float]:
+    """Return what small and large frames cost, medians over several rounds, and how these disagree."""
     barrier = Barrier(2, timeout=_TIMEOUT_S)
     with ThreadPoolExecutor(2) as pool, local_pair() as ends:
         receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier), (0, 1))
@@ -74,7 +76,8 @@ def _measure() -> tuple[_Spent, _Spent]:
             )
         )
     small, large = found
-    return small, large
+    rounds = [clocks for end in (receiver, sender) for clocks in end]
+    return small, large, fmean(disagreement([each.thread_s for each in clocks]) for clocks in rounds)
 
 
 class _Clocks(NamedTuple):

@@ -9,6 +9,7 @@ from gradwire.planner.budget import Admission, admit
 from gradwire.planner.candidates import ALGORITHMS, Space
 from gradwire.planner.choose import Selection, choose
 from gradwire.planner.exchange_times import Family
+from gradwire.planner.noise import uncertainty_of
 from gradwire.planner.predict import Predictor
 from gradwire.planner.workload import Workload
 from gradwire.timing.environment import Environment
@@ -41,4 +42,7 @@ class Question:
     def answer(self, world: int, family: Family | None = None) -> Selection:
         """Return the choice for ``world`` hosts, from 2 up; ``family`` remembers what exchanges take."""
         known = Family(self.environment) if family is None else family
-        return choose(Predictor(self.workload, world, known), self.space(world))
+        predictor, space = Predictor(self.workload, world, known), self.space(world)
+        found = choose(predictor, space)
+        uncertainty = uncertainty_of(found, self.environment)
+        return found if uncertainty == found.uncertainty else choose(predictor, space, uncertainty)

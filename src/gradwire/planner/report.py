@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from gradwire.planner.choice import Choice
 from gradwire.planner.predict import Prediction
-from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, hosts_that_pay
+from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, paying_ranges
 from gradwire.units import format_duration
 
 WIDTH = 100
 _LEGEND = (
     "step = compute + bare; exchange = encode + decode + frames + wait, of which computation does not hide "
     "bare. All in {unit}. frames: handing them over and taking them; wait: for the wire, other hosts and "
-    "cores. MB: sent by the busiest host; eff: compute / step."
+    "cores. MB: sent by the busiest host; eff: a single host's step / step."
 )
 
 
@@ -42,13 +42,14 @@ def ranking_lines(choice: Choice, top: int) -> list[str]:
         shown.append(choice.prediction)
     slowest_s = max(each.step_s for each in shown)
     unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
-    rows = [_row(each, each is choice.prediction, scale) for each in shown]
+    alone_s = choice.question.workload.compute_s
+    rows = [_row(each, each is choice.prediction, scale, alone_s) for each in shown]
     more = len(choice.ranking) - len(shown)
     pruned = choice.selection.considered - len(choice.ranking)
-    compute = format_duration(choice.question.workload.compute_s)
-    note = f"{_LEGEND.format(unit=unit)} Compute takes {compute}."
+    note = f"{_LEGEND.format(unit=unit)} {_compute(choice, shown)}"
     if more > 0 or pruned > 0:
-        note += f" Not shown: {max(0, more)} slower plans, and {pruned} that cannot be as fast."
+        within = f"{100 * choice.selection.uncertainty:.0f} % of the fastest"
+        note += f" Not shown: {max(0, more)} slower plans, and {pruned} that cannot come within {within}."
     return [*_table(rows), *_wrapped(note, "")]
 
 
@@ -64,19 +65,34 @@ def scaling_lines(points: Sequence[ScalePoint]) -> list[str]:
         }
         for point in points
     ]
-    paying, last = hosts_that_pay(points), points[-1].hosts
-    verdict = (
-        f"No second host pays: it adds less than {LEAST_GAIN:g} of a host's throughput."
-        if paying == 1
-        else f"Every host up to {last} still adds {LEAST_GAIN:g} of a host's throughput or more."
-        if paying == last
-        else f"Up to {paying} hosts pay: beyond, a further host adds less than {LEAST_GAIN:g} of a host's "
-        "throughput."
-    )
-    return [*_table(rows), *_wrapped(f"{verdict} Every host keeps its batch.", "")]
+    return [*_table(rows), *_wrapped(f"{verdict(points)} Every host keeps its batch.", "")]
 
 
-def _row(prediction: Prediction, is_chosen: bool, scale: float) -> dict[str, str]:
+def verdict(points: Sequence[ScalePoint]) -> str:
+    """Return, from one number of hosts to the next, whether further hosts pay."""
+    ranges, first, last = paying_ranges(points), points[0].hosts, points[-1].hosts
+    enough = f"{LEAST_GAIN:g} of a host's throughput"
+    if not ranges:
+        return f"No further host pays: each adds less than {enough}."
+    if ranges == [(first, last)]:
+        return f"Every host up to {last} still adds {enough} or more."
+    if len(ranges) == 1 and ranges[0][0] == first:
+        return f"Up to {ranges[0][1]} hosts pay: beyond, a further host adds less than {enough}."
+    where = " and ".join(f"from {low} to {high}" for low, high in ranges)
+    return f"Further hosts pay {where}: elsewhere each adds less than {enough}."
+
+
+def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
+    """Return what computation takes, by itself and in the pipelines that are shown."""
+    words = f"Compute takes {format_duration(choice.question.workload.compute_s)}"
+    pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
+    for pipeline in pipelines:
+        seconds = choice.question.workload.compute_with_s(pipeline)
+        words += f", {format_duration(seconds)} with the local updates of K={pipeline}"
+    return f"{words}."
+
+
+def _row(prediction: Prediction, is_chosen: bool, scale: float, alone_s: float) -> dict[str, str]:
     plan = prediction.plan
     terms = {
         "step": prediction.step_s,
@@ -97,7 +113,7 @@ def _row(prediction: Prediction, is_chosen: bool, scale: float) -> dict[str, str
         **{name: _figure(scale * seconds) for name, seconds in terms.items()},
         "MB": _figure(prediction.wire_nbytes / 1e6),
         "ratio": f"{prediction.ratio:.3g}",
-        "eff": f"{100 * prediction.efficiency:.0f}%" if prediction.compute_s else "",
+        "eff": f"{100 * alone_s / prediction.step_s:.0f}%" if alone_s else "",
     }
 
 

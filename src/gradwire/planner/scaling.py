@@ -7,9 +7,10 @@ compute over step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 from gradwire.planner.exchange_times import Family
 from gradwire.planner.predict import Prediction
@@ -18,6 +19,7 @@ from gradwire.planner.question import Question
 LEAST_GAIN = 0.5
 """What a further host must add to the throughput to pay, as a share of what the first one does."""
 FARTHEST = 64
+_NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,13 @@ class ScalePoint:
         return self.compute_s / self.step_s
 
 
-def scaling(question: Question, worlds: Sequence[int]) -> Iterator[ScalePoint]:
+def scaling(
+    question: Question, worlds: Sequence[int], known: Mapping[int, Prediction] = _NONE_KNOWN
+) -> Iterator[ScalePoint]:
     """Yield the best plan's step for each number of hosts, rising, from 1 up.
 
-    Without any time of computation there is nothing to compare with, and no point.
+    ``known`` has choices that have been made already, by the number of hosts. Without any time of computation
+    there is nothing to compare with, and no point.
     """
     compute_s = question.workload.compute_s
     if compute_s == 0:
@@ -58,7 +63,7 @@ def scaling(question: Question, worlds: Sequence[int]) -> Iterator[ScalePoint]:
         if world == 1:
             yield ScalePoint(1, compute_s, compute_s, None)
         else:
-            prediction = question.answer(world, family).prediction
+            prediction = known[world] if world in known else question.answer(world, family).prediction
             yield ScalePoint(world, prediction.step_s, compute_s, prediction)
 
 
@@ -68,16 +73,23 @@ def worlds_around(hosts: int, farthest: int = FARTHEST) -> list[int]:
 
 
 def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
-    """Return the largest number of hosts that it still pays to go to.
+    """Return the number of hosts up to which every further one pays; 1 where the second does not.
 
-    From the point before to that one each further host must add at least ``least_gain`` times the throughput
-    of a single host. 1 where none does.
+    From each point to the next one each further host must add at least ``least_gain`` times the throughput of
+    a single host. More hosts may pay again after some that do not; ``paying_ranges`` tells.
     """
-    paying = 1
+    first, *_ = (*paying_ranges(points, least_gain), (1, 1))
+    return first[1] if first[0] == points[0].hosts else 1
+
+
+def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> list[tuple[int, int]]:
+    """Return from how many hosts to how many further ones pay, rising; neighbours are joined."""
+    ranges: list[tuple[int, int]] = []
     for before, after in pairwise(points):
         if after.speedup - before.speedup >= least_gain * (after.hosts - before.hosts):
-            paying = after.hosts
-    return paying
+            first = ranges.pop()[0] if ranges and ranges[-1][1] == before.hosts else before.hosts
+            ranges.append((first, after.hosts))
+    return ranges
 
 
 def narrowed(question: Question, prediction: Prediction) -> Question:

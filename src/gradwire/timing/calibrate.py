@@ -9,9 +9,10 @@ an exchange of the identity, whose own costs per byte are taken off.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -24,6 +25,7 @@ from gradwire.plan import Plan
 from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.host import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost
 from gradwire.timing.line import Line
+from gradwire.timing.repeats import disagreement
 from gradwire.wire import HEADER_NBYTES
 
 SMALL_COUNT = 64
@@ -64,16 +66,42 @@ def codec_cost(
     TensorError
         Without a sample, or for samples of different shapes.
     """
+    return cost_on(codec, sums(samples, world), segment_nbytes, rest_s)
+
+
+def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]:
+    """Return what ``codec_cost`` measures on: the sums of 1, 2, 4, ... up to ``world`` of the samples."""
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]
         raise TensorError(f"calibration wants one or more gradients of one shape, but got {shapes}")
     if samples[0].numel() == 0:
         raise TensorError("calibration wants gradients with values in them, but these are empty")
-    count = min(segment_nbytes // 4, samples[0].numel())
-    call_s = _call_s(codec, samples[0][: min(SMALL_COUNT, count)].contiguous())
-    counts = sorted({1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world})
-    points = [_point(codec, _sum(samples, terms), terms, count, call_s, rest_s) for terms in counts]
-    return CodecCost(str(codec), tuple(points), call_s, codec.EXACT)
+    counts = {1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world}
+    found, total = {}, torch.zeros_like(samples[0])
+    for k in range(world):
+        again, which = divmod(k, len(samples))
+        total += samples[which].roll(again * (len(total) // 7 + 1)) if again else samples[which]
+        if k + 1 in counts:
+            found[k + 1] = total.clone()
+    return found
+
+
+def cost_on(
+    codec: Codec, summed: Mapping[int, torch.Tensor], segment_nbytes: int, rest_s: float
+) -> CodecCost:
+    """Return the costs of ``codec`` on what ``sums`` has made, which serves all codecs."""
+    count = min(segment_nbytes // 4, summed[1].numel())
+    call_s = _call_s(codec, summed[1][: min(SMALL_COUNT, count)].contiguous())
+    found = [_point(codec, x, terms, count, call_s, rest_s) for terms, x in summed.items()]
+    points, disagreements = zip(*found, strict=True)
+    return CodecCost(str(codec), points, call_s, codec.EXACT, statistics.fmean(disagreements))
+
+
+def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, rest_s: float) -> float:
+    """Return the seconds that encoding a value and adding it take, measured once more: medians."""
+    count = min(segment_nbytes // 4, sample.numel())
+    seconds = _seconds(codec, [sample[:count]], count, rest_s)
+    return (statistics.median(seconds["encode"]) + statistics.median(seconds["decode_add"])) / count
 
 
 def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
@@ -140,20 +168,15 @@ def _stream_cost(exchange: Exchange, bucket: torch.Tensor) -> FrameCost:
     return FrameCost(thread_s / FRAMES, max(0.0, process_s - thread_s) / FRAMES)
 
 
-def _sum(samples: Sequence[torch.Tensor], terms: int) -> torch.Tensor:
-    total = torch.zeros_like(samples[0])
-    for k in range(terms):
-        again, which = divmod(k, len(samples))
-        total += samples[which].roll(again * (len(total) // 7 + 1)) if again else samples[which]
-    return total
-
-
-def _point(codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float) -> CodecPoint:
+def _point(
+    codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float
+) -> tuple[CodecPoint, float]:
+    """Return the costs, and by how much their repeats disagree."""
     parts = [part for part in torch.split(x, count) if part.numel() == count]
     sizes = [codec.encode(part).numel() for part in parts]
     seconds = _seconds(codec, parts, count, rest_s)
     per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
-    return CodecPoint(
+    point = CodecPoint(
         terms,
         statistics.fmean(sizes) / count,
         per_value["encode"],
@@ -161,6 +184,7 @@ def _point(codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float,
         per_value["decode_add"],
         max(_largest_error(codec, part) for part in parts),
     )
+    return point, (disagreement(seconds["encode"]) + disagreement(seconds["decode_add"])) / 2
 
 
 def _seconds(codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float) -> dict[str, list[float]]:
@@ -202,6 +226,9 @@ def _call_s(codec: Codec, x: torch.Tensor) -> float:
 def _largest_error(codec: Codec, part: torch.Tensor) -> float:
     decoded = torch.empty_like(part)
     codec.decode(codec.encode(part), decoded)
-    errors = (decoded - part).abs()
+    errors = decoded.sub_(part).abs_()
+    largest = float(errors.max())
+    if math.isfinite(largest):
+        return largest
     finite = errors[errors.isfinite()]
     return float(finite.max()) if finite.numel() else 0.0

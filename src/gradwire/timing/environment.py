@@ -34,12 +34,14 @@ class CodecCost:
     """A codec's costs over the number of terms in a sum, and the seconds that any call takes besides.
 
     Checksums are included. Who publishes a chunk has to decode it too, unless the codec is ``exact``.
+    ``disagreement`` is that of the repeats that the costs are medians of; see ``timing.repeats``.
     """
 
     codec: str
     points: tuple[CodecPoint, ...]
     call_s: float = 0.0
     exact: bool = False
+    disagreement: float = 0.0
 
     def __post_init__(self) -> None:
         terms = [point.terms for point in self.points]

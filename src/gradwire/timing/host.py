@@ -20,6 +20,7 @@ class HostCost:
     ``receive_s_per_nbyte`` on every byte of it; the threads of the transport spend ``beside_s_per_nbyte`` on
     either side meanwhile. All are seconds of a core. ``cores`` is how many cores one machine has,
     ``ranks_per_machine`` how many ranks share them (all hosts of a testbed share one machine).
+    ``disagreement`` is that of the repeats of the measurement; 0 where it is not known.
 
     Raises
     ------
@@ -34,6 +35,7 @@ class HostCost:
     beside_s_per_nbyte: float = 0.0
     cores: int = 1 << 16
     ranks_per_machine: int = 1
+    disagreement: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
