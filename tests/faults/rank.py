@@ -34,18 +34,12 @@ def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     With a ``port`` the ranks meet at the TCP store that the parent serves there, as torchrun's agent does.
     """
     torch.set_num_threads(1)
-    store: Store = (
-        FileStore(str(folder / "store"), WORLD)
-        if port is None
-        else TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=RENDEZVOUS_S))
-    )
-    dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=RENDEZVOUS_S)
-    )
-    _await_all(store, rank)
+    _meet(rank, FileStore(str(folder / "store"), WORLD) if port is None else _store_at(port))
     report = Report(rank)
     training, lines = _begin(case, rank, report)
-    _train(case, rank, report, training, lines)
+    if _act(case).endswith("before attaching"):
+        _await_strike(folder, rank)
+    _train(case, rank, report, training, lines, folder)
     report.final, report.nan = training.digest(), training.not_finite()
     report.struck = any(line.struck for line in lines)
     part = folder / f"part-{rank}"
@@ -55,10 +49,43 @@ def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     dist.destroy_process_group()
 
 
-def _await_all(store: Store, rank: int) -> None:
-    """Let nobody be struck, or end, before torch has connected the group on every rank."""
-    store.set(f"rank {rank} has a group", "")
-    store.wait([f"rank {each} has a group" for each in range(WORLD)], timedelta(seconds=RENDEZVOUS_S))
+def attach_and_die(method: str, rank: int, port: int) -> None:
+    """Be a rank of an attempt that ends when all have attached, as one that is killed."""
+    torch.set_num_threads(1)
+    store = _store_at(port)
+    _meet(rank, store)
+    METHODS[method](Setup()).attach()
+    _await_all(store, f"rank {rank} has attached", "has attached")
+    os._exit(1)
+
+
+def _meet(rank: int, store: Store) -> None:
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=RENDEZVOUS_S)
+    )
+    _await_all(store, f"rank {rank} has a group", "has a group")
+
+
+def _store_at(port: int) -> Store:
+    return TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=RENDEZVOUS_S))
+
+
+def _await_strike(folder: Path, rank: int) -> None:
+    """Let the store be struck now, and not before."""
+    (folder / f"awaits-{rank}").touch()
+    deadline = time.monotonic() + RENDEZVOUS_S
+    while not (folder / "struck").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _act(case: Case) -> str:
+    return "" if case.row is None else case.row.act
+
+
+def _await_all(store: Store, word: str, done: str) -> None:
+    """Let nobody be struck, or end, before every rank has come so far: torch has connected its group, say."""
+    store.set(word, "")
+    store.wait([f"rank {each} {done}" for each in range(WORLD)], timedelta(seconds=RENDEZVOUS_S))
 
 
 def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Wire]]:
@@ -71,11 +98,15 @@ def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Wire]]
     return training, lines
 
 
-def _train(case: Case, rank: int, report: Report, training: Training, lines: list[Wire]) -> None:
+def _train(
+    case: Case, rank: int, report: Report, training: Training, lines: list[Wire], folder: Path
+) -> None:
     if not _tried(training.attach, report):
         return
     batch = 0
     for step in range(STEPS):
+        if step == case.step and _act(case) in ("stop before a step", "cut before a step"):
+            _await_strike(folder, rank)
         call = _with_fault(case, rank, step, batch, training, lines)
         if call is None:
             continue

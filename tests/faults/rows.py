@@ -1,6 +1,7 @@
 """The faults of the matrix as data, one row each.
 
-What the names in ``act`` do: see ``wire`` (to a frame), ``rank`` (to a process) and ``world`` (outside).
+What the names in ``act`` do: see ``wire`` (to a frame), ``rank`` (to a process), ``store`` (to the store at
+which ranks meet) and ``world`` (outside).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ class Moment(Enum):
     ATTACH = "while the ranks set up"
     STEP = "before a step"
     FRAME = "at a frame within a step"
+    STORE = "at the store"
     OUTSIDE = "from another process"
 
 
@@ -47,6 +49,7 @@ class Row:
 
 
 _LOST = r"nothing happened within|[Cc]onnection|closed|reset"
+_SILENT = r"torch's store at \S+ does not answer"
 _DIFFER = r"all ranks (attach|train) alike, but"
 
 ROWS = [
@@ -72,6 +75,11 @@ ROWS = [
     Row("other codec parameters", Moment.ATTACH, "other bound", _DIFFER),
     Row("other gradwire", Moment.ATTACH, "other gradwire", _DIFFER),
     Row("other world", Moment.ATTACH, "sub-group", r"not all \d ranks|connecting with|nothing happened"),
+    Row("the store's host stopped", Moment.STORE, "stop before attaching", _SILENT),
+    Row("the store cut off", Moment.STORE, "cut before attaching", _SILENT),
+    Row("the store's host stopped in training", Moment.STORE, "stop before a step", end=End.RIGHT),
+    Row("the store cut off in training", Moment.STORE, "cut before a step", end=End.RIGHT),
+    Row("restarted on a shared store", Moment.STORE, "restart", end=End.RIGHT),
     Row("garbage at the rendezvous", Moment.OUTSIDE, "rendezvous", end=End.RIGHT),
     Row("garbage at the ranks' ports", Moment.OUTSIDE, "ports", end=End.RIGHT),
     Row("gradient is NaN", Moment.STEP, "nan", end=End.NAN),

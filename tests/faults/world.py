@@ -20,6 +20,7 @@ from faults.case import WORLD, Case, Report, report_file
 from faults.outside import listening, scan
 from faults.rank import run
 from faults.rows import Victim
+from faults.store import StoreHost
 from support.processes import forkserver
 
 LIMIT_S = 40.0
@@ -42,9 +43,9 @@ def play(case: Case, folder: Path) -> Outcome:
     """Start a world for ``case``, let happen what is to happen, and wait until all of it has ended."""
     folder.mkdir()
     act = None if case.row is None else case.row.act
-    store = _served() if act == "rendezvous" else None
+    store = _served() if act == "rendezvous" else StoreHost.of(case, folder)
     draw = Random(case.seed)
-    if store is not None:
+    if act == "rendezvous" and store is not None:
         for _ in range(_SCANS_BEFORE):
             scan(("127.0.0.1", store.port), draw, rude=False)
     context = forkserver()
@@ -55,12 +56,14 @@ def play(case: Case, folder: Path) -> Outcome:
     for process in processes:
         process.start()
     try:
-        scans = _watch(case, processes, folder, draw, None if store is None else store.port)
+        scans = _watch(case, processes, folder, draw, store)
         hung = [rank for rank, process in enumerate(processes) if process.is_alive()]
     finally:
         for process in processes:
             process.kill()
             process.join()
+        if isinstance(store, StoreHost):
+            store.close()
     reports = {
         rank: pickle.loads(report_file(folder, rank).read_bytes())
         for rank in range(WORLD)
@@ -75,13 +78,21 @@ def _served() -> TCPStore:
     )
 
 
-def _watch(case: Case, processes: Sequence[BaseProcess], folder: Path, draw: Random, port: int | None) -> int:
+def _watch(
+    case: Case,
+    processes: Sequence[BaseProcess],
+    folder: Path,
+    draw: Random,
+    store: TCPStore | StoreHost | None,
+) -> int:
     """Return when all processes have ended, or at the limit; scan and wake meanwhile, and count the scans."""
     until, scans = time.monotonic() + LIMIT_S, 0
     act = None if case.row is None else case.row.act
     while any(process.is_alive() for process in processes) and time.monotonic() < until:
-        if port is not None:
-            scans += scan(("127.0.0.1", port), draw, rude=False)
+        if isinstance(store, StoreHost):
+            store.strike_when_awaited()
+        elif store is not None:
+            scans += scan(("127.0.0.1", store.port), draw, rude=False)
         elif act == "ports":
             for address in listening([process.pid for process in processes if process.pid]):
                 scans += scan(address, draw, rude=True)

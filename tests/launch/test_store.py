@@ -45,13 +45,18 @@ def test_keys_that_do_not_come_are_a_timeout_of_their_own() -> None:
     assert store.answers
 
 
+def set_and_check(store: TimedStore) -> bool:
+    store.set("key", "", soon())
+    return store.has(["key"], soon())
+
+
 @pytest.mark.processes
 def test_no_call_outlasts_a_host_that_stands_still() -> None:
     calls: dict[str, Callable[[TimedStore], object]] = {
         "check": lambda store: store.has(["key"], soon()),
         "get": lambda store: store.get("key", soon()),
         "wait": lambda store: store.wait(["key"], soon()),
-        "set and check": lambda store: (store.set("key", "", soon()), store.has(["key"], soon())),
+        "set and check": set_and_check,
     }
     with served() as (host, store):
         stores = {name: connected(store.port) for name in calls}
