@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo test coverage faults lint types layers check sanitize bench clean
+.PHONY: help setup demo test coverage faults foreign lint types layers check sanitize bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -28,6 +28,9 @@ coverage: .venv/ready ## the test suite, and what of each room it runs (build/co
 
 faults: .venv/ready ## the fault matrix with 20 runs of each cell, and the elastic restart
 	GRADWIRE_FAULT_REPEATS=20 $(BIN)/python -m pytest tests/faults
+
+foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's constructor
+	$(BIN)/python tests/foreign/run.py
 
 lint: .venv/ready ## format, lint and spelling
 	$(BIN)/ruff format --check .
