@@ -18,7 +18,6 @@ the state of a new object.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,8 @@ from typing import Any, TypeGuard
 import torch
 
 from gradwire.codecs.spec import is_whole
-from gradwire.errors import StateError
+from gradwire.errors import StateError, shown
+from gradwire.training.checksum import of_tensor, opened_text, sealed_text
 from gradwire.training.in_flight import InFlight
 from gradwire.training.residual import redivide as redivide_residuals
 
@@ -37,7 +37,9 @@ _PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
 _VERSION = 3
 _READABLE = (1, 2, 3)
 """Files of version 1 have no own gradients: the averages stand in for them. Before version 3 parameters that
-backward did not reach have gradients of 0."""
+backward did not reach have gradients of 0, and nothing has a checksum."""
+
+_SEALED_SINCE = 3
 
 State = dict[str, Any]
 
@@ -85,13 +87,12 @@ def pack(own: PipeState, pipeline: int, count: int, own_count: int) -> State:
         "absent": [each.absent for each in own.in_flight],
         "own_absent": [each.own_absent for each in own.in_flight],
     }
-    state: State = {
-        f"{_prefix(own.rank)}pipe": json.dumps(text, default=float),
-        IN_FLIGHT: _rows([each.gradient for each in own.in_flight], pipeline, count),
-    }
+    tensors = {IN_FLIGHT: _rows([each.gradient for each in own.in_flight], pipeline, count)}
     if own_count:
-        state[f"{_prefix(own.rank)}own"] = _rows(kept, own_count, count)
-    return state | {f"{_prefix(own.rank)}residual/{key}": tensor for key, tensor in own.residuals.items()}
+        tensors[f"{_prefix(own.rank)}own"] = _rows(kept, own_count, count)
+    tensors |= {f"{_prefix(own.rank)}residual/{key}": tensor for key, tensor in own.residuals.items()}
+    sums = {key: [tensor.numel(), of_tensor(tensor)] for key, tensor in tensors.items()}
+    return {f"{_prefix(own.rank)}pipe": sealed_text({**text, "sums": sums}), **tensors}
 
 
 def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Tensor:
@@ -108,7 +109,7 @@ def unpack(state: Mapping[str, Any], rank: int, world: int) -> PipeState:
     Raises ``StateError`` for a state of another rank or world, and for what ``pack`` has not made.
     """
     own = f"{_prefix(rank)}pipe"
-    if own not in state:
+    if not isinstance(state, Mapping) or own not in state:
         raise StateError(
             f"rank {rank} wants its own state, with the key {own!r}, but {_whose(state)} came; every rank "
             "loads what it saved itself"
@@ -189,9 +190,11 @@ def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
 def _read(state: Mapping[str, Any], rank: int) -> PipeState:
     prefix = _prefix(rank)
     try:
-        text, rows = json.loads(state[f"{prefix}pipe"]), state[IN_FLIGHT]
+        (text, is_sealed), rows = opened_text(state[f"{prefix}pipe"]), state[IN_FLIGHT]
         if text["version"] not in _READABLE:
             raise ValueError(f"its version is {text['version']}, this is {_VERSION}")
+        if not is_sealed and text["version"] >= _SEALED_SINCE:
+            raise ValueError("its text has lost its checksum")
         if not _is_matrix(rows):
             raise ValueError(f"{IN_FLIGHT} is no float32 matrix")
         scheduled = [[_understood(group) for group in groups] for groups in text["in_flight"]]
@@ -200,6 +203,11 @@ def _read(state: Mapping[str, Any], rank: int) -> PipeState:
         in_flight = [
             InFlight(*each) for each in zip(rows[: len(own)], scheduled, own, absent, own_absent, strict=True)
         ]
+        if not is_whole(text["steps_done"], len(own), sys.maxsize):
+            raise ValueError(f"it has {len(own)} gradients in flight after {text['steps_done']!r} steps")
+        if not all(scheduled):
+            raise ValueError("a gradient in flight has no hyperparameters")
+        _check_sums(state, text.get("sums", {}))
         start = f"{prefix}residual/"
         residuals = {key.removeprefix(start): state[key] for key in state if key.startswith(start)}
         return PipeState(rank, int(text["world"]), int(text["steps_done"]), in_flight, residuals)
@@ -207,6 +215,14 @@ def _read(state: Mapping[str, Any], rank: int) -> PipeState:
         raise StateError(
             f"the state of rank {rank} is not one that PipeSGD.state_dict made: {error!r}"
         ) from error
+
+
+def _check_sums(state: Mapping[str, Any], sums: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` where tensors are missing or altered; those of other lengths fit nowhere."""
+    for key, (count, wanted) in sums.items():
+        tensor = state[key]
+        if isinstance(tensor, torch.Tensor) and tensor.numel() == count and of_tensor(tensor) != wanted:
+            raise ValueError(f"{key} has another checksum than when it was saved")
 
 
 def _own_rows(rows: object, kept: int, in_flight: int) -> list[torch.Tensor | None]:
@@ -241,7 +257,7 @@ def _prefix(rank: int) -> str:
 
 def ranks_in(names: Mapping[str, Any]) -> list[int]:
     """Return the ranks whose states are among these keys."""
-    return sorted(int(match[1]) for match in map(_PIPE.fullmatch, names) if match)
+    return sorted(int(match[1]) for match in map(_PIPE.fullmatch, map(str, names)) if match)
 
 
 def _rank_of(state: Mapping[str, Any]) -> int:
@@ -251,7 +267,9 @@ def _rank_of(state: Mapping[str, Any]) -> int:
     return ranks[0]
 
 
-def _whose(state: Mapping[str, Any]) -> str:
+def _whose(state: object) -> str:
+    if not isinstance(state, Mapping):
+        return shown(state)
     ranks = ranks_in(state)
     return f"a state of rank {', '.join(map(str, ranks))}" if ranks else "one without any rank's key"
 
