@@ -35,3 +35,24 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     for path in (Path("/dev/null"), Path("/dev/stdout"), tmp_path / "pipe", tmp_path / "link"):
         with pytest.raises(JobError, match=r"--json .* is no ordinary file"):
             check_writable("--json", path)
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_then_the_folder_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def synced(file: int) -> None:
+        seen.append(f"sync {Path(os.readlink(f'/proc/self/fd/{file}')).name}")
+        sync(file)
+
+    def replaced(source: Path, target: Path) -> None:
+        seen.append(f"name {target.name}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    write_files({tmp_path / "one": b"1", tmp_path / "two": b"2"})
+    parts = [f"sync .{name}.{os.getpid()}" for name in ("one", "two")]
+    assert seen == [*parts, "name one", "name two", f"sync {tmp_path.name}"]

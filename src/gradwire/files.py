@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from gradwire.errors import JobError
@@ -15,7 +16,8 @@ _DEVICES = Path("/dev")
 def write_files(files: Mapping[Path, bytes]) -> None:
     """Write ``files`` (path -> content), all or none, with the folders that they need. Raises ``JobError``.
 
-    They get temporary names first and are renamed when the last one is whole.
+    They get temporary names first and are renamed when the last one is whole and on the disk; then the
+    folders are, too. So a machine that loses its power keeps the old files or the new ones.
     """
     temporary = {path: path.parent / f".{path.name}.{os.getpid()}" for path in files}
     place = Path()
@@ -23,15 +25,34 @@ def write_files(files: Mapping[Path, bytes]) -> None:
         for path, content in files.items():
             place = path.parent
             place.mkdir(parents=True, exist_ok=True)
-            temporary[path].write_bytes(content)
+            _write_through(temporary[path], content)
         for path, part in temporary.items():
             place = path.parent
             os.replace(part, path)
+        for place in dict.fromkeys(path.parent for path in files):
+            _sync_folder(place)
     except OSError as error:
         raise JobError(f"the results cannot be written to {place}: {error.strerror or error}") from error
     finally:
         for part in temporary.values():
             part.unlink(missing_ok=True)
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the names in a folder outlive a loss of power, where its file system can."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems sync no folders
+            os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def check_writable(option: str, path: Path) -> None:

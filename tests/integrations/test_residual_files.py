@@ -9,6 +9,7 @@ import torch
 
 from gradwire.errors import StateError
 from gradwire.integrations.residual_files import ResidualFolder, adopted, file_name
+from gradwire.training.checksum import sealed
 
 
 def record(rank: int, world: int, step: int | None = 7) -> dict[str, Any]:
@@ -77,6 +78,25 @@ def test_a_missing_or_damaged_file_names_its_rank(tmp_path: Path, damage: Callab
         adopt(files, 1, 3)
     with pytest.raises(StateError, match="the residuals that rank 1 saved cannot be read: "):
         adopt(files, 0, 2)
+
+
+def test_no_flipped_bit_of_what_was_sealed_is_adopted(tmp_path: Path) -> None:
+    files = ResidualFolder(tmp_path)
+    values = torch.linspace(-1, 1, 3000)
+    own = {"rank": 0, "world": 1, "residuals": {"weight": values}}
+    files.write(sealed({"step": 7, "residuals": own}), 0, 1)
+    path = tmp_path / file_name(0, 1)
+    whole = path.read_bytes()
+    begin = whole.index(values.numpy().tobytes())
+    for bit in (0, 31, 12_345, 95_999):
+        damaged = bytearray(whole)
+        damaged[begin + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(StateError, match=r"rank 0 saved (are not what was saved|cannot be read)"):
+            adopt(files, 0, 1)
+    path.write_bytes(whole)
+    assert torch.equal(adopt(files, 0, 1)["residuals"]["weight"], values)
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 def test_residuals_of_another_step_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from gradwire.codecs import Codec
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.integrations.residual_files import ResidualFolder, adopted
 from gradwire.plan import Plan
+from gradwire.training.checksum import sealed
 from gradwire.training.chosen import plan_of
 from gradwire.training.hook import Attached, Scaler, attach
 from gradwire.training.ledger import Ledger
@@ -117,8 +118,8 @@ class Attachment:
                 self._attached.ledger.close()
 
     def state(self, step: int | None) -> dict[str, Any]:
-        """Return what this rank saves: its residuals, and the step of the checkpoint that they belong to."""
-        return {"step": step, "residuals": self.attached.state_dict()}
+        """Return what this rank saves: its residuals, the step of their checkpoint, and a checksum."""
+        return sealed({"step": step, "residuals": self.attached.state_dict()})
 
     def resume(self, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None) -> None:
         """Adopt what the ranks of a world saved, ``read`` one by one.

@@ -6,6 +6,7 @@ and content say whose it is, and no rank can take another's for its own.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 
 from gradwire.errors import StateError
+from gradwire.files import write_files
+from gradwire.training.checksum import check_sealed
 from gradwire.training.residual import redivide
 
 _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
@@ -43,9 +46,10 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
         saved_step, residuals = record["step"], record["residuals"]
     except Exception as error:  # what a damaged file raises is torch's to choose
         raise StateError(
-            f"the residuals that rank {rank} saved cannot be read: {error}; keep the files gradwire-rank*.pt "
-            "with their checkpoint, where all ranks can read them"
+            f"the residuals that rank {rank} saved cannot be read: {str(error) or type(error).__name__}; "
+            "keep the files gradwire-rank*.pt with their checkpoint, where all ranks can read them"
         ) from error
+    check_sealed(record, f"the residuals that rank {rank} saved")
     if step is not None and saved_step != step:
         raise StateError(
             f"the checkpoint is of step {step}, but the residuals that rank {rank} saved with it are of step "
@@ -73,11 +77,9 @@ class ResidualFolder:
 
     def write(self, record: Mapping[str, Any], rank: int, world: int) -> None:
         """Write this rank's file, whole or not at all; rank 0 removes what another world left here."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / file_name(rank, world, self._key)
-        part = path.with_suffix(".part")
-        torch.save(dict(record), part)
-        part.replace(path)
+        content = io.BytesIO()
+        torch.save(dict(record), content)
+        write_files({self.folder / file_name(rank, world, self._key): content.getvalue()})
         if rank == 0:
             for other, files in self._worlds().items():
                 if other != world:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -36,9 +37,9 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     Raises
     ------
     StateError
-        When the checkpoint holds no pipeline under this name.
+        When the checkpoint cannot be read, or holds no pipeline under this name.
     """
-    stored = FileSystemReader(folder).read_metadata().state_dict_metadata
+    stored = _metadata(folder)
     template: dict[str, Any] = {
         name.removeprefix(f"{key}."): _room(entry)
         for name, entry in stored.items()
@@ -51,11 +52,30 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
         )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")  # no ranks, no news
-        load({key: template}, checkpoint_id=folder)
+        try:
+            load({key: template}, checkpoint_id=folder)
+        except Exception as error:  # what a damaged file raises is torch's to choose
+            raise _unreadable(folder, error) from error
     return [
         {name: template[name] for name in template if name.startswith((f"gradwire/rank{rank}/", IN_FLIGHT))}
         for rank in ranks
     ]
+
+
+def _metadata(folder: str | os.PathLike[str]) -> Mapping[str, object]:
+    """Return what is stored in a checkpoint, by its name there."""
+    try:
+        return FileSystemReader(folder).read_metadata().state_dict_metadata
+    except Exception as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: str | os.PathLike[str], error: Exception) -> StateError:
+    reason = str(error) or type(error).__name__
+    return StateError(
+        f"the checkpoint {os.fspath(folder)} cannot be read: {reason}; name a folder that dcp.save has "
+        "written whole"
+    )
 
 
 def _room(entry: object) -> torch.Tensor | str:
