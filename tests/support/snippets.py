@@ -1,0 +1,143 @@
+"""The code on the pages: found, said how each block runs, and run as written.
+
+As a program (``python -m support.snippets JOBS``) it runs blocks one after the other, each with names and a
+folder of its own; under torchrun it is a rank, and every block makes its own process group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+WANTS_GROUP = re.compile(
+    r"torchrun|init_process_group|DistributedDataParallel|all_reduce\(tensor|Accelerator"
+)
+
+TORCHRUN, ALONE, DOCTEST = "torchrun", "alone", "doctest"
+
+UNDER_TORCHRUN = (
+    "README.md/0",
+    "README.md/3",
+    "docs/all_reduce.md/0",
+    "docs/bench.md/0",
+    "docs/ddp.md/0",
+    "docs/fsdp.md/0",
+    "docs/integrations.md/0",
+    "docs/integrations.md/1",
+    "docs/integrations.md/2",
+    "docs/integrations.md/3",
+    "docs/pipe_sgd_drop_in.md/0",
+)
+"""Page and number among its Python blocks: what torchrun starts, or what is in a process group."""
+NOT_RUN = MappingProxyType(
+    {
+        "docs/mpi.md/0": "wants mpiexec; tests/links/test_mpi_link.py runs it there",
+        "docs/testbed.md/0": "wants root or user namespaces, and the reader's own train.py",
+    }
+)
+"""Compiled only, and why."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of Python: its page, its number there, and its text."""
+
+    page: str
+    number: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """How the tables above name it."""
+        return f"{self.page}/{self.number}"
+
+    @property
+    def how(self) -> str | None:
+        """How it runs; None where it does not."""
+        if self.name in NOT_RUN:
+            return None
+        if self.text.startswith(">>>"):
+            return DOCTEST
+        return TORCHRUN if self.name in UNDER_TORCHRUN else ALONE
+
+
+def pages() -> list[Path]:
+    """Return every page that has code to copy."""
+    return [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def python_blocks() -> list[Block]:
+    """Return the blocks of all pages, in order."""
+    found = []
+    for page in pages():
+        texts = [
+            text for kind, text in FENCE.findall(page.read_text(encoding="utf-8")) if kind.startswith("py")
+        ]
+        name = str(page.relative_to(ROOT))
+        found += [Block(name, number, text) for number, text in enumerate(texts)]
+    return found
+
+
+def commands() -> list[tuple[str, str]]:
+    """Return page and words of every command line with gradwire in it, fenced or indented."""
+    found = []
+    for page in pages():
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        code = [body for kind, body in FENCE.findall(text) if kind in ("", "sh", "bash")]
+        code += re.findall(r"^ {4}(\S.*)$", FENCE.sub("", text), re.MULTILINE)
+        lines = (line.strip() for part in code for line in part.splitlines())
+        name = str(page.relative_to(ROOT))
+        found += [
+            (name, line) for line in lines if re.match(r"gradwire [a-z]|.* -m gradwire |torchrun ", line)
+        ]
+    return found
+
+
+def write_jobs(path: Path, blocks: list[Block], ports: list[int]) -> None:
+    """Write what this module as a program is to run, with a port for the process group of each block."""
+    path.write_text(json.dumps([asdict(each) | {"port": p} for each, p in zip(blocks, ports, strict=True)]))
+
+
+def main() -> None:
+    """Run every block; end at the first that fails, since other ranks would wait for this one."""
+    failed: list[str] = []
+    threading.excepthook = lambda told: failed.append("".join(traceback.format_exception(told.exc_value)))
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        name = f"{job['page']}/{job['number']}"
+        os.environ.update(MASTER_PORT=str(job["port"]), TORCHELASTIC_USE_AGENT_STORE="False")
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                os.chdir(folder)
+                exec(compile(job["text"], name, "exec"), {"__name__": "__main__"})
+                _leave()
+                os.chdir("/")
+        except BaseException:
+            failed.append(traceback.format_exc())
+        if failed:
+            sys.stderr.write(f"{name} does not run as written:\n{failed[0]}\n")
+            sys.stderr.flush()
+            os._exit(1)
+        sys.stdout.write(f"ran {name}\n")
+        sys.stdout.flush()
+
+
+def _leave() -> None:
+    """End the block's process group, as the end of its program would."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
