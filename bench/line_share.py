@@ -1,6 +1,6 @@
 """How much of the line an exchange uses, and where compression stops to pay because the processor is busy.
 
-    python bench/line_share.py            # needs root or user namespaces, ip and tc; about 5 minutes
+    python bench/line_share.py            # needs root or user namespaces, ip and tc; about 9 minutes
 
 Identity over a ring is put beside the line rate that the same run measures between two hosts; a codec of
 ratio r is put beside r times the speed of identity.

@@ -103,7 +103,8 @@ def measure(
     memory = (2 * gradients.buffer.numel() + state_floats) / gradients.buffer.numel()
     print(
         f"{count:8.0e}  {name:14}  {1e3 * step_s:8.2f}  {1e3 * local_s:8.2f} ({local_s / step_s:4.2f} steps)"
-        f"  {1e3 * restored_s:8.2f} ({restored_s / step_s:4.2f} steps)  {memory:.1f}"
+        f"  {1e3 * restored_s:8.2f} ({restored_s / step_s:4.2f} steps)  {memory:.1f}",
+        flush=True,
     )
 
 

@@ -24,6 +24,7 @@ from gradwire.timing.environment import Environment
 from gradwire.timing.host import both_ends
 from gradwire.timing.line import fit
 from gradwire.timing.line_rate import QUICK, measure
+from progress import tell
 
 SETTLE_S = 0.02
 """Between two exchanges, so that a rate limiter has its burst again, as it has between training steps."""
@@ -148,9 +149,10 @@ def run_bed(
 
 
 def append(path: str, value: dict[str, Any]) -> None:
-    """Add a JSON line to a file."""
+    """Add a JSON line to a file, and tell that it is there."""
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(json.dumps(value) + "\n")
+    tell(value)
 
 
 def median(seconds: list[float]) -> float:
