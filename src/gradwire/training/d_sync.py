@@ -19,7 +19,7 @@ from gradwire.training.overlap import Overlap
 from gradwire.training.reached import Reach, set_aside
 from gradwire.training.record import StepRecord
 from gradwire.training.residual import Residuals
-from gradwire.training.trained import relaid
+from gradwire.training.trained import check_optimizer, relaid
 
 
 class DSync(WorkerMethod):
@@ -59,6 +59,7 @@ class DSync(WorkerMethod):
         ledger: Ledger | None = None,
         strict: bool = False,
     ) -> None:
+        check_optimizer(optimizer, "DSync")
         super().__init__(model, exchange, ledger, optimizer, strict)
         self._optimizer = optimizer
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)

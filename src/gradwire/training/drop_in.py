@@ -14,7 +14,7 @@ from torch.nn import Parameter
 
 from gradwire.api import check_timeout, connect, member_group
 from gradwire.codecs import Codec
-from gradwire.errors import ExchangeError
+from gradwire.errors import ExchangeError, SpecError, shown
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.plan import Plan
@@ -119,6 +119,8 @@ class PipeSGD(pipe_sgd.PipeSGD):
         check_timeout(timeout_s)
         check_model(model, "PipeSGD")
         check_optimizer(optimizer, "PipeSGD")
+        if not callable(on_average):
+            raise SpecError(f"on_average must be a function of the parameters, but is {shown(on_average)}")
         import_all_of_torch()
         link = group if isinstance(group, Link) else _connect(group, timeout_s)
         self._own_link = None if link is group else link

@@ -30,6 +30,7 @@ from gradwire.training.grad_bucket import DDPBucket
 from gradwire.training.ledger import Ledger
 from gradwire.training.residual import Residuals
 from gradwire.training.rounds import Averaged, Rounds
+from gradwire.training.trained import check_extras, import_all_of_torch
 from gradwire.training.uneven import divides_by_active
 from gradwire.version import version
 
@@ -84,8 +85,9 @@ def attach(
     Raises
     ------
     AttachError
-        For a model that is no DDP or has a hook, or gradients or parameters that no hook can take, on all
-        ranks when it is so on one; and when plans or versions differ, or a rank does not come in time.
+        For a model that is no DDP, is attached or has another hook, or gradients or parameters that no hook
+        can take, on all ranks when it is so on one; and when plans or versions differ, or a rank does not
+        come in time.
     SpecError
         For a plan that cannot be or that pipelines, and for a timeout that cannot be.
     LossyError
@@ -95,9 +97,11 @@ def attach(
         raise AttachError(
             f"attach wants a DistributedDataParallel, but got a {type(model).__name__}; wrap the model first"
         )
+    check_extras("attach", ledger, strict)
     check_timeout(timeout_s)
     if begin_timeout_s is not None:
         check_timeout(begin_timeout_s, "begin_timeout_s")
+    import_all_of_torch()
     chosen = _agreed_plan(model, plan, timeout_s, strict)
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
@@ -151,6 +155,7 @@ class Attached:
             exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict
         )
         self._scaler: Scaler | None = None
+        self._loaded = False
         weakref.finalize(self, self._rounds.end)
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,6 +170,20 @@ class Attached:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank. Raises ``StateError`` and then changes nothing."""
         self._residuals.load_state_dict(state)
+
+    def check_replicas(self) -> None:
+        """Compare all ranks' weights, bit for bit; all ranks call it together, after loading a checkpoint.
+
+        32 bytes per rank travel. Raises ``StateError`` on all ranks, naming those that differ from the
+        majority, or from rank 0 where there is none; and ``ExchangeError``.
+        """
+        model = self._model()
+        if model is not None:
+            self._rounds.check_weights(model.module)
+
+    def check_at_next_step(self) -> None:
+        """Let the next backward pass do what ``check_replicas`` does, for weights that are still to come."""
+        self._loaded = True
 
     def follow(self, scaler: Scaler) -> None:
         """Keep this rank's residuals in the units of a scaled loss, whenever its scale changes.
@@ -203,6 +222,19 @@ class Attached:
         elif self._residuals.has_scale:
             self._residuals.follow(1.0)
 
+    @property
+    def refusal(self) -> str:
+        """What another ``attach`` of the model says."""
+        if self._rounds.over:
+            return (
+                "gradwire was attached to this model before, and was closed or failed; wrap the module in "
+                "a new DistributedDataParallel and attach that"
+            )
+        return (
+            "gradwire is attached to this model already; go on with what the first attach returned, or wrap "
+            "the module in a new DistributedDataParallel and attach that"
+        )
+
     def close(self) -> None:
         """Give thread and connections up; the model still evaluates, but a backward pass raises.
 
@@ -219,6 +251,9 @@ class Attached:
         last_waits = first and model is not None and model.static_graph
         if bucket.index() == 0:
             self._look_at_scale()
+            if self._loaded:
+                self._loaded = False
+                self.check_replicas()
         by_active = model is not None and divides_by_active(model)
         return self._rounds.take(bucket, last_waits=last_waits, by_active=by_active)
 
@@ -230,8 +265,13 @@ class Attached:
 class _Check:
     """Lets a forward pass that prepares a backward pass fail with the reason, instead of DDP's guess."""
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: Rounds, model: DistributedDataParallel) -> None:
         self._rounds = rounds
+        self._frozen = [
+            (name, each)
+            for name, each in model.module.named_parameters()
+            if not each.requires_grad and name not in model.parameters_to_ignore
+        ]
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         if torch.compiler.is_compiling():
@@ -240,6 +280,12 @@ class _Check:
             return
         if getattr(model, "require_backward_grad_sync", True):
             self._rounds.check()
+        for name, each in self._frozen:
+            if each.requires_grad:
+                raise AttachError(
+                    f"{name} was unfrozen after DistributedDataParallel was made, which averages no gradient "
+                    "of it; wrap the module in a new DistributedDataParallel and attach that"
+                )
         if self._rounds.steps_done > 0 and not self._rounds.over and _will_cut_buckets(model):
             self._rounds.roll_call()
 
@@ -287,6 +333,9 @@ def _agreed_plan(
 
 
 def _check_model(model: DistributedDataParallel) -> None:
+    for _, state in model._comm_hooks:
+        if isinstance(state, Attached):
+            raise AttachError(state.refusal)
     hooks = own_hooks(model)
     if hooks:
         raise AttachError(f"attach wants a model without a hook, but this one has {', '.join(hooks)}")
@@ -324,4 +373,4 @@ def _register(model: DistributedDataParallel, attached: Attached) -> None:
         model._comm_hooks.pop()  # torch has put it there, and then refused it
         raise AttachError("attach wants a model without a hook, but this one has a builtin hook") from error
     model._comm_hooks = TakenHooks(model._comm_hooks)
-    model.register_forward_pre_hook(_Check(attached._rounds))
+    model.register_forward_pre_hook(_Check(attached._rounds, model))

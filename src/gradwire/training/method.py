@@ -18,7 +18,7 @@ from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger
 from gradwire.training.method_meter import MethodMeter
 from gradwire.training.record import StepRecord
-from gradwire.training.trained import Trained, check_exchange
+from gradwire.training.trained import Trained, check_exchange, check_extras
 from gradwire.training.welcome import welcome
 
 
@@ -51,6 +51,7 @@ class WorkerMethod(ABC):
         strict: bool = False,
     ) -> None:
         check_exchange(exchange, type(self).__name__)
+        check_extras(type(self).__name__, ledger, strict)
         self.trained = Trained(model, optimizer, type(self).__name__)
         self.model = model
         self.meter = MethodMeter(model, exchange, ledger, optimizer, strict)
@@ -176,9 +177,22 @@ def backward(compute_loss: Callable[[], torch.Tensor], gradients: FlatGradients)
     """Fill ``gradients`` with those of one batch and return its loss. Raises ``TensorError``."""
     gradients.zero()
     loss = checked_loss(compute_loss())
-    torch.autograd.backward(loss)
+    run_backward(loss)
     gradients.collect()
     return float(loss.detach())
+
+
+def run_backward(loss: torch.Tensor) -> None:
+    """Run the backward pass. Raises ``TensorError`` where ``compute_loss`` has done it already."""
+    try:
+        torch.autograd.backward(loss)
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        raise TensorError(
+            "step runs the backward pass of the loss that compute_loss returns, but that was run before: "
+            "leave backward to step, and compute the loss anew in each"
+        ) from error
 
 
 def checked_loss(loss: object) -> torch.Tensor:
@@ -188,6 +202,10 @@ def checked_loss(loss: object) -> torch.Tensor:
         raise TensorError(
             f"compute_loss must return the loss, a tensor of one value, but returned {found}; write "
             "step(lambda: loss_of(model(x), y)), without backward"
+        )
+    if loss.is_complex():
+        raise TensorError(
+            f"compute_loss must return a real loss, but returned {loss.dtype}; take .real or .abs()"
         )
     if not loss.requires_grad:
         raise TensorError(

@@ -19,7 +19,7 @@ from gradwire.training.buckets import Bucket
 from gradwire.training.communication import CommunicationThread, Handover, longest_s, nothing
 from gradwire.training.flat import FlatGradients
 from gradwire.training.ledger import Ledger
-from gradwire.training.method import checked_loss
+from gradwire.training.method import checked_loss, run_backward
 from gradwire.training.method_meter import MethodMeter
 from gradwire.training.reached import Reach
 from gradwire.training.record import StepRecord
@@ -77,7 +77,7 @@ class Overlap:
         loss = checked_loss(compute_loss())
         try:
             with self._watching():
-                torch.autograd.backward(loss)
+                run_backward(loss)
             self._hand_over_rest()
             waits = self._wait()
             self._gradients.attach(() if self._reach is None else self._reach.absent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.errors import ExchangeError, SpecError, StateError
+from gradwire.codecs.spec import is_whole
+from gradwire.errors import ExchangeError, SpecError, StateError, shown
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.broadcast import broadcast_buffers, count_buffers
 from gradwire.training.buckets import cut
@@ -28,7 +30,7 @@ from gradwire.training.reached import Reach
 from gradwire.training.record import StepRecord
 from gradwire.training.residual import Residuals, parts
 from gradwire.training.schedule import in_force, scheduled
-from gradwire.training.trained import relaid
+from gradwire.training.trained import check_optimizer, relaid
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +120,15 @@ class PipeSGD(WorkerMethod):
         max_norm: float = math.inf,
         strict: bool = False,
     ) -> None:
+        check_optimizer(optimizer, "PipeSGD")
         super().__init__(model, exchange, ledger, optimizer, strict)
-        if pipeline < 1 or warmup_steps < 0:
+        if not (is_whole(pipeline, 1, sys.maxsize) and is_whole(warmup_steps, 0, sys.maxsize)):
             raise SpecError(
-                f"PipeSGD wants pipeline >= 1 and warmup_steps >= 0, but got pipeline={pipeline} and "
-                f"warmup_steps={warmup_steps}; pipeline=2 hides the network, 1 is synchronous"
+                f"PipeSGD wants pipeline >= 1 and warmup_steps >= 0, whole numbers, but got {pipeline=} and "
+                f"{warmup_steps=}; pipeline=2 hides the network, 1 is synchronous"
             )
+        if not callable(on_average):
+            raise SpecError(f"on_average must be a function of the parameters, but is {shown(on_average)}")
         self.correction = check_correction(correction)
         self.pipeline = pipeline
         self.warmup_steps = warmup_steps
@@ -263,6 +268,12 @@ class PipeSGD(WorkerMethod):
             raise StateError(
                 f"this model trains {len(self.trained.parameters)} parameters, but those in flight tell "
                 f"of number {max(numbers)}; resume with the same model, as far unfrozen"
+            )
+        groups = len(self._optimizer.param_groups)
+        if any(len(each.scheduled) > groups for each in in_flight):
+            raise StateError(
+                f"this optimizer has {groups} parameter groups, but gradients in flight were computed with "
+                "more; resume with the same optimizer"
             )
         counts = [each.gradient.numel() for each in in_flight]
         own = [each.own.numel() for each in in_flight if each.own is not None]

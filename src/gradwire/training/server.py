@@ -7,14 +7,16 @@ with a weight codec what A2DTWP sends to its devices. Each travels as one bucket
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from time import perf_counter
 
 import torch
 from torch import nn
 
-from gradwire.codecs import Codec, Identity
-from gradwire.errors import SpecError
+from gradwire.codecs import Codec, Identity, parse
+from gradwire.codecs.spec import is_whole
+from gradwire.errors import SpecError, shown
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.broadcast import begin_equal, count_weights
 from gradwire.training.communication import WHOLE
@@ -24,7 +26,7 @@ from gradwire.training.method import WorkerMethod, backward
 from gradwire.training.reached import Reach, set_aside
 from gradwire.training.record import StepRecord
 from gradwire.training.residual import Residuals
-from gradwire.training.trained import Trained, check_exchange, relaid
+from gradwire.training.trained import Trained, check_exchange, check_extras, check_optimizer, relaid
 from gradwire.training.welcome import welcome
 
 REACHED = "reached"
@@ -47,7 +49,7 @@ class Server:
     exchange
         Rank 0 of a star with at least one worker. Raises ``SpecError`` otherwise.
     weight_codec
-        What the weights are sent through; exact by default. The workers name the same.
+        What the weights are sent through, a codec or its spec; exact by default. The workers name the same.
     ledger
         Counts bytes and seconds of gradients and weights by step, if there is one.
     """
@@ -57,10 +59,12 @@ class Server:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         exchange: Exchange,
-        weight_codec: Codec | None = None,
+        weight_codec: Codec | str | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         check_exchange(exchange, "Server")
+        check_optimizer(optimizer, "Server")
+        check_extras("Server", ledger, strict=False)
         check_star(exchange)
         if exchange.link.rank != 0:
             raise SpecError(
@@ -70,7 +74,7 @@ class Server:
         self.model = model
         self.exchange = exchange
         self.ledger = ledger
-        self.weight_codec = weight_codec or Identity()
+        self.weight_codec = weight_codec_of(weight_codec)
         self.steps_done = 0
         self._optimizer = optimizer
         self._lay_out()
@@ -112,7 +116,8 @@ class Server:
         return start + _waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
-        """Serve so many steps; return their sum. Raises ``ExchangeError``."""
+        """Serve so many steps; return their sum. Raises ``SpecError`` and ``ExchangeError``."""
+        check_steps(steps)
         total = StepRecord()
         for _ in range(steps):
             total += self.step()
@@ -147,7 +152,7 @@ class Worker(WorkerMethod):
         self,
         model: nn.Module,
         exchange: Exchange,
-        weight_codec: Codec | None = None,
+        weight_codec: Codec | str | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         check_exchange(exchange, "Worker")
@@ -155,7 +160,7 @@ class Worker(WorkerMethod):
         if exchange.link.rank == 0:
             raise SpecError("rank 0 of the link is the server, but a Worker was made there; make a Server")
         super().__init__(model, exchange, ledger)
-        self.weight_codec = weight_codec or Identity()
+        self.weight_codec = weight_codec_of(weight_codec)
         self._gradients = FlatGradients(self.trained.parameters)
         self._weights = FlatWeights(self.trained.parameters)
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
@@ -187,6 +192,21 @@ class Worker(WorkerMethod):
 
 def _waits(*exchanges: Accounting) -> StepRecord:
     return sum((StepRecord.of_wait(each.total_s, each) for each in exchanges), StepRecord())
+
+
+def weight_codec_of(codec: Codec | str | None) -> Codec:
+    """Return the codec of the weights, the exact one by default. Raises ``SpecError``."""
+    if isinstance(codec, str):
+        return parse(codec)
+    if codec is not None and not isinstance(codec, Codec):
+        raise SpecError(f"weight_codec must be a codec or its spec, but is {shown(codec)}")
+    return codec or Identity()
+
+
+def check_steps(steps: object) -> None:
+    """Raise ``SpecError`` unless so many steps can be served."""
+    if not is_whole(steps, 0, sys.maxsize):
+        raise SpecError(f"serve takes a whole number of steps from 0 up, but got {shown(steps)}")
 
 
 def check_star(exchange: Exchange) -> None:

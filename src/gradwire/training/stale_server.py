@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.codecs import Codec, Identity
+from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.broadcast import begin_equal
@@ -26,10 +26,10 @@ from gradwire.training.conversation import Conversation
 from gradwire.training.flat import FlatWeights
 from gradwire.training.ledger import Ledger
 from gradwire.training.record import StepRecord
-from gradwire.training.server import check_star
+from gradwire.training.server import check_star, check_steps, weight_codec_of
 from gradwire.training.session import Codecs, Event, Now, Session, Snapshot
 from gradwire.training.stale_state import check, pack
-from gradwire.training.trained import Trained, check_exchange
+from gradwire.training.trained import Trained, check_exchange, check_extras, check_optimizer
 from gradwire.training.updates import AtOnce, OnceARound, Schedule, Updates
 from gradwire.training.welcome import welcome
 
@@ -82,10 +82,12 @@ class StaleServer:
         optimizer: torch.optim.Optimizer,
         exchange: Exchange,
         staleness: int,
-        weight_codec: Codec | None = None,
+        weight_codec: Codec | str | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         check_exchange(exchange, "StaleServer")
+        check_optimizer(optimizer, "StaleServer")
+        check_extras("StaleServer", ledger, strict=False)
         check_star(exchange)
         check_staleness(staleness)
         link = exchange.link
@@ -95,7 +97,7 @@ class StaleServer:
             )
         self.model, self.exchange, self.staleness = model, exchange, staleness
         self.ledger = ledger
-        self.weight_codec = weight_codec or Identity()
+        self.weight_codec = weight_codec_of(weight_codec)
         self.steps_done = 0
         self._optimizer = optimizer
         self.trained = Trained(model, optimizer, "StaleServer")
@@ -145,6 +147,7 @@ class StaleServer:
         """
         if self._failure is not None:
             raise ExchangeError(f"this server failed before; make a new one ({self._failure})")
+        check_steps(steps)
         if steps < 1:
             return StepRecord()
         start = StepRecord() if self._synchronised else self.synchronise()

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.errors import SpecError, shown
 from gradwire.exchange import Exchange
 from gradwire.training.flat import FlatGradients, trainable
+from gradwire.training.ledger import Ledger
 from gradwire.training.residual import GRADIENT, Residuals
 
 
@@ -158,6 +159,14 @@ def check_optimizer(optimizer: object, method: str) -> None:
             f"a {method} calls the optimizer's step once per averaged gradient, but that of "
             f"{type(optimizer).__name__} needs a closure to compute others; use an optimizer without one"
         )
+
+
+def check_extras(method: str, ledger: object, strict: object) -> None:
+    """Raise ``SpecError`` for a ledger or a ``strict`` of another type."""
+    if ledger is not None and not isinstance(ledger, Ledger):
+        raise SpecError(f"the ledger of {method} must be a gradwire.Ledger or None, but is {shown(ledger)}")
+    if not isinstance(strict, bool):
+        raise SpecError(f"strict must be True or False in {method}, but is {shown(strict)}")
 
 
 def check_exchange(exchange: object, method: str) -> None:

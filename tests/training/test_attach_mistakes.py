@@ -1,0 +1,139 @@
+"""What users get wrong with ``gradwire.attach``: an error that says what to do, or the right result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.errors import AttachError, ExchangeError, SpecError, StateError
+
+X = torch.ones(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def _ddp(**options: Any) -> DistributedDataParallel:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    if options.pop("frozen", False):
+        model[0].requires_grad_(False)
+    return DistributedDataParallel(model, **options)
+
+
+def _train(model: nn.Module) -> None:
+    torch.autograd.backward(model(X).square().sum())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: nn.Linear(3, 1), "got a Linear; wrap the model first"),
+        (lambda: nn.Sequential(_ddp()), "got a Sequential; wrap the model first"),
+        (lambda: "model", "got a str; wrap"),
+        (lambda: None, "got a NoneType; wrap"),
+        (lambda: torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.1), "got a SGD; wrap"),
+    ],
+)
+def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(AttachError, match=f"attach wants a DistributedDataParallel, but {said}"):
+        gradwire.attach(make())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"plan": 8}, "plan must be a Plan, a codec, its spec or the path of a plan's file, but is 8"),
+        ({"plan": "gzip"}, "no codec is named 'gzip'; the codecs are"),
+        ({"plan": "nowhere/plan.json"}, "the plan nowhere/plan.json cannot be read"),
+        ({"plan": gradwire.Plan(pipeline=2)}, "attach is synchronous, .* train with gradwire.PipeSGD"),
+        ({"timeout_s": "1"}, "timeout_s must be above 0 and at most .*, but is '1'"),
+        ({"begin_timeout_s": 0}, "begin_timeout_s must be above 0"),
+        ({"ledger": "x.jsonl"}, "the ledger of attach must be a gradwire.Ledger or None, but is 'x.jsonl'"),
+        ({"strict": "no"}, "strict must be True or False in attach, but is 'no'"),
+    ],
+)
+def test_a_wrong_option_is_refused_and_a_right_one_taken_after_it(options: dict[str, Any], said: str) -> None:
+    model = _ddp()
+    with pytest.raises(SpecError, match=said):
+        gradwire.attach(model, **options)
+    attached = gradwire.attach(model, timeout_s=5)
+    _train(model)
+    attached.close()
+
+
+def test_attaching_twice_and_after_close_says_what_to_do() -> None:
+    model = _ddp()
+    attached = gradwire.attach(model)
+    with pytest.raises(AttachError, match="attached to this model already; go on with what the first attach"):
+        gradwire.attach(model)
+    _train(model)
+    attached.close()
+    attached.close()
+    with pytest.raises(AttachError, match=r"was attached to this model before, .* new DistributedDataParall"):
+        gradwire.attach(model)
+    with pytest.raises(ExchangeError, match="exchange is closed; wrap the module in a new"):
+        _train(model)
+    again = DistributedDataParallel(model.module)
+    attached = gradwire.attach(again)
+    _train(again)
+    attached.close()
+
+
+def test_an_attached_model_is_none_for_a_pipeline() -> None:
+    model = _ddp()
+    attached = gradwire.attach(model)
+    with pytest.raises(SpecError, match=r"give PipeSGD the module inside \(model.module\)"):
+        gradwire.PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    _train(model)
+    attached.close()
+
+
+@pytest.mark.parametrize("state", ["x", {}, {"weight": torch.ones(1)}, None])
+def test_a_foreign_state_is_refused(state: Any) -> None:
+    attached = gradwire.attach(_ddp(), "topk:0.5")
+    with pytest.raises(StateError, match="a state of residuals has rank, world, residuals, but this one"):
+        attached.load_state_dict(state)
+    attached.close()
+
+
+def test_a_parameter_that_ddp_does_not_know_is_told_when_it_is_unfrozen() -> None:
+    """DDP averages what asked for a gradient when it was made; the rest would differ from rank to rank."""
+    model = _ddp(frozen=True)
+    attached = gradwire.attach(model)
+    _train(model)
+    model.module[0].requires_grad_(True)
+    with pytest.raises(
+        AttachError, match=r"0\.weight was unfrozen after .* in a new DistributedDataParallel"
+    ):
+        model(X)
+    with torch.no_grad():
+        model(X)
+    attached.close()
+    again = DistributedDataParallel(model.module)
+    attached = gradwire.attach(again)
+    _train(again)
+    attached.close()
+    assert model.module[0].weight.grad is not None
+
+
+def test_a_frozen_parameter_has_no_gradient_as_in_ddp() -> None:
+    model = _ddp(find_unused_parameters=True)
+    attached = gradwire.attach(model)
+    _train(model)
+    model.module[0].requires_grad_(False)
+    model.zero_grad()
+    _train(model)
+    assert model.module[0].weight.grad is None
+    attached.close()
