@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -91,7 +93,7 @@ def test_the_default_device_is_none_of_a_codecs_business(spec: str) -> None:
 def test_a_view_that_only_claims_to_be_negated_is_refused() -> None:
     x = torch.tensor([1 + 2j]).conj().imag
     assert x.is_neg()
-    with pytest.raises(TensorError, match=r"x must have its values in memory, .* use \.clone\(\)"):
+    with pytest.raises(TensorError, match=r"x must have its values in memory, .*\.clone\(\)"):
         Identity().encode(x)
 
 
@@ -113,3 +115,27 @@ def test_adding_keeps_subnormals_where_the_caller_flushes_them(spec: str) -> Non
     finally:
         torch.set_flush_denormal(False)
     assert torch.equal(flushed.view(torch.int32), kept.view(torch.int32))
+
+
+@pytest.mark.parametrize(
+    "acc", [torch.ones(2, 3).t(), torch.ones(6, dtype=torch.float64), torch._neg_view(-torch.ones(6))]
+)
+def test_who_does_what_a_refusal_says_has_the_result(acc: torch.Tensor) -> None:
+    payload = Identity().encode(torch.arange(6.0))
+    with pytest.raises(TensorError) as caught:
+        Identity().decode_add(payload, acc)
+    advice = re.search(r"make (flat = .*), pass flat, and read results there$", str(caught.value))
+    assert advice is not None
+    names: dict[str, Any] = {"acc": acc, "torch": torch}
+    exec(advice[1], names)
+    Identity().decode_add(payload, names["flat"])
+    assert names["flat"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_memory_that_was_freed_is_refused() -> None:
+    freed = torch.ones(6)
+    payload = Identity().encode(freed)
+    freed.untyped_storage().resize_(0)
+    for call in (Identity().encode, lambda x: Identity().decode(payload, x)):
+        with pytest.raises(TensorError, match="must have its values in memory"):
+            call(freed)

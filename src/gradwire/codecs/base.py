@@ -157,7 +157,16 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
         layout = "" if x.is_contiguous() else "non-contiguous "
         raise TensorError(
             f"{what} must be a 1-D contiguous {dtype} tensor on the CPU, but is a {layout}{x.dtype} tensor "
-            f"of shape {tuple(x.shape)} on {x.device}; use .flatten(), .contiguous() or .to()"
+            f"of shape {tuple(x.shape)} on {x.device}; {_instead(what, dtype)}"
         )
-    if x.is_neg() or x._is_zerotensor():
-        raise TensorError(f"{what} must have its values in memory, but negates or lacks them; use .clone()")
+    if x.is_neg() or x._is_zerotensor() or (x.numel() and x.data_ptr() == 0):
+        raise TensorError(
+            f"{what} must have its values in memory, but negates or lacks them; {_instead(what, dtype)}"
+        )
+
+
+def _instead(what: str, dtype: torch.dtype) -> str:
+    """Return what to do: where results are written, a copy that is not kept would lose them."""
+    return (
+        f"make flat = {what}.detach().to('cpu', {dtype}).clone().flatten(), pass flat, and read results there"
+    )
