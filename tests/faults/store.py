@@ -1,4 +1,4 @@
-"""The store at which ranks meet, when a fault is to strike it: in a process of its own, behind a way there."""
+"""The store at which ranks meet, when a fault is to strike it: in a process of its own, with a way there."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
 
-from gradwire.errors import LinkError
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.launch import group
 from gradwire.launch.group import in_words
+from support.store_host import served
 
 
 def test_what_torch_raises_is_told_in_one_line() -> None:
@@ -27,3 +31,14 @@ def test_what_comes_after_the_timeout_is_told_as_one() -> None:
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(KeyError), in_words("asking all ranks", 1.0):
         raise KeyError("own")
+
+
+@pytest.mark.processes
+def test_a_word_is_not_waited_for_where_the_store_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as (host, store):
+        store.set("word", "")
+        group.wait_for(store, "word")
+        monkeypatch.setattr(group, "PATIENCE_S", 0.3)
+        os.kill(host.pid, signal.SIGSTOP)
+        with pytest.raises(LinkTimeoutError, match=r"^torch's store at .* has not answered for 0\.3 s"):
+            group.wait_for(store, "word")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.links.tls import encryption
+from gradwire.links.tls_names import NAMES, Names
 from support.beds import needs_namespaces
 from support.certificates import PAGE, make
 
@@ -65,7 +66,10 @@ def test_the_pages_commands_make_what_gradwire_takes(tmp_path: Path) -> None:
         pytest.skip("the page makes keys with the program openssl")
     made = make(tmp_path)
     assert encryption(made) is not None
-    assert sorted(re.findall(r"^    export (GRADWIRE_TLS_\w+)=", PAGE, re.MULTILINE)) == sorted(made)
+    exported = dict(re.findall(r"^    export (GRADWIRE_TLS_\w+)=(.*)$", PAGE, re.MULTILINE))
+    names = Names(exported.pop(NAMES).strip('"'))
+    assert [names.of(rank) for rank in (0, 7, 8)] == [{"host1"}, {"host1"}, {"host2"}]
+    assert sorted(exported) == sorted(made)
     assert all(f"/{Path(name).name}\n" in PAGE for name in made.values())
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from time import monotonic, sleep
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from gradwire.errors import LinkError
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.launch.store import server_of
+from gradwire.launch.within import within
 
 POLL_S = 0.1
+PATIENCE_S = 30.0
+"""How long the process that serves the store may take for an answer."""
 
 
 @contextmanager
@@ -38,10 +43,18 @@ def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
 def wait_for(store: Store, word: str) -> None:
     """Sleep until somebody sets ``word``, however long that takes: measuring takes as long as it takes.
 
-    If the ranks fall apart meanwhile the store goes with its host; raises what torch raises.
+    If the ranks fall apart meanwhile the store goes with its host; raises what torch raises then, and
+    ``LinkTimeoutError`` where the store is silent.
     """
-    while not store.check([word]):
-        sleep(POLL_S)
+    port, place = server_of(store)
+    try:
+        while not within(partial(store.check, [word]), PATIENCE_S, port):
+            sleep(POLL_S)
+    except TimeoutError as error:
+        raise LinkTimeoutError(
+            f"{place} has not answered for {PATIENCE_S:g} s (asked for {word!r}); is the process that serves "
+            "it stopped, or its host cut off?"
+        ) from error
 
 
 @contextmanager

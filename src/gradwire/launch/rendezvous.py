@@ -11,8 +11,6 @@ import os
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
-from queue import Empty, SimpleQueue
-from threading import Thread
 from time import monotonic, sleep
 from typing import cast
 
@@ -21,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from gradwire.errors import JobError
 from gradwire.launch.launched import launched_rank, whole
+from gradwire.launch.within import within
 
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
@@ -117,17 +116,14 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
 
 def _meet(rank: int, world: int, timeout_s: float) -> Store | Exception:
     """Return torch's store, or why there is none, in time: torch waits for ever for a silent stranger."""
-    answers: SimpleQueue[Store | Exception] = SimpleQueue()
 
-    def meet() -> None:
-        try:
-            store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
-            answers.put(cast(Store, store))
-        except (RuntimeError, ValueError) as error:
-            answers.put(error)
+    def meet() -> Store:
+        store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
+        return cast(Store, store)
 
-    Thread(target=meet, name="gradwire rendezvous", daemon=True).start()
     try:
-        return answers.get(timeout=timeout_s + SLACK_S)
-    except Empty:
+        return within(meet, timeout_s + SLACK_S, whole("MASTER_PORT"))
+    except TimeoutError:
         return TimeoutError(f"what listens there did not answer within {timeout_s:g} s")
+    except (RuntimeError, ValueError) as error:
+        return error

@@ -35,7 +35,7 @@ class TimedStore:
 
     def __init__(self, store: Store, doing: str) -> None:
         self._store, self._doing = store, doing
-        self._port, self._place = _server_of(store)
+        self._port, self._place = server_of(store)
         self._answers = True
 
     @property
@@ -90,7 +90,7 @@ def pauses(deadline: float) -> Iterator[float]:
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
-def _server_of(store: Store) -> tuple[int | None, str]:
+def server_of(store: Store) -> tuple[int | None, str]:
     """Return the port of whoever serves ``store``, None where no process does, and its name in words."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
