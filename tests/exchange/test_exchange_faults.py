@@ -148,3 +148,19 @@ def test_an_interrupt_closes_the_link_and_goes_on_as_itself(run_ranks: RunRanks)
     assert isinstance(errors[0], KeyboardInterrupt)
     assert isinstance(errors[1], ExchangeError)
     assert "rank 0 has closed its link" in str(errors[1])
+
+
+@pytest.mark.parametrize("algorithm", ["star", "tree"])
+def test_a_rank_that_is_served_last_waits_while_others_are_served(
+    run_ranks: RunRanks, algorithm: str
+) -> None:
+    """Frames of one rank take longer, all together, than any rank may wait for one."""
+    slow = [Fault("delay", rank=1, step=step, seconds=0.3) for step in range(5)]
+    plan = Plan(algorithm=algorithm, segment_nbytes=SEGMENT_UNIT_NBYTES)
+
+    def rank(link: Link) -> float:
+        tensor = torch.ones(5 * SEGMENT_UNIT_NBYTES // 4)
+        Exchange(FaultyLink(link, slow) if link.rank == 1 else link, plan).all_reduce(tensor, average=False)
+        return float(tensor.max())
+
+    assert run_ranks(4, rank, links=loopback(4, timeout_s=0.8)) == [4.0] * 4

@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -251,3 +251,68 @@ def test_a_send_to_a_peer_that_is_gone_is_an_error_and_what_it_sent_can_be_read(
     assert int(one.irecv(1, buffer()).wait()[0]) == 5
     with pytest.raises(LinkError, match="rank 0 sending to rank 1: rank 1 has closed its link"):
         one.isend(1, frame(6, BEYOND_ALL_BUFFERS)).wait()
+
+
+def served(links: Sequence[Link], first: Callable[[int], None]) -> list[str]:
+    """Let rank 0 serve rank 1 and then rank 2, who waits meanwhile; return what each of them says."""
+    said = ["", "", ""]
+    for link in links:
+        link.patient = True
+
+    def serve() -> str:
+        for number in range(8):
+            assert int(links[0].irecv(1, buffer()).wait()[0]) == number
+        links[0].isend(2, frame(9)).wait()
+        return "served"
+
+    def be_first() -> str:
+        for number in range(8):
+            first(number)
+            links[1].isend(0, frame(number)).wait()
+        return "sent"
+
+    def be_last() -> str:
+        links[2].isend(0, frame(5, BEYOND_ALL_BUFFERS))
+        return str(int(links[2].irecv(0, buffer()).wait()[0]))
+
+    def act(rank: int, role: Callable[[], str]) -> None:
+        try:
+            said[rank] = role()
+        except LinkError as error:
+            said[rank] = str(error)
+
+    threads = [threading.Thread(target=act, args=each) for each in enumerate((serve, be_first, be_last))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    return said
+
+
+def test_a_rank_that_is_served_last_does_not_take_the_others_for_dead() -> None:
+    assert served(sockets(3, 0.8), lambda _: time.sleep(0.25)) == ["served", "sent", "9"]
+
+
+def test_a_rank_that_is_served_last_notices_that_all_stand_still() -> None:
+    started = time.monotonic()
+    said = served(sockets(3, 0.8), lambda number: time.sleep(3.0 if number == 4 else 0.2))
+    assert said[0] == "rank 0 receiving from rank 1: nothing happened within 0.8 s"
+    assert said[2] == "rank 2 receiving from rank 0: nothing happened within 0.8 s"
+    assert time.monotonic() - started < 8
+
+
+def test_words_of_life_come_between_frames_and_pile_up_nowhere() -> None:
+    links = sockets(3, 0.2)
+    for link in links:
+        link.patient = True
+    for number in range(12):
+        time.sleep(0.06)
+        links[0].isend(1, frame(number)).wait()
+        assert int(links[1].irecv(0, buffer()).wait()[0]) == number
+        links[1].isend(0, frame(number)).wait()
+        assert int(links[0].irecv(1, buffer()).wait()[0]) == number
+    links[2].isend(0, frame(3)).wait()
+    assert int(links[0].irecv(2, buffer()).wait()[0]) == 3
+    links[0].isend(2, frame(4)).wait()
+    assert int(links[2].irecv(0, buffer()).wait()[0]) == 4

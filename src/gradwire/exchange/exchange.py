@@ -135,9 +135,11 @@ class Exchange:
             raise ExchangeError(
                 f"rank {self.link.rank}: another thread is using this exchange; it serves one at a time"
             )
+        self.link.patient = True  # all ranks stop where one does, so while others move nobody is dead
         try:
             return self._walk_alone(half, tensor, codec, flags, self._feedback.of(codec, residual, norms))
         finally:
+            self.link.patient = False
             self._at_work.release()
 
     def _walk_alone(

@@ -10,12 +10,16 @@
   several threads at once, one for each peer.
 - Between two ranks frames arrive in the order in which they were sent; receives match in the order of
   ``irecv``.
-- ``wait`` never hangs: after ``timeout_s`` it raises ``LinkTimeoutError``; a peer that is gone raises
-  ``LinkError``. Both name the peer. After an error the link is of no further use; ``close`` it.
+- ``wait`` never hangs: when nothing has happened for ``timeout_s`` it raises ``LinkTimeoutError``; a peer
+  that is gone raises ``LinkError``. Both name the peer. After an error the link is of no further use;
+  ``close`` it. On a link that is ``patient`` frames that move elsewhere, here or on another rank, are
+  something that happens, where the transport can tell (``pulse``): a rank that serves others first is not
+  dead. So it is while an exchange walks, whose ranks all stop where one does.
 - ``all_reduce(tensor)`` sums a tensor by the transport's own all-reduce, where ``HAS_ALL_REDUCE`` says that
   there is one. All ranks call it together, with as many values, while no frame is under way. A peer that
   sends nothing for ``timeout_s`` is an error, as in ``wait``.
-- ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can.
+- ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can. A program
+  that ends calls it while another thread waits, whose wait ends with an error then.
 """
 
 from __future__ import annotations
@@ -46,6 +50,7 @@ class Link(ABC):
     rank: int
     world: int
     timeout_s: float
+    patient = False
     HAS_ALL_REDUCE = False
 
     @abstractmethod

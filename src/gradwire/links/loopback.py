@@ -8,29 +8,38 @@ rendezvous), so whatever runs here without a deadlock runs on links that buffer 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from itertools import permutations
+from threading import TIMEOUT_MAX
 
 import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import Link
+from gradwire.links.pulse import Pulse
 
 
 class _Transfer:
     """One end of a message, sending or receiving."""
 
-    def __init__(self, channel: _Channel, tensor: torch.Tensor, what: str, timeout_s: float) -> None:
-        self.channel, self.tensor, self.timeout_s = channel, tensor, timeout_s
-        self.what = what
+    def __init__(self, channel: _Channel, tensor: torch.Tensor, what: str, link: Link) -> None:
+        self.channel, self.tensor, self.what = channel, tensor, what
+        self.link, self.timeout_s = link, link.timeout_s
         self.done = False
         self.failure: str | None = None
 
     def settle(self) -> torch.Tensor:
         """Wait for the other end to come; return the message. Raises ``LinkError``."""
         channel = self.channel
+        began = time.monotonic()
         with channel.changed:
-            channel.changed.wait_for(self._settled, self.timeout_s)
+            while not self._settled():
+                since = max(began, channel.pulse.last) if self.link.patient else began
+                left_s = since + self.timeout_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                channel.changed.wait(min(left_s, TIMEOUT_MAX))
             if self.failure is not None:
                 raise LinkError(self.failure)
             if self.done:
@@ -56,7 +65,8 @@ class _Receiving(_Transfer):
 class _Channel:
     """One direction between two ranks: sends and receives meet in their order."""
 
-    def __init__(self) -> None:
+    def __init__(self, pulse: Pulse) -> None:
+        self.pulse = pulse
         self.changed = threading.Condition()
         self.sends: deque[_Transfer] = deque()
         self.receives: deque[_Transfer] = deque()
@@ -69,6 +79,7 @@ class _Channel:
             queue.append(transfer)
             if self.sends and self.receives:
                 _meet(self.sends.popleft(), self.receives.popleft())
+                self.pulse.moved()
                 self.changed.notify_all()
 
     def close(self, rank: int) -> None:
@@ -101,7 +112,7 @@ class LoopbackLink(Link):
     def isend(self, to: int, frame: torch.Tensor) -> _Sending:
         """Start sending ``frame`` to the rank ``to``."""
         channel = self._channels[self.rank, to]
-        sending = _Sending(channel, frame, f"rank {self.rank} sending to rank {to}", self.timeout_s)
+        sending = _Sending(channel, frame, f"rank {self.rank} sending to rank {to}", self)
         channel.post(sending, channel.sends)
         return sending
 
@@ -109,7 +120,7 @@ class LoopbackLink(Link):
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
         channel = self._channels[source, self.rank]
         what = f"rank {self.rank} receiving from rank {source}"
-        receiving = _Receiving(channel, buffer, what, self.timeout_s)
+        receiving = _Receiving(channel, buffer, what, self)
         channel.post(receiving, channel.receives)
         return receiving
 
@@ -122,5 +133,6 @@ class LoopbackLink(Link):
 
 def loopback(world: int, timeout_s: float = 30.0) -> list[Link]:
     """Return the links of ``world`` ranks that are threads of this process, in the order of their ranks."""
-    channels = {(a, b): _Channel() for a, b in permutations(range(world), 2)}
+    pulse = Pulse()  # of the world: a rank that waits knows of every frame
+    channels = {(a, b): _Channel(pulse) for a, b in permutations(range(world), 2)}
     return [LoopbackLink(rank, world, channels, timeout_s) for rank in range(world)]

@@ -27,6 +27,7 @@ import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import Link
+from gradwire.links.pulse import ALIVE, SIGNS, Pulse
 from gradwire.wire import memory_of
 
 _LENGTH = struct.Struct("<Q")
@@ -35,6 +36,7 @@ _LONGEST_SLEEP_S = 3600.0
 _MOST_AT_ONCE_NBYTES = 1 << 17
 """A wait for more sleeps only until so much has come: copying it passes while the rest is on its way."""
 _OWN_END = "the own link is closed"
+_MOMENT_S = 0.001
 
 
 _open_links = weakref.WeakSet["SocketLink"]()
@@ -58,6 +60,7 @@ class _Operation:
 
 class _Sending(_Operation):
     views: list[memoryview]
+    is_frame = True
 
     def wait(self) -> None:
         self.settle()
@@ -77,8 +80,9 @@ class _Receiving(_Operation):
 class _Channel:
     """The connection to one peer, and what is under way on it; ``turn`` guards all of it."""
 
-    def __init__(self, peer: int, connection: socket.socket) -> None:
+    def __init__(self, peer: int, connection: socket.socket, pulse: Pulse) -> None:
         self.peer, self.socket, self.fd = peer, connection, connection.fileno()
+        self._pulse = pulse
         self.turn = threading.Lock()
         self.has_waiter = False
         self.outgoing: deque[_Sending] = deque()
@@ -86,7 +90,7 @@ class _Channel:
         self._length = bytearray(_LENGTH.size)
         self._length_filled = 0
         self._low_water = 1
-        self._ended = False
+        self._ended = self._is_mute = False
 
     @property
     def _gone(self) -> str:
@@ -96,6 +100,29 @@ class _Channel:
     def events(self) -> int:
         """What to poll for."""
         return (select.POLLIN if self.incoming else 0) | (select.POLLOUT if self.outgoing else 0)
+
+    @property
+    def hears(self) -> bool:
+        """Whether only a word of life can come next, for all that is known."""
+        return not (self.incoming or self._is_mute or self._length_filled == _LENGTH.size)
+
+    def listen(self) -> None:
+        """Take words of life, up to the next frame, which nobody receives yet."""
+        if self.hears:
+            try:
+                self._is_mute = self._next_length() is None
+            except (BlockingIOError, InterruptedError):
+                pass
+            except OSError:  # whoever receives next is told so
+                self._is_mute = True
+
+    def tell(self, link: SocketLink) -> None:
+        """Say that this rank moves frames, unless others of its words are still to leave."""
+        if not self.outgoing and not self._ended:
+            sign = _Sending(self, link, "a word of life")
+            sign.views, sign.is_frame = [memoryview(_LENGTH.pack(ALIVE))], False
+            self.outgoing.append(sign)
+            self.push()
 
     def advance(self) -> None:
         """Move what can move without waiting."""
@@ -115,6 +142,8 @@ class _Channel:
             except OSError as error:
                 self._fail(self.outgoing, self._reason(error))
                 return
+            if sending.is_frame:
+                self._pulse.moved()
             views = sending.views
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
@@ -137,6 +166,7 @@ class _Channel:
                         self._fail(self.incoming, self._gone)
                         return
                     receiving.filled += came
+                    self._pulse.moved()
                 self.incoming.popleft()
                 receiving.done = True
         except (BlockingIOError, InterruptedError):
@@ -174,21 +204,32 @@ class _Channel:
 
     def _measure(self, receiving: _Receiving) -> bool:
         """Read the length of the next frame, as far as it is there; tell if it is."""
-        self._sleep_until(1)
-        length = memoryview(self._length)
-        while self._length_filled < _LENGTH.size:
-            came = self.socket.recv_into(length[self._length_filled :])
-            if came == 0:
-                self._fail(self.incoming, self._gone)
-                return False
-            self._length_filled += came
-        (nbytes,) = _LENGTH.unpack(self._length)
+        nbytes = self._next_length()
+        if nbytes is None:
+            self._fail(self.incoming, self._gone)
+            return False
         if nbytes > len(receiving.view):
             self._fail(self.incoming, f"a frame of {nbytes} bytes came where {len(receiving.view)} have room")
             return False
         self._length_filled = 0
         receiving.nbytes, receiving.view = nbytes, receiving.view[:nbytes]
         return True
+
+    def _next_length(self) -> int | None:
+        """Return the next frame's length, which stays; None at the end. Raises ``BlockingIOError``."""
+        self._sleep_until(1)
+        length = memoryview(self._length)
+        while True:
+            while self._length_filled < _LENGTH.size:
+                came = self.socket.recv_into(length[self._length_filled :])
+                if came == 0:
+                    return None
+                self._length_filled += came
+            nbytes: int = _LENGTH.unpack(self._length)[0]
+            if nbytes != ALIVE:
+                return nbytes
+            self._length_filled = 0
+            self._pulse.heard()
 
     def _sleep_until(self, nbytes: int) -> None:
         """Let a poll find something to read only when there are so many bytes, or the peer is gone."""
@@ -221,12 +262,13 @@ class SocketLink(Link):
     connections
         A connected, non-blocking stream socket for every other rank.
     timeout_s
-        How long a wait lasts at most.
+        How long a wait lasts at most while nothing moves, here or on a peer.
     """
 
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float = 30.0) -> None:
         self.rank, self.world, self.timeout_s = rank, len(connections) + 1, timeout_s
-        self._channels = {peer: _Channel(peer, each) for peer, each in connections.items()}
+        self._pulse = Pulse()
+        self._channels = {peer: _Channel(peer, each, self._pulse) for peer, each in connections.items()}
         forgotten = weakref.finalize(self, _close_all, list(connections.values()))  # to close it
         forgotten.atexit = False  # threads that finish their work at the end still need them
         _open_links.add(self)
@@ -273,14 +315,15 @@ class SocketLink(Link):
         if not channel.enter(operation):
             return
         try:
-            deadline = time.monotonic() + self.timeout_s
+            began = time.monotonic()
             while True:
+                self._tell_if_due()
                 with channel.turn:
                     if not operation.done:
                         channel.advance()
                     if operation.done:
                         return
-                self._sleep(channel, operation, deadline)
+                self._sleep(channel, operation, began)
         finally:
             with channel.turn:
                 channel.leave()
@@ -290,24 +333,35 @@ class SocketLink(Link):
             raise LinkError(f"{what}: {'this link has no such peer' if self._channels else _OWN_END}")
         return self._channels[peer]
 
-    def _sleep(self, channel: _Channel, operation: _Operation, deadline: float) -> None:
+    def _tell_if_due(self) -> None:
+        now = time.monotonic()
+        if self.patient and self._pulse.tells(now, self.timeout_s):
+            for channel in list(self._channels.values()):
+                with channel.turn:
+                    channel.listen()  # so that words do not pile up
+                    channel.tell(self)
+
+    def _sleep(self, channel: _Channel, operation: _Operation, began: float) -> None:
         """Move what can move on connections that nobody waits for, then sleep until something can."""
+        now = time.monotonic()
+        listening = self.patient and now - began > self.timeout_s / SIGNS
         poll = select.poll()
-        poll.register(channel.fd, channel.events)
-        for other in list(self._channels.values()):
-            if other is channel or not other.events:
-                continue
-            with other.turn:
-                if other.has_waiter:
-                    continue
-                other.advance()
-                if other.events:
-                    poll.register(other.fd, other.events)
-        left_s = deadline - time.monotonic()
+        for each in {channel.peer: channel, **self._channels}.values():
+            with each.turn:
+                if each is not channel:
+                    if each.has_waiter or not (each.events or listening):
+                        continue
+                    each.advance()
+                if listening:
+                    each.listen()
+                events = each.events | (select.POLLIN if listening and each.hears else 0)
+                if events or each is channel:
+                    poll.register(each.fd, events)
+        left_s = max(began, self._pulse.last if self.patient else began) + self.timeout_s - now
         if left_s <= 0:
             raise LinkTimeoutError(f"{operation.what}: nothing happened within {self.timeout_s:g} s")
         if not operation.done:
-            poll.poll(1e3 * min(left_s, _LONGEST_SLEEP_S))
+            poll.poll(1e3 * min(left_s, self.timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
 
     def forget(self) -> None:
         """Close this process's ends only, after a fork: the parent's connections must end with the parent."""
