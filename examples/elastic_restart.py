@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import os
 import signal
 from collections.abc import Callable
@@ -21,7 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
@@ -58,17 +61,32 @@ def begin() -> None:
 def save(folder: Path, steps_done: int, parts: Parts) -> None:
     """Write this rank's file; once every rank has written its own, name them in ``last``."""
     state = {name: part.state_dict() for name, part in parts.items()}
-    path = _file(folder, steps_done)
-    torch.save(state, path.with_suffix(".part"))
-    path.with_suffix(".part").rename(path)  # a file is there as a whole or not at all
+    content = io.BytesIO()
+    torch.save(state, content)
+    _write(_file(folder, steps_done), content.getvalue())
     dist.barrier()
     if dist.get_rank() == 0:
-        (folder / "last.part").write_text(str(steps_done), encoding="utf-8")
-        (folder / "last.part").rename(folder / "last")
+        _write(folder / "last", str(steps_done).encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file as a whole or not at all, also where the power fails: on the disk first, then its name."""
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+    opened = os.open(path.parent, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
 
 
 def load(folder: Path, parts: Parts) -> int:
-    """Let every part go on at the last complete checkpoint; return the steps done by then, 0 without one."""
+    """Let every part go on at the last complete checkpoint; return the steps done by then, 0 without one.
+
+    Replicas then compare their weights: a file that was damaged must not become another model.
+    """
     last = folder / "last"
     told = [int(last.read_text(encoding="utf-8")) if last.exists() else 0]
     dist.broadcast_object_list(told)  # rank 0's word counts
@@ -76,6 +94,8 @@ def load(folder: Path, parts: Parts) -> int:
         state = torch.load(_file(folder, told[0]))
         for name, part in parts.items():
             part.load_state_dict(state[name])
+        if hasattr(parts["gradwire"], "check_replicas"):  # shards differ from rank to rank
+            parts["gradwire"].check_replicas()
     return told[0]
 
 
@@ -130,10 +150,34 @@ def with_pipe(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
     return {"model": model, "optimizer": optimizer, "gradwire": pipe}, step, end
 
 
+def with_fsdp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
+    """Return the parts to save, each rank's shards among them, a step and the end of FSDP2 with residuals."""
+    for layer in model.children():
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    attached = gradwire.attach_fsdp(model, "topk:0.1")
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss_of(model, x).backward()
+        optimizer.step()
+
+    return {"model": model, "optimizer": optimizer, "gradwire": attached}, step, attached.close
+
+
+def whole_weights(model: nn.Module) -> torch.Tensor:
+    """Return all weights in one vector, gathered where they are sharded."""
+    parameters = (each.detach() for each in model.parameters())
+    whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in parameters]
+    return torch.cat([each.flatten() for each in whole])
+
+
 def train(folder: Path, method: str, steps: int, die_at: int | None = None) -> str:
     """Train from the last checkpoint up to ``steps``; return a hash of the weights."""
     model = make_model()
-    parts, step, end = {"ddp": with_ddp, "pipe": with_pipe}[method](model)
+    parts, step, end = {"ddp": with_ddp, "pipe": with_pipe, "fsdp": with_fsdp}[method](model)
     done = load(folder, parts)
     print(f"rank {dist.get_rank()} begins after step {done}", flush=True)
     for number in range(done + 1, steps + 1):
@@ -143,16 +187,14 @@ def train(folder: Path, method: str, steps: int, die_at: int | None = None) -> s
         if number % EVERY == 0:
             save(folder, number, parts)
     end()
-    return hashlib.sha256(
-        nn.utils.parameters_to_vector(model.parameters()).detach().numpy().tobytes()
-    ).hexdigest()
+    return hashlib.sha256(whole_weights(model).numpy().tobytes()).hexdigest()
 
 
 def main() -> None:
     """Read the options and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="where all ranks write")
-    parser.add_argument("--method", choices=["ddp", "pipe"], default="ddp")
+    parser.add_argument("--method", choices=["ddp", "pipe", "fsdp"], default="ddp")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--die-at", type=int, help="the step before which rank 1 kills itself, once")
     options = parser.parse_args()

@@ -32,7 +32,7 @@ def elastic(folder: Path, method: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.processes
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("method", ["ddp", "pipe"])
+@pytest.mark.parametrize("method", ["ddp", "pipe", "fsdp"])
 def test_after_a_rank_was_killed_training_resumes_and_ends_with_the_bits_of_a_straight_run(
     method: str, run_processes: RunProcesses, tmp_path: Path
 ) -> None:

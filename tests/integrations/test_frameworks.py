@@ -32,6 +32,7 @@ def check_resumed(seen: list[dict[str, Any]]) -> None:
             "no DistributedDataParallel around its Sequential, so gradwire would not run" in rank["refused"]
         )
         assert "StateError: rank" in rank["swapped"]
+        assert "StateError: replicas must agree bit for bit, but the weights of rank 1" in rank["apart"]
         assert "wants its own residuals" in rank["swapped"]
 
 

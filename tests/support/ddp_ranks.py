@@ -226,6 +226,27 @@ def uneven(options: dict[str, Any], by_all: bool, dtype: torch.dtype) -> list[to
     return found
 
 
+def loaded_apart() -> list[str]:
+    """Change one rank's weights after DDP has made them equal; compare them now, and in the next step."""
+    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+    attached = gradwire.attach(model, EXACT)
+    attached.check_replicas()
+    train(model, range(2))
+    attached.check_replicas()
+    said = []
+    if dist.get_rank() == 1:
+        with torch.no_grad():
+            next(model.parameters()).view(-1)[3] += 2**-20
+    for compare in (attached.check_replicas, lambda: loss_of(model, 3).backward()):  # type: ignore[no-untyped-call]
+        attached.check_at_next_step()
+        try:
+            compare()
+        except GradwireError as error:
+            said.append(f"{type(error).__name__}: {error}")
+    attached.close()
+    return said
+
+
 def residuals(plan: gradwire.Plan, steps: int) -> dict[str, torch.Tensor]:
     """Sum what went in and what came out, at the same weights; halfway all is saved and made anew."""
     model, attached = _fresh(plan)

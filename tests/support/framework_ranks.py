@@ -80,6 +80,13 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def spoil(model: nn.Module) -> None:
+    """Do to rank 1's weights what a damaged file does."""
+    if dist.get_rank() == 1:
+        with torch.no_grad():
+            next(model.parameters()).view(-1)[5] += 2**-20
+
+
 def accelerate_loop(folder: Path) -> Seen:
     """Train, save in the middle, go on from there in new objects."""
     as_torchrun_does()
@@ -115,6 +122,12 @@ def accelerate_loop(folder: Path) -> Seen:
     train(second, range(STEPS // 2, STEPS))
     second[4].close()
 
+    apart = begin()
+    apart[0].load_state(str(folder / "middle"))
+    spoil(apart[1])
+    differ = error_of(lambda: train(apart, range(1)))
+    apart[4].close()
+
     third = begin()
     everywhere(
         lambda: swap(
@@ -130,6 +143,7 @@ def accelerate_loop(folder: Path) -> Seen:
         "counted": counted(first[4].ledger.summary()),
         "files": [name for name in names(folder / "middle") if name.startswith("gradwire")],
         "swapped": swapped,
+        "apart": differ,
         "refused": unprepared,
     }
 
@@ -149,7 +163,7 @@ class Regression(nn.Module):
 def transformers_trainer(folder: Path) -> Seen:
     """Train, with a checkpoint in the middle; then go on from there in new objects, in several ways."""
     as_torchrun_does()
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from gradwire.integrations.transformers import GradwireCallback
 
@@ -183,6 +197,14 @@ def transformers_trainer(folder: Path) -> Seen:
     second, _ = make(folder)
     second.train(resume_from_checkpoint=str(middle))
     seen["resumed"] = weights(second.model)
+
+    class Spoils(TrainerCallback):
+        def on_train_begin(self, *_: Any, model: nn.Module, **__: Any) -> None:
+            spoil(model)
+
+    apart, _ = make(folder)
+    apart.add_callback(Spoils())
+    seen["apart"] = error_of(lambda: apart.train(resume_from_checkpoint=str(middle)))
     without, _ = make(folder, resume_residuals=False)
     without.train(resume_from_checkpoint=str(middle))
     seen["without"] = weights(without.model)
@@ -259,6 +281,13 @@ def lightning_trainer(folder: Path) -> Seen:
     seen: Seen = {"whole": weights(whole.model), "counted": counted(strategy.ledger.summary())}
     seen["files"] = names(folder)
     seen["resumed"] = weights(fit(GradwireStrategy(PLAN, **SAME_BUCKETS), checkpoint=middle).model)
+
+    class Spoils(pl.Callback):
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            del trainer
+            spoil(pl_module)
+
+    seen["apart"] = error_of(lambda: fit(GradwireStrategy(PLAN, **SAME_BUCKETS), Spoils(), checkpoint=middle))
     seen["without"] = weights(
         fit(GradwireStrategy(PLAN, resume_residuals=False, **SAME_BUCKETS), checkpoint=middle).model
     )

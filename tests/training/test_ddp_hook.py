@@ -153,6 +153,17 @@ def test_ranks_with_uneven_batches_join(
         assert torch.equal(bits(ours), bits(results[0][1]))
 
 
+def test_ranks_that_loaded_other_weights_are_named_now_or_in_the_next_step(
+    run_processes: RunProcesses,
+) -> None:
+    for said in run_processes(WORLD, ddp_ranks.loaded_apart):
+        assert len(said) == 2
+        for each in said:
+            assert each.startswith(
+                "StateError: replicas must agree bit for bit, but the weights of rank 1 differ"
+            )
+
+
 @pytest.mark.parametrize(
     "plan",
     [

@@ -65,6 +65,7 @@ class Attachment:
         self._strict = strict
         self._attached: Attached | None = None
         self._steps_before = 0
+        self._loads = False
 
     @property
     def attached(self) -> Attached:
@@ -95,7 +96,15 @@ class Attachment:
             model, self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict
         )
         self._steps_before = self._attached.ledger.summary().steps
+        if self._loads:
+            self._attached.check_at_next_step()
         return self._attached
+
+    def loads(self) -> None:
+        """Let all ranks compare their weights in the next step: the framework loads a checkpoint now."""
+        self._loads = True  # a model that is attached later has these weights, too
+        if self._attached is not None:
+            self._attached.check_at_next_step()
 
     def follow(self, scaler: Scaler | None) -> None:
         """Keep the residuals in the units of the framework's scaled loss, where it scales one."""

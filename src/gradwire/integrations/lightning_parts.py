@@ -106,6 +106,7 @@ class StrategyParts(_Base):
         self, checkpoint_path: str | os.PathLike[str], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         """Load the checkpoint, and remember where its residuals are: beside what a link leads to."""
+        self._gradwire.loads()
         linked = os.path.islink(checkpoint_path)
         self._restored_from = os.path.realpath(checkpoint_path) if linked else os.fspath(checkpoint_path)
         checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)

@@ -88,6 +88,8 @@ class GradwireCallback(TrainerCallback):
         self._gradwire.attach(ddp_inside(self._trainer.model_wrapped, "the Trainer"))
         self._gradwire.follow(self._trainer.accelerator.scaler)
         self._began_at = state.global_step
+        if state.global_step:
+            self._gradwire.loads()
         if state.global_step and self._gradwire.keeps_residuals and self._gradwire.resume_residuals:
             self._gradwire.resume_from(self._resumed_folder(args, state), state.global_step)
 

@@ -48,6 +48,16 @@ def check_replicas(model: nn.Module, exchange: Exchange) -> None:
             )
 
 
+def check_weights(model: nn.Module, exchange: Exchange) -> None:
+    """Do what ``check_replicas`` does for weights alone: DDP has a rule of its own for buffers."""
+    different = _different(_gather(weights_sha256(model), exchange))
+    if different is not None:
+        raise StateError(
+            f"replicas must agree bit for bit, but the weights of {different}; let all ranks load the same, "
+            "whole checkpoint, and look for a change that depends on the rank"
+        )
+
+
 def check_layout(model: nn.Module, exchange: Exchange) -> bool:
     """Raise ``ExchangeError`` unless all ranks have parameters and kept buffers of the same shapes, in order.
 

@@ -16,9 +16,10 @@ from time import perf_counter
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.autograd import Variable
 
-from gradwire.errors import ExchangeError, GradwireError, TensorError
+from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.bucket_residuals import BucketResiduals
 from gradwire.training.bucket_thread import BucketThread
@@ -26,6 +27,7 @@ from gradwire.training.communication import longest_s
 from gradwire.training.grad_bucket import EXCHANGED, DDPBucket, GradientBucket, gradient_bucket
 from gradwire.training.ledger import Ledger, profiled
 from gradwire.training.lost_meter import LostMeter, Measure
+from gradwire.training.replicas import check_weights
 from gradwire.training.residual import Residuals
 from gradwire.training.shares import Layout
 from gradwire.training.uneven import ActiveCount
@@ -149,6 +151,24 @@ class Rounds:
         what = f"the roll call before step {self.steps_done + 1}"
         outcome = self._thread.submit(partial(self._call, what))
         self._thread.wait(outcome, longest_s(self._exchange, 1, self._begin_timeout_s), what)
+
+    def check_weights(self, model: nn.Module) -> None:
+        """Compare the ranks' weights, which may come late to it. Raises ``StateError`` on all of them."""
+        self.check()
+        found: list[StateError] = []
+
+        def compare() -> Accounting:
+            self._exchange.link.timeout_s = self._begin_timeout_s
+            try:
+                check_weights(model, self._exchange)
+            except StateError as error:  # not one of the exchange, which can go on
+                found.append(error)
+            return Accounting()
+
+        patience_s = longest_s(self._exchange, 1, self._begin_timeout_s)
+        self._thread.wait(self._thread.submit(compare), patience_s, "the comparison of the ranks' weights")
+        if found:
+            raise found[0]
 
     def _count_active(self) -> int:
         """Wait until all ranks have come to the step; return how many of them have not joined."""
