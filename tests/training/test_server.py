@@ -138,7 +138,9 @@ def test_records_count_gradients_up_and_weights_down(
     assert server.steps == 4
     assert server.loss != server.loss
     for worker in workers:
-        assert worker.raw_nbytes == 4 * 4 * (n + len(list(make_model().parameters())))
+        assert worker.raw_nbytes == 4 * 4 * n
+        told = 4 * len(list(make_model().parameters())) + 32  # which parameters were reached
+        assert worker.wire_nbytes == 4 * (4 * n + 32 + told)
         assert 0 < worker.loss < 10
 
 

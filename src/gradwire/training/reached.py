@@ -65,7 +65,7 @@ class Reach:
         reached = self.told(asked)
         accounting = Exchange(exchange.link, Plan()).all_reduce(reached, average=False)
         self._hear(asked, reached)
-        return accounting
+        return _overhead(accounting)
 
     def send_up(self, exchange: Exchange) -> Accounting:
         """Do what ``agree`` does by the reduce half of a star: for its rank 0, who is the one to step."""
@@ -73,7 +73,7 @@ class Reach:
         reached = self.told(every)
         accounting = Exchange(exchange.link, Plan(algorithm="star")).reduce(reached)
         self._hear(every, reached)
-        return accounting
+        return _overhead(accounting)
 
     def told(self, asked: Sequence[int]) -> torch.Tensor:
         """Return a 0 for each of these parameters that this rank has not reached, else a 1; float32."""
@@ -83,6 +83,12 @@ class Reach:
         self.absent = frozenset(
             each for each, count in zip(asked, reached.tolist(), strict=True) if count == 0
         )
+
+
+def _overhead(accounting: Accounting) -> Accounting:
+    """Return what an exchange has cost that carried no float of a gradient."""
+    accounting.raw_nbytes = 0
+    return accounting
 
 
 @contextmanager
