@@ -58,7 +58,7 @@ class GlooAllReduce:
             group: Any = self._group  # torch's stub leaves the call out
             self._wait(group, group.allreduce([tensor], options), what)
         except (RuntimeError, ValueError) as error:
-            raise _translated(error, what, timeout_s) from error
+            raise _translated(error, f"{what}{_left(gone)}", timeout_s) from error
 
     def close(self) -> None:
         """Close Gloo's connections; a call of ``sum`` on another thread ends with an error soon."""
@@ -112,6 +112,14 @@ class _WatchedStore(Store):
                 return
             self._check()
             time.sleep(pause)
+
+
+def _left(gone: Callable[[], Sequence[int]]) -> str:
+    """Return who has closed its link, as far as that is known soon: Gloo tells no rank."""
+    until = time.monotonic() + _LOOK_UP_S
+    while not (peers := gone()) and time.monotonic() < until:
+        time.sleep(0.01)
+    return f" (rank {peers[0]} has closed its link)" if peers else ""
 
 
 def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:

@@ -269,8 +269,7 @@ class SocketLink(Link):
         self.rank, self.world, self.timeout_s = rank, len(connections) + 1, timeout_s
         self._pulse = Pulse()
         self._channels = {peer: _Channel(peer, each, self._pulse) for peer, each in connections.items()}
-        forgotten = weakref.finalize(self, _close_all, list(connections.values()))  # to close it
-        forgotten.atexit = False  # threads that finish their work at the end still need them
+        weakref.finalize(self, _close_all, list(connections.values()))  # for who forgets to close it
         _open_links.add(self)
 
     def isend(self, to: int, frame: torch.Tensor) -> _Sending:

@@ -42,6 +42,8 @@ def start(
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
     _under_way[thread] = finish, break_off
+    atexit.unregister(_end_all)
+    atexit.register(_end_all)  # what was registered last comes first: before the connections are closed
     thread.start()
     return thread
 
@@ -53,7 +55,6 @@ def _watched(run: Callable[[], object], thread: Thread) -> None:
         del _under_way[thread]
 
 
-@atexit.register
 def _end_all() -> None:
     left = [(thread, *ways) for thread, ways in list(_under_way.items()) if thread.is_alive()]
     with suppress(KeyboardInterrupt):  # whoever is impatient gets the next stage
