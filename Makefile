@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo test coverage faults foreign lint types layers check sanitize bench clean
+.PHONY: help setup demo test coverage faults faults-nightly foreign lint types layers check sanitize bench clean
 
 help: ## show these targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 setup: .venv/ready ## make .venv with gradwire in it (needs python3, gcc and make)
 
@@ -26,8 +26,11 @@ coverage: .venv/ready ## the test suite, and what of each room it runs (build/co
 	$(TESTS) --cov --cov-report=json:build/coverage.json
 	$(BIN)/python scripts/check_coverage.py build/coverage.json
 
-faults: .venv/ready ## the fault matrix with 20 runs of each cell, and the elastic restart
-	GRADWIRE_FAULT_REPEATS=20 $(BIN)/python -m pytest tests/faults
+faults: .venv/ready ## the fault matrix, 20 runs of each new cell and 3 of the others, and the elastic restart
+	GRADWIRE_FAULT_REPEATS=3 GRADWIRE_FAULT_NEW_REPEATS=20 $(BIN)/python -m pytest tests/faults
+
+faults-nightly: .venv/ready ## the same with 20 runs of each cell, and 200 ends of every kind
+	GRADWIRE_FAULT_REPEATS=20 GRADWIRE_ENDS=200 $(BIN)/python -m pytest tests/faults tests/training/test_endings.py
 
 foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's constructor
 	$(BIN)/python tests/foreign/run.py

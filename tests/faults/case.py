@@ -28,6 +28,7 @@ class Case:
     frame: int = 0
     line: int = 0
     number: int = 0
+    plan: str = ""
 
     @classmethod
     def drawn(cls, method: str, row: Row, seed: str) -> Case:
@@ -42,6 +43,7 @@ class Case:
             frame=draw.randrange(4),
             line=draw.randrange(2),
             number=draw.randrange(200),
+            plan=row.plan,
         )
 
 

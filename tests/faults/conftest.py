@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faults.runs import REPEATS, SEED, Cell, table
+from faults.runs import NEW_REPEATS, REPEATS, SEED, Cell, table
 
 CELLS = pytest.StashKey[list[Cell]]()
 
@@ -19,5 +19,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Print the table, and how to have the same draws again."""
     cells = config.stash.get(CELLS, [])
     if cells:
-        terminalreporter.section(f"faults, GRADWIRE_FAULT_REPEATS={REPEATS} GRADWIRE_FAULT_SEED={SEED}")
+        repeats = f"GRADWIRE_FAULT_REPEATS={REPEATS} GRADWIRE_FAULT_NEW_REPEATS={NEW_REPEATS}"
+        terminalreporter.section(f"faults, {repeats} GRADWIRE_FAULT_SEED={SEED}")
         terminalreporter.write_line(table(cells))

@@ -33,6 +33,7 @@ def judge(outcome: Outcome, reference: Reference) -> Verdict:
     assert row is not None
     verdict = Verdict(hangs=len(outcome.hung))
     verdict.problems += [f"rank {rank} hangs" for rank in outcome.hung]
+    verdict.problems += [f"rank {rank} was aborted" for rank in outcome.aborted]
     for rank in expected_reports(outcome.case):
         report = outcome.reports.get(rank)
         if report is None:
@@ -98,8 +99,8 @@ def _of_all(row: Row, outcome: Outcome) -> list[str]:
     reports = list(outcome.reports.values())
     found = []
     struck = outcome.reports.get(outcome.case.victim)
-    if row.moment is Moment.FRAME and struck is not None and not struck.struck:
-        found.append("no frame met the fault")
+    if row.moment in (Moment.FRAME, Moment.CALL) and struck is not None and not struck.struck:
+        found.append(f"no {row.moment.name.lower()} met the fault")
     if row.moment is Moment.OUTSIDE and outcome.scans == 0:
         found.append(f"{outcome.scans} scans came through")
     texts = [report.text for report in reports if report.error is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -31,12 +31,21 @@ class Setup:
 
     codec: str = "errbound:2^-10"
     segment_nbytes: int = SEGMENT_UNIT_NBYTES
+    algorithm: str = "ring"
     group: dist.ProcessGroup | None = None
 
     @property
     def plan(self) -> gradwire.Plan:
         """Return the plan, with segments so small that a step has several frames."""
-        return gradwire.Plan(gradwire.parse(self.codec), segment_nbytes=self.segment_nbytes)
+        return gradwire.Plan(gradwire.parse(self.codec), self.algorithm, self.segment_nbytes)
+
+
+PLANS = {
+    "": Setup(),
+    "star": Setup(algorithm="star"),
+    "backend": Setup(codec="identity", algorithm="backend"),
+}
+"""What all ranks attach with, by the name that a row has for it."""
 
 
 class Training(ABC):
@@ -124,7 +133,7 @@ class WithPipe(Training):
         self._pipe: gradwire.PipeSGD | None = None
 
     def attach(self) -> None:
-        plan = gradwire.Plan(self._setup.plan.codec, segment_nbytes=self._setup.segment_nbytes, pipeline=2)
+        plan = replace(self._setup.plan, pipeline=2)
         self._pipe = gradwire.PipeSGD(
             self.model, self.optimizer, plan, group=self._setup.group, timeout_s=TIMEOUT_S
         )
@@ -157,7 +166,8 @@ class WithFsdp(Synchronous):
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def attach(self) -> None:
-        self._attached = gradwire.attach_fsdp(self.model, self._setup.plan, timeout_s=TIMEOUT_S)
+        plan = replace(self._setup.plan, algorithm="ring")  # the only one that scatters gradients
+        self._attached = gradwire.attach_fsdp(self.model, plan, timeout_s=TIMEOUT_S)
 
 
 METHODS: dict[str, Callable[[Setup], Training]] = {"ddp": WithDdp, "pipe": WithPipe, "fsdp": WithFsdp}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,8 +19,9 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
+from faults.calls import Calls
 from faults.case import STEPS, WORLD, Case, Report, report_file
-from faults.methods import METHODS, Setup, Training
+from faults.methods import METHODS, PLANS, Setup, Training
 from faults.model import loss_of, poison
 from faults.rows import End, Moment
 from faults.wire import Wire, frame_act, wires
@@ -25,6 +30,7 @@ from gradwire.links import process_group
 from gradwire.training import drop_in, fsdp, hook
 
 RENDEZVOUS_S = 30
+_calls: list[Calls] = []
 _PAUSE_S = 0.03  # in every step, so that what strikes from outside finds steps to strike
 
 
@@ -32,7 +38,18 @@ def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     """Train as one rank of ``case`` and leave a report in ``folder``.
 
     With a ``port`` the ranks meet at the TCP store that the parent serves there, as torchrun's agent does.
+    However it ends, it ends as a script does, with the interpreter.
     """
+    code = 0
+    try:
+        _run(case, rank, folder, port)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    ctypes.pythonapi.Py_Exit(code)  # multiprocessing would leave the interpreter's own end out
+
+
+def _run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     torch.set_num_threads(1)
     _meet(rank, FileStore(str(folder / "store"), WORLD) if port is None else _store_at(port))
     report = Report(rank)
@@ -41,7 +58,7 @@ def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
         _await_strike(folder, rank)
     _train(case, rank, report, training, lines, folder)
     report.final, report.nan = training.digest(), training.not_finite()
-    report.struck = any(line.struck for line in lines)
+    report.struck = any([*(line.struck for line in lines), *(calls.struck for calls in _calls)])
     part = folder / f"part-{rank}"
     part.write_bytes(pickle.dumps(report))
     part.rename(report_file(folder, rank))
@@ -91,6 +108,8 @@ def _await_all(store: Store, word: str, done: str) -> None:
 def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Wire]]:
     training = METHODS[case.method](_setup(case, rank))
     lines = wires()
+    if rank == case.victim:
+        _calls.append(Calls())
     if case.row is not None and rank == case.victim:
         _strike_before_attaching(case.row.act)
     report.history.append(training.digest())
@@ -144,14 +163,15 @@ def _another(training: Training, rank: int, batch: int) -> tuple[str, float]:
 def _setup(case: Case, rank: int) -> Setup:
     """Return what this rank attaches with; the victim of a fault at that moment has its own."""
     act = case.row.act if case.row is not None and case.row.moment is Moment.ATTACH else None
+    common = PLANS[case.plan]
     if act == "sub-group":
         members = sorted({case.victim, (case.victim + 1) % WORLD})
         part = dist.new_group(members)
-        return Setup(group=part) if rank == case.victim else Setup()
+        return Setup(group=part) if rank == case.victim else common
     if rank != case.victim or act is None:
-        return Setup()
+        return common
     own = {"other bound": Setup(codec="errbound:2^-12"), "other segments": Setup(segment_nbytes=1 << 20)}
-    return own.get(act, Setup())
+    return own.get(act, common)
 
 
 def _strike_before_attaching(act: str) -> None:
@@ -174,6 +194,8 @@ def _with_fault(
     """Return what this rank does as its step, None for nothing; some faults have struck then."""
     act = case.row.act if case.row is not None and (rank, step) == (case.victim, case.step) else None
     moment = None if act is None or case.row is None else case.row.moment
+    if moment is Moment.CALL and act is not None:
+        return _with_arms(case, rank, batch, training, partial(_calls[0].arm, act))
     if moment is Moment.FRAME:
         return _with_a_frame_struck(case, rank, batch, training, lines)
     if moment is Moment.STEP:
@@ -181,6 +203,10 @@ def _with_fault(
             return None
         if act == "raise":
             raise ZeroDivisionError("a fault of the script's own")
+        if act == "end":
+            sys.exit()
+        if act in ("raise in a hook", "interrupt"):
+            return lambda: training.step(lambda model: _ending(model, rank, batch, act))
         if act in ("kill", "stop"):
             os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[act])
         if act == "nan":
@@ -188,6 +214,26 @@ def _with_fault(
     if case.row is not None and case.row.moment is Moment.OUTSIDE:
         time.sleep(_PAUSE_S)
     return lambda: training.step(lambda model: loss_of(model, rank, batch))
+
+
+class EndedError(BaseException):
+    """Ends the script: whoever catches the errors of a step does not catch it."""
+
+
+def _ending(model: nn.Module, rank: int, batch: int, act: str) -> torch.Tensor:
+    """Let backward end the script, when it has computed a part of the gradients."""
+
+    def end(_: torch.Tensor) -> None:
+        if act == "interrupt":
+            signal.raise_signal(signal.SIGINT)
+        raise EndedError
+
+    def watch(_layer: nn.Module, _inputs: object, out: torch.Tensor) -> None:
+        out.register_hook(end)  # type: ignore[no-untyped-call]
+
+    layers = [each for each in model.modules() if isinstance(each, nn.Linear)]
+    layers[1].register_forward_hook(watch)
+    return loss_of(model, rank, batch)
 
 
 def _with_a_frame_struck(
@@ -202,6 +248,12 @@ def _with_a_frame_struck(
     def arm() -> None:
         lines[case.line % len(lines)].arm(frame_act(case), case.frame)
 
+    return _with_arms(case, rank, batch, training, arm)
+
+
+def _with_arms(
+    case: Case, rank: int, batch: int, training: Training, arm: Callable[[], None]
+) -> Callable[[], object]:
     def loss(model: nn.Module) -> torch.Tensor:
         value = loss_of(model, rank, batch)
         if case.method == "ddp":

@@ -1,7 +1,7 @@
 """The faults of the matrix as data, one row each.
 
-What the names in ``act`` do: see ``wire`` (to a frame), ``rank`` (to a process), ``store`` (to the store at
-which ranks meet) and ``world`` (outside).
+What the names in ``act`` do: see ``wire`` (to a frame), ``calls`` (to a call), ``rank`` (to a process),
+``store`` (to the store at which ranks meet) and ``world`` (outside).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ class Moment(Enum):
     ATTACH = "while the ranks set up"
     STEP = "before a step"
     FRAME = "at a frame within a step"
+    CALL = "at a call of an exchange within a step"
     STORE = "at the store"
     OUTSIDE = "from another process"
 
@@ -38,7 +39,10 @@ class Victim(Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One fault: ``says`` is a pattern for what at least one rank's error has to say of it."""
+    """One fault: ``says`` is a pattern for what at least one rank's error has to say of it.
+
+    ``plan`` names one of ``methods.PLANS``; ``is_new`` says that it has not run on many nights yet.
+    """
 
     name: str
     moment: Moment
@@ -46,10 +50,13 @@ class Row:
     says: str = ""
     end: End = End.ERROR
     victim: Victim = Victim.RAISES
+    plan: str = ""
+    is_new: bool = False
 
 
 _LOST = r"nothing happened within|[Cc]onnection|closed|reset"
 _SILENT = r"torch's store at \S+ does not answer"
+_OTHER_CALL = r"elements, but|part of a|oversized|out of order"
 _DIFFER = r"all ranks (attach|train) alike, but"
 
 ROWS = [
@@ -75,12 +82,50 @@ ROWS = [
     Row("other codec parameters", Moment.ATTACH, "other bound", _DIFFER),
     Row("other gradwire", Moment.ATTACH, "other gradwire", _DIFFER),
     Row("other world", Moment.ATTACH, "sub-group", r"not all \d ranks|connecting with|nothing happened"),
-    Row("the store's host stopped", Moment.STORE, "stop before attaching", _SILENT),
-    Row("the store cut off", Moment.STORE, "cut before attaching", _SILENT),
-    Row("the store's host stopped in training", Moment.STORE, "stop before a step", end=End.RIGHT),
-    Row("the store cut off in training", Moment.STORE, "cut before a step", end=End.RIGHT),
-    Row("restarted on a shared store", Moment.STORE, "restart", end=End.RIGHT),
+    Row("the store's host stopped", Moment.STORE, "stop before attaching", _SILENT, is_new=True),
+    Row("the store cut off", Moment.STORE, "cut before attaching", _SILENT, is_new=True),
+    Row(
+        "the store's host stopped in training", Moment.STORE, "stop before a step", end=End.RIGHT, is_new=True
+    ),
+    Row("the store cut off in training", Moment.STORE, "cut before a step", end=End.RIGHT, is_new=True),
+    Row("restarted on a shared store", Moment.STORE, "restart", end=End.RIGHT, is_new=True),
     Row("garbage at the rendezvous", Moment.OUTSIDE, "rendezvous", end=End.RIGHT),
     Row("garbage at the ranks' ports", Moment.OUTSIDE, "ports", end=End.RIGHT),
     Row("gradient is NaN", Moment.STEP, "nan", end=End.NAN),
+    Row("ended without close", Moment.STEP, "end", _LOST, victim=Victim.GONE, is_new=True),
+    Row(
+        "ended by an exception in a hook",
+        Moment.STEP,
+        "raise in a hook",
+        _LOST,
+        victim=Victim.GONE,
+        is_new=True,
+    ),
+    Row("ended by Ctrl-C", Moment.STEP, "interrupt", _LOST, victim=Victim.GONE, is_new=True),
+    Row("a star that serves slowly", Moment.FRAME, "crawl", end=End.RIGHT, plan="star", is_new=True),
+    Row(
+        "backend, calls out of order",
+        Moment.CALL,
+        "another bucket first",
+        _OTHER_CALL,
+        plan="backend",
+        is_new=True,
+    ),
+    Row(
+        "backend, another average=",
+        Moment.CALL,
+        "a sum for an average",
+        _OTHER_CALL,
+        plan="backend",
+        is_new=True,
+    ),
+    Row(
+        "backend, killed between steps",
+        Moment.STEP,
+        "kill",
+        _LOST,
+        victim=Victim.GONE,
+        plan="backend",
+        is_new=True,
+    ),
 ]

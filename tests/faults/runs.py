@@ -16,6 +16,8 @@ from faults.rows import Row
 from faults.world import play
 
 REPEATS = int(os.environ.get("GRADWIRE_FAULT_REPEATS", "2"))
+NEW_REPEATS = int(os.environ.get("GRADWIRE_FAULT_NEW_REPEATS", REPEATS))
+"""Of the rows that are new."""
 SEED = os.environ.get("GRADWIRE_FAULT_SEED") or secrets.token_hex(4)
 _WORLDS = int(os.environ.get("GRADWIRE_FAULT_WORLDS", "3"))
 """How many worlds run at once: most of them wait for a timeout most of the time."""
@@ -55,10 +57,11 @@ class Cell:
         return statistics.median(seconds) if seconds else None
 
 
-def undisturbed(method: str, folder: Path) -> Reference:
+def undisturbed(method: str, folder: Path, plan: str = "") -> Reference:
     """Return the histories of a run without a fault; ``AssertionError`` if it can be no reference."""
-    outcome = play(Case(method, None, SEED), folder / f"{method} undisturbed")
+    outcome = play(Case(method, None, SEED, plan=plan), folder / f"{method} undisturbed {plan}".strip())
     problems = [f"rank {rank} hangs" for rank in outcome.hung]
+    problems += [f"rank {rank} was aborted" for rank in outcome.aborted]
     problems += [each.text for each in outcome.reports.values() if each.error is not None]
     histories = {rank: report.history for rank, report in outcome.reports.items()}
     problems += check_reference(method, histories)
@@ -67,16 +70,21 @@ def undisturbed(method: str, folder: Path) -> Reference:
 
 
 def run_matrix(wanted: Sequence[tuple[Row, str]], folder: Path) -> list[Cell]:
-    """Run every cell ``REPEATS`` times; ranks, steps and moments are drawn by ``SEED``."""
-    references = {method: undisturbed(method, folder) for method in dict.fromkeys(each for _, each in wanted)}
+    """Run every cell ``REPEATS`` times, or ``NEW_REPEATS``; ``SEED`` draws ranks, steps and moments."""
+    kinds = dict.fromkeys((method, row.plan) for row, method in wanted)
+    references = {(method, plan): undisturbed(method, folder, plan) for method, plan in kinds}
     cells = [Cell(row, method) for row, method in wanted]
 
     def once(cell: Cell, number: int) -> Verdict:
         case = Case.drawn(cell.method, cell.row, f"{SEED}/{number}")
-        return judge(play(case, folder / f"{cell.method} {cell.row.name} {number}"), references[cell.method])
+        reference = references[cell.method, cell.row.plan]
+        return judge(play(case, folder / f"{cell.method} {cell.row.name} {number}"), reference)
+
+    def repeats(cell: Cell) -> range:
+        return range(NEW_REPEATS if cell.row.is_new else REPEATS)
 
     with ThreadPoolExecutor(_WORLDS) as pool:
-        runs = [[pool.submit(once, cell, number) for number in range(REPEATS)] for cell in cells]
+        runs = [[pool.submit(once, cell, number) for number in repeats(cell)] for cell in cells]
         for cell, verdicts in zip(cells, runs, strict=True):
             cell.verdicts = [verdict.result() for verdict in verdicts]
     return cells

@@ -72,6 +72,12 @@ def test_a_rank_that_hangs_or_says_nothing() -> None:
     assert problems(LOST, failed(0), failed(1)) == ["rank 2 gave no report"]
 
 
+def test_a_rank_that_is_aborted() -> None:
+    outcome = Outcome(Case("ddp", GONE, "0", victim=VICTIM), {r.rank: r for r in (failed(0), failed(1))}, [])
+    outcome.aborted = [VICTIM]
+    assert judge(outcome, REFERENCE).problems == [f"rank {VICTIM} was aborted"]
+
+
 def test_errors_that_do_not_tell_the_reason() -> None:
     texts = [failed(rank, text=f"rank {rank}: step 1 to rank {(rank + 1) % WORLD}") for rank in range(WORLD)]
     assert "no error says 'out of order'" in problems(LOST, *texts)[0]

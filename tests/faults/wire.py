@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from gradwire.links import Fault, FaultyLink, Link, ProcessGroupLink, Receiving,
 from gradwire.wire import HEADER_NBYTES
 
 FrameAct = Callable[["Wire", int, torch.Tensor], Sending]
+_CRAWL_FRAMES = 8
 _VERSION_AT, _CODEC_AT, _FINGERPRINT_AT = 4, 5, 20
 
 
@@ -25,6 +27,7 @@ class Wire(Link):
 
     def __init__(self, group: dist.ProcessGroup, ranks: Sequence[int] | None = None, timeout_s: float = 30.0):
         self.inner = ProcessGroupLink(group, ranks, timeout_s)
+        self.HAS_ALL_REDUCE = self.inner.HAS_ALL_REDUCE
         self.rank, self.world, self.timeout_s = self.inner.rank, self.inner.world, timeout_s
         self.struck = False
         self._act: FrameAct | None = None
@@ -44,6 +47,18 @@ class Wire(Link):
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         return self.inner.irecv(source, buffer)
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        self.inner.timeout_s = self.timeout_s
+        self.inner.all_reduce(tensor)
+
+    @property
+    def patient(self) -> bool:
+        return self.inner.patient
+
+    @patient.setter
+    def patient(self, patient: bool) -> None:
+        self.inner.patient = patient
 
     def close(self) -> None:
         self.inner.close()
@@ -68,6 +83,7 @@ def frame_act(case: Case) -> FrameAct:
         "kill": _signalled(signal.SIGKILL),
         "stop": _signalled(signal.SIGSTOP),
         "swap": _swapped,
+        "crawl": _crawling(_CRAWL_FRAMES),
         "version 9": _forged(_VERSION_AT, bytes([9])),
         "codec 250": _forged(_CODEC_AT, bytes([250])),
         "parameters": _forged(_FINGERPRINT_AT, struct.pack("<I", 0xBAD0_0000 + case.number)),
@@ -107,6 +123,18 @@ def _forged(at: int, field: bytes) -> FrameAct:
         forged = frame.clone()
         forged[:HEADER_NBYTES] = torch.frombuffer(head + struct.pack("<I", checksum), dtype=torch.uint8)
         return wire.inner.isend(to, forged)
+
+    return act
+
+
+def _crawling(frames: int) -> FrameAct:
+    """Let so many frames leave late, one after the other, which takes longer than the timeout."""
+
+    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+        time.sleep(1.4 * TIMEOUT_S / _CRAWL_FRAMES)
+        if frames > 1:
+            wire.arm(_crawling(frames - 1), 0)
+        return wire.inner.isend(to, frame)
 
     return act
 

@@ -31,12 +31,25 @@ _SCANS_BEFORE = 5
 
 @dataclass
 class Outcome:
-    """The reports of a run by rank, the ranks that had to be ended, and how many scans came through."""
+    """What is left of a run.
+
+    Attributes
+    ----------
+    reports
+        Of each rank that gave one.
+    hung
+        The ranks that had to be ended.
+    scans
+        How many came through.
+    aborted
+        The ranks that ended by SIGABRT, exit code 134 to a shell.
+    """
 
     case: Case
     reports: dict[int, Report]
     hung: list[int]
     scans: int = 0
+    aborted: Sequence[int] = ()
 
 
 def play(case: Case, folder: Path) -> Outcome:
@@ -69,7 +82,8 @@ def play(case: Case, folder: Path) -> Outcome:
         for rank in range(WORLD)
         if report_file(folder, rank).exists()
     }
-    return Outcome(case, reports, hung, scans)
+    aborted = [rank for rank, process in enumerate(processes) if process.exitcode == -signal.SIGABRT]
+    return Outcome(case, reports, hung, scans, aborted)
 
 
 def _served() -> TCPStore:
