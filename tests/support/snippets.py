@@ -27,7 +27,6 @@ TORCHRUN, ALONE, DOCTEST = "torchrun", "alone", "doctest"
 
 UNDER_TORCHRUN = (
     "README.md/0",
-    "README.md/3",
     "docs/all_reduce.md/0",
     "docs/bench.md/0",
     "docs/ddp.md/0",
