@@ -86,3 +86,8 @@ class Report:
 def report_file(folder: Path, rank: int) -> Path:
     """Return where a rank leaves its report."""
     return folder / f"report-{rank}"
+
+
+def errors_file(folder: Path, rank: int) -> Path:
+    """Return where a rank's standard error goes."""
+    return folder / f"errors-{rank}"

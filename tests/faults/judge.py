@@ -37,7 +37,8 @@ def judge(outcome: Outcome, reference: Reference) -> Verdict:
     for rank in expected_reports(outcome.case):
         report = outcome.reports.get(rank)
         if report is None:
-            verdict.problems.append(f"rank {rank} gave no report")
+            words = outcome.last_words[rank]
+            verdict.problems.append(f"rank {rank} gave no report" + (f": {words}" if words else ""))
             continue
         wrong = _wrong_weights(row, report, reference[rank])
         verdict.wrong += bool(wrong)

@@ -20,7 +20,7 @@ from torch import nn
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
 from faults.calls import Calls
-from faults.case import STEPS, WORLD, Case, Report, report_file
+from faults.case import STEPS, WORLD, Case, Report, errors_file, report_file
 from faults.methods import METHODS, PLANS, Setup, Training
 from faults.model import loss_of, poison
 from faults.rows import End, Moment
@@ -38,9 +38,12 @@ def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     """Train as one rank of ``case`` and leave a report in ``folder``.
 
     With a ``port`` the ranks meet at the TCP store that the parent serves there, as torchrun's agent does.
-    However it ends, it ends as a script does, with the interpreter.
+    However it ends, it ends as a script does, with the interpreter. What it writes as its last words is in
+    ``folder``, for it belongs to the fault.
     """
     code = 0
+    with errors_file(folder, rank).open("wb") as errors:
+        os.dup2(errors.fileno(), 2)
     try:
         _run(case, rank, folder, port)
     except BaseException:

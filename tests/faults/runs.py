@@ -15,7 +15,7 @@ from faults.judge import Reference, Verdict, check_reference, judge
 from faults.rows import Row
 from faults.world import play
 
-REPEATS = int(os.environ.get("GRADWIRE_FAULT_REPEATS", "2"))
+REPEATS = int(os.environ.get("GRADWIRE_FAULT_REPEATS", "1"))
 NEW_REPEATS = int(os.environ.get("GRADWIRE_FAULT_NEW_REPEATS", REPEATS))
 """Of the rows that are new."""
 SEED = os.environ.get("GRADWIRE_FAULT_SEED") or secrets.token_hex(4)

@@ -16,7 +16,7 @@ from random import Random
 
 from torch._C._distributed_c10d import TCPStore
 
-from faults.case import WORLD, Case, Report, report_file
+from faults.case import WORLD, Case, Report, errors_file, report_file
 from faults.outside import listening, scan
 from faults.rank import run
 from faults.rows import Victim
@@ -43,6 +43,8 @@ class Outcome:
         How many came through.
     aborted
         The ranks that ended by SIGABRT, exit code 134 to a shell.
+    last_words
+        The last line of each rank's standard error, empty where it wrote nothing.
     """
 
     case: Case
@@ -50,6 +52,7 @@ class Outcome:
     hung: list[int]
     scans: int = 0
     aborted: Sequence[int] = ()
+    last_words: Sequence[str] = ("",) * WORLD
 
 
 def play(case: Case, folder: Path) -> Outcome:
@@ -83,7 +86,13 @@ def play(case: Case, folder: Path) -> Outcome:
         if report_file(folder, rank).exists()
     }
     aborted = [rank for rank, process in enumerate(processes) if process.exitcode == -signal.SIGABRT]
-    return Outcome(case, reports, hung, scans, aborted)
+    return Outcome(case, reports, hung, scans, aborted, [_last_words(folder, rank) for rank in range(WORLD)])
+
+
+def _last_words(folder: Path, rank: int) -> str:
+    file = errors_file(folder, rank)
+    lines = file.read_text(errors="replace").splitlines() if file.exists() else []
+    return lines[-1] if lines else ""
 
 
 def _served() -> TCPStore:

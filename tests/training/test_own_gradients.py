@@ -14,6 +14,7 @@ import gradwire
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training.checkpoint import IN_FLIGHT, redivide
+from gradwire.training.checksum import SUM
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -52,8 +53,17 @@ def _as_version_1(state: dict[str, Any]) -> dict[str, Any]:
     """Return what was written before own gradients were kept."""
     text = json.loads(state["gradwire/rank0/pipe"])
     assert text["version"] == 3
-    del text["own"], text["absent"], text["own_absent"]
+    for since in ("own", "absent", "own_absent", "sums", SUM):
+        del text[since]
     return {"gradwire/rank0/pipe": json.dumps({**text, "version": 1}), IN_FLIGHT: state[IN_FLIGHT]}
+
+
+def _as_version_2(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what was written before checksums were."""
+    text = json.loads(state["gradwire/rank0/pipe"])
+    for since in ("absent", "own_absent", "sums", SUM):
+        del text[since]
+    return {**state, "gradwire/rank0/pipe": json.dumps({**text, "version": 2})}
 
 
 def test_averages_stand_in_for_own_gradients_that_an_older_file_lacks(
@@ -62,7 +72,7 @@ def test_averages_stand_in_for_own_gradients_that_an_older_file_lacks(
     plan = Plan(pipeline=3)
     state = states(2, plan)[0]
     assert not torch.equal(state[OWN], state[IN_FLIGHT][1:]), "own gradients are no averages"
-    with_averages = {**state, OWN: state[IN_FLIGHT][1:].clone()}
+    with_averages = {**_as_version_2(state), OWN: state[IN_FLIGHT][1:].clone()}
     olds = [_as_version_1(state), with_averages, redivide(states(2, plan), 1)[0]]
 
     def resume(exchange: Exchange, state: dict[str, Any]) -> torch.Tensor:
