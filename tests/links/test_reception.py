@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -193,7 +194,7 @@ def test_a_place_that_no_rank_has_written_is_an_error_that_says_so(text: str, ra
 
 
 @needs_openssl
-@pytest.mark.parametrize("how", ["silent", "hangs up", "plain", "other authority", "other name"])
+@pytest.mark.parametrize("how", ["silent", "hangs up", "resets", "plain", "other authority", "other name"])
 def test_who_only_reads_the_store_takes_no_seat(how: str) -> None:
     held: list[socket.socket] = []
     names = {NAMES: "0-1=host1, 2=host2"}
@@ -205,7 +206,9 @@ def test_who_only_reads_the_store_takes_no_seat(how: str) -> None:
             caller = socket.create_connection(where, timeout=5)
             held.append(caller)
             caller.sendall(hello(word, rank))
-            if how == "hangs up":
+            if how == "resets":
+                caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if how in ("hangs up", "resets"):
                 caller.close()
             elif how == "plain":
                 caller.sendall(b"in plain text")

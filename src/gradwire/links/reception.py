@@ -124,8 +124,8 @@ class Reception:
                 self._hang_up(caller)
                 return
             check_manners(self._places.told(caller.rank), caller.rank, self._encryption)
-            if self._encryption is not None:
-                self._begin_handshake(caller, caller.rank, self._encryption)
+            if self._encryption is not None and not self._began(caller, caller.rank, self._encryption):
+                return
         assert caller.rank is not None
         if caller.handshake is not None and not self._went_on(caller, caller.handshake):
             return
@@ -147,13 +147,18 @@ class Reception:
         caller.said += more
         return not more or len(caller.said) == hello.NBYTES
 
-    def _begin_handshake(self, caller: _Caller, rank: int, encryption: Encryption) -> None:
+    def _began(self, caller: _Caller, rank: int, encryption: Encryption) -> bool:
+        """Prepare the handshake; tell whether the caller is still there for it."""
         self._forget(caller)
-        caller.connection = end = wrapped(caller.connection, encryption.answering)
+        try:
+            caller.connection = end = wrapped(caller.connection, encryption.answering)
+        except OSError:  # it said the word and was off: that must not end the meeting
+            return False
         says, hears = hello.hello(self._word, self._rank), hello.hello(self._word, rank)
         caller.handshake = handshake(end, encryption, rank, says, hears)
         self._callers[end.fileno()] = caller
         self._selector.register(end, selectors.EVENT_READ)
+        return True
 
     def _went_on(self, caller: _Caller, steps: Generator[int, None, None]) -> bool:
         """Shake hands as far as that goes without waiting; tell whether the caller is who it says."""

@@ -118,9 +118,13 @@ def encrypted(
 
 
 def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Return the connection as one of TLS, before the handshake; ``connection`` is of no further use."""
+    """Return the connection as one of TLS, before the handshake; ``connection`` is of no further use.
+
+    Raises ``OSError`` where the peer is gone.
+    """
     connection.setblocking(False)
     try:
+        connection.getpeername()  # ssl would lose the socket of a peer that has hung up
         return context.wrap_socket(
             connection,
             server_side=context.protocol is ssl.PROTOCOL_TLS_SERVER,
