@@ -70,7 +70,8 @@ def _hang_up(ports: set[int]) -> None:
     """End this process's connections to these ports, at which nobody has answered."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
-            if connection.getpeername()[1] in ports:
+            peer = connection.getpeername()
+            if isinstance(peer, tuple) and peer[1] in ports:  # one of a Unix socket has but a path
                 connection.shutdown(socket.SHUT_RDWR)
 
 
