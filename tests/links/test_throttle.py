@@ -146,6 +146,18 @@ def test_an_unlimited_port_adds_nothing(run_ranks: RunRanks) -> None:
     check_took(run_ranks, lambda: throttled(3, rate=None), rank, 0.0)
 
 
+def test_a_slow_star_is_no_timeout_while_frames_move(run_ranks: RunRanks) -> None:
+    n, rate, world, timeout_s = 600_000, 2e6, 6, 1.0
+    plan = Plan(Identity(), "star", SEGMENT_UNIT_NBYTES)
+    links = [ThrottledLink(link, Port(rate)) for link in loopback(world, timeout_s)]
+
+    def rank(link: Link) -> None:
+        Exchange(link, plan).all_reduce(torch.ones(n // 4))
+
+    assert (world - 1) * n / rate > timeout_s, "the first to send waits longer than that for the sum"
+    run_ranks(world, rank, links=links)
+
+
 def test_a_transfer_longer_than_the_timeout_is_a_timeout_at_once() -> None:
     links = [ThrottledLink(link, Port(1000.0)) for link in loopback(2, 5.0)]
     receiving = links[1].irecv(0, megabyte())

@@ -63,6 +63,15 @@ class ThrottledLink(Link):
         self._inner, self._port = inner, port
         self._free: list[torch.Tensor] = []
 
+    @property
+    def patient(self) -> bool:
+        """Whether waits know of frames that move elsewhere, which the link beneath hears of."""
+        return self._inner.patient
+
+    @patient.setter
+    def patient(self, patient: bool) -> None:
+        self._inner.patient = patient
+
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
         """Start sending ``frame``; waiting for it lasts until it would have left the port."""
         left_ns = self._port.leave(frame.numel())
