@@ -82,6 +82,17 @@ def test_a_ledger_counts_the_buffers_that_travel(run_ranks: Ranks) -> None:
     assert counts.raw_nbytes == nbytes + -nbytes % 4
 
 
+def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> int:
+        model, ledger = nn.Linear(3, 1), Ledger(exchange.link.rank)
+        model.register_buffer("mask", torch.full((4,), -torch.inf))
+        model.register_buffer("ignored", torch.full((4,), -1))
+        DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, ledger).synchronise()
+        return ledger.summary().total.nonfinite
+
+    assert run_ranks(2, body) == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("what", "change", "said"),
     [

@@ -73,9 +73,10 @@ def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> Accounti
         return Accounting()
     flat = [buffer.detach().cpu().contiguous().view(-1).view(torch.uint8) for buffer in buffers]
     counts = [each.numel() for each in flat]
-    padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8)
+    padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8, device="cpu")
     payload = torch.cat([*flat, padding])
     accounting = _broadcast(payload.view(torch.float32), exchange)
+    accounting.nonfinite = 0  # bytes of whole numbers may look so, and masks are
     for buffer, own, values in zip(buffers, flat, torch.split(payload[: sum(counts)], counts), strict=True):
         if not torch.equal(own, values):
             # A clone begins where its dtype can begin; a part of the payload may not.
