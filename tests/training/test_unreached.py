@@ -21,7 +21,7 @@ from gradwire.exchange import Exchange
 from gradwire.links import ProcessGroupLink
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, Server, StaleServer, StaleWorker, Worker
-from gradwire.training.checkpoint import pack, unpack
+from gradwire.training.checkpoint import PipeState, pack, unpack
 from support.branches import (
     OPTIMIZERS,
     STEPS,
@@ -289,3 +289,32 @@ def test_a_checkpoint_of_other_parameters_is_refused(run_ranks: Ranks) -> None:
         pipe.close()
 
     run_ranks(1, body)
+
+
+@pytest.mark.parametrize("kind", ["d-sync", "pipe"])
+def test_scripts_with_another_default_dtype_train_alike(kind: str, run_ranks: Ranks) -> None:
+    """The numbers that ranks tell each other have a dtype of their own."""
+
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        model = nn.ModuleList([nn.Linear(3, 1), nn.Linear(3, 1)]).float()
+        for each in model.parameters():
+            nn.init.ones_(each)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+        pipe = kind == "pipe"
+        method = PipeSGD(model, optimizer, exchange) if pipe else DSync(model, optimizer, exchange)
+        with method:
+            for _ in range(3):
+                method.step(lambda: model[0](torch.ones(2, 3, dtype=torch.float32)).mean())
+            if isinstance(method, PipeSGD):
+                state = PipeState(exchange.link.rank, 2, 3, method.in_flight())
+                assert unpack(pack(state, 2, method.count, 1), exchange.link.rank, 2).in_flight
+        return [each.detach() for each in model.parameters()]
+
+    usual = run_ranks(2, body)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = run_ranks(2, body)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for some, others in zip(usual, found, strict=True):
+        assert all(map(torch.equal, some, others))

@@ -97,7 +97,7 @@ def pack(own: PipeState, pipeline: int, count: int, own_count: int) -> State:
 
 def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Tensor:
     """Return a matrix of ``most`` rows that begins with these."""
-    rows = torch.zeros(most, count)
+    rows = torch.zeros(most, count, dtype=torch.float32, device="cpu")
     for row, each in zip(rows, gradients, strict=False):
         row.copy_(each)
     return rows

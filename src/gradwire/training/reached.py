@@ -77,7 +77,9 @@ class Reach:
 
     def told(self, asked: Sequence[int]) -> torch.Tensor:
         """Return a 0 for each of these parameters that this rank has not reached, else a 1; float32."""
-        return torch.tensor([float(each not in self.own) for each in asked], device="cpu")
+        return torch.tensor(
+            [float(each not in self.own) for each in asked], dtype=torch.float32, device="cpu"
+        )
 
     def _hear(self, asked: Sequence[int], reached: torch.Tensor) -> None:
         self.absent = frozenset(

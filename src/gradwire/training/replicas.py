@@ -133,8 +133,8 @@ def _sha256(tensors: Iterable[torch.Tensor]) -> bytes:
 
 def _gather(own: bytes, exchange: Exchange) -> list[bytes]:
     """Return every rank's bytes: a row for each, as floats, and only the own row is not zero."""
-    rows = torch.zeros(exchange.link.world, len(own))
-    rows[exchange.link.rank] = torch.tensor(list(own), dtype=torch.float32)
+    rows = torch.zeros(exchange.link.world, len(own), dtype=torch.float32, device="cpu")
+    rows[exchange.link.rank] = torch.tensor(list(own), dtype=torch.float32, device="cpu")
     Exchange(exchange.link, Plan()).all_reduce(rows.view(-1), average=False)
     return [bytes(int(value) for value in row) for row in rows.tolist()]
 

@@ -182,7 +182,7 @@ class Rounds:
     def _call(self, what: str) -> Accounting:
         self._exchange.link.timeout_s = self._begin_timeout_s
         try:
-            return self._exchange.all_reduce(torch.zeros(1, device="cpu"))
+            return self._exchange.all_reduce(torch.zeros(1, dtype=torch.float32, device="cpu"))
         except BaseException as error:
             error.add_note(f"in {what}, after which DDP cuts its buckets anew")
             raise

@@ -71,7 +71,7 @@ class ActiveCount:
         """Count. Raises ``ExchangeError``."""
         link = self._exchange.link
         link.timeout_s = self._timeout_s
-        active = torch.tensor([0.0 if self._joined else 1.0], device="cpu")
+        active = torch.tensor([0.0 if self._joined else 1.0], dtype=torch.float32, device="cpu")
         try:
             accounting = Exchange(link, Plan()).all_reduce(active, average=False)
         except BaseException as error:
