@@ -1,0 +1,95 @@
+"""What gradwire costs where nothing is encoded: `attach(model, "identity")` against plain DDP, in pairs.
+
+    python bench/identity_overhead.py --data-dir DIR    # root or user namespaces, ip, tc; five minutes
+    python bench/identity_overhead.py --tasks mnist-mlp --pairs 30
+
+Four hosts of a testbed train the same model both ways, block by block in turns, so that what else the machine
+does meets both. Of every pair the ratio of the two step times is taken; the median of all is shown with a
+95 % interval, from resampling the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import gradwire
+from testbed_ranks import Ranks, append, run_bed
+from training_methods import OnDDP
+from training_speed import KEPT_MEMORY  # type: ignore[import-not-found]  # beside this script, on no path
+from training_tasks import TASKS
+
+RESAMPLED = 2000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--as-rank", help=argparse.SUPPRESS)
+    parser.add_argument("--tasks", default="mnist-mlp,wide-mlp")
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--data-dir", type=Path, help="the four files of MNIST; else scikit-learn's digits")
+    parser.add_argument("--plan", default="identity", help="a codec's spec or a plan's file")
+    words = parser.parse_args()
+    if words.as_rank:
+        measure_here(words)
+        return
+    folder = ["--data-dir", str(words.data_dir.absolute())] if words.data_dir else []
+    for task in words.tasks.split(","):
+        arguments = ("--tasks", task, "--pairs", str(words.pairs), "--plan", words.plan, *folder)
+        report(run_bed(words.hosts, words.rate, __file__, *arguments, variables=KEPT_MEMORY)[0])
+
+
+def measure_here(words: argparse.Namespace) -> None:
+    """Time pairs of blocks, on the network that this process is in."""
+    ranks = Ranks()
+    tasks = [TASKS[words.tasks](ranks.rank, ranks.world, words.data_dir, None) for _ in range(2)]
+    ways = [OnDDP(tasks[0]), OnDDP(tasks[1], lambda ddp: gradwire.attach(ddp, words.plan))]
+    block = max(tasks[0].block // 2, 2)
+    for way in ways:
+        way.train(block)  # connects, and cuts buckets anew
+    pairs = []
+    for number in range(words.pairs):
+        order = (0, 1) if number % 2 == 0 else (1, 0)
+        seconds = dict.fromkeys(order, 0.0)
+        for each in order:
+            dist.barrier()
+            began = time.perf_counter()
+            ways[each].train(block)
+            spent_s = torch.tensor([(time.perf_counter() - began) / block], dtype=torch.float64)
+            dist.all_reduce(spent_s, dist.ReduceOp.MAX)
+            seconds[each] = float(spent_s)
+        pairs.append((seconds[0], seconds[1]))
+    for way in ways:
+        way.close()
+    if ranks.rank == 0:
+        append(words.as_rank, {"task": tasks[0].name, "pairs": pairs})
+    ranks.leave()
+
+
+def report(run: dict[str, Any]) -> None:
+    """Print one task."""
+    ratios = [attached_s / ddp_s for ddp_s, attached_s in run["pairs"]]
+    draw = random.Random(1)
+    medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLED))
+    low, high = medians[RESAMPLED // 40], medians[-RESAMPLED // 40]
+    ddp_s, attached_s = (median(times) for times in zip(*run["pairs"], strict=True))
+    print(
+        f"{run['task']}: DDP {1e3 * ddp_s:.1f} ms a step, attached {1e3 * attached_s:.1f} ms; "
+        f"{median(ratios):.3f} times as long, 95 % interval {low:.3f} to {high:.3f} ({len(ratios)} pairs)",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
