@@ -20,6 +20,8 @@ else:
             self._name = name
 
         def __getattr__(self, attribute: str) -> object:
-            return getattr(__import__(self._name), attribute)
+            found = getattr(__import__(self._name), attribute)
+            setattr(self, attribute, found)  # codecs ask a dozen times for every segment
+            return found
 
     np, torch = _Deferred("numpy"), _Deferred("torch")
