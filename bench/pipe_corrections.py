@@ -34,7 +34,9 @@ from pipe_variants import (  # type: ignore[import-not-found]  # beside this scr
     AdaptivelyDelayed,
     Delayed,
     Eager,
+    Expected,
     Extrapolate,
+    Matched,
     Predict,
     Replace,
     Shift,
@@ -44,11 +46,14 @@ from pipe_variants import (  # type: ignore[import-not-found]  # beside this scr
     Synchronous,
     Task,
 )
-from training_tasks import GPT
+from progress import tell
+from training_tasks import GPT, wide_layers
 
 WORKERS = 4
 BATCH, CONTEXTS, CONTEXT = 25, 12, 64
 """Images, or pieces of text and their bytes, that a worker sees in a step."""
+NOISY_BATCH, EXPECTING, HELD_OUT = 8, 512, 1000
+"""Images of the noisy task: of a worker's step, that its expectation is taken from, and that judge."""
 HELD_OUT_CONTEXTS, AT_ONCE = 256, 32
 STRENGTHS = {"dc": (0.04, 100.0, 1e4), "dc-a": (2.0, 20.0, 200.0)}
 """The lambdas tried, from those of Zheng et al., 0.04 and 2, up to where they change something."""
@@ -95,6 +100,22 @@ def images(
     return Task(title, model, _flat(model), batches, held_out, optimizer, lambda _: lr, steps)
 
 
+def wide(words: Words, seed: int, *, title: str, rate: float) -> Task:
+    """Make the MLP of 74 MB that ``training_speed.py`` trains: batches of 8, whose gradients are noise."""
+    data = load("digits") if words.data_dir is None else load("mnist", words.data_dir)
+    model = wide_layers(data, seed)
+
+    def drawn(stream: int, count: int) -> Batches:
+        generator = torch.Generator().manual_seed(stream)
+        while True:
+            yield data.train_batch(torch.randint(len(data.train_labels), (count,), generator=generator))
+
+    batches = [drawn(1000 * seed + rank, NOISY_BATCH) for rank in range(WORKERS)]
+    held_out = [next(data.test_batches(HELD_OUT))]
+    task = Task(title, model, _flat(model), batches, held_out, SGD(0.0), lambda _: rate, 60)
+    return replace(task, expecting=drawn(-seed, EXPECTING))
+
+
 def gpt(words: Words, seed: int, *, title: str, lr: float) -> Task:
     """Make a GPT of 0.87 M parameters in the shape of nanoGPT's example for CPUs, on the bytes of a text."""
     topics = "\n".join(pydoc_data.topics.topics.values()).encode()
@@ -134,6 +155,7 @@ TASKS: dict[str, Callable[[Words, int], Task]] = {
     "mnist-adam": partial(MNIST, title="MNIST, Adam 3e-3", optimizer=ADAM, lr=3e-3, normalised=False),
     "gpt": partial(gpt, title="GPT, AdamW 1e-3", lr=1e-3),
     "gpt-fast": partial(gpt, title="GPT, AdamW 4e-3", lr=4e-3),
+    "wide": partial(wide, title="74 MB MLP on MNIST, batches of 8, lr 0.05", rate=0.05),
     "digits": partial(images, title="digits, lr 0.1, momentum 0.9", optimizer=MOMENTUM, lr=0.1),
     "digits-split": partial(
         images, title="digits, classes split, lr 0.1, momentum 0.9", optimizer=MOMENTUM, lr=0.1, split=True
@@ -145,6 +167,8 @@ METHODS: dict[str, Callable[[Task, int], Stale]] = {
     "sync": Synchronous,
     "none": Stale,
     "eager": Eager,
+    "matched": Matched,
+    "expected": Expected,
     "shift": Shift,
     "replace": Replace,
     "extrapolate": Extrapolate,
@@ -199,9 +223,10 @@ def measure(name: str, words: Words) -> list[dict[str, Any]]:
         loss = loss if isfinite(loss) else inf  # diverged
         run = {"memory": trained.extra_memory(), "updates": trained.extra_updates(), "losses": []}
         runs.setdefault(method, {"method": method, **run})["losses"].append(loss)
+        tell({"task": name, "method": method, "seed": seed, "loss": loss})
 
-    momentum = isinstance(TASKS[name](words, 1).optimizer, SGD)
-    chosen = [each for each in METHODS if {each, each.split()[0]} & wanted and (momentum or each != "spike")]
+    task = TASKS[name](words, 1)
+    chosen = [each for each in METHODS if {each, each.split()[0]} & wanted and _suits(each, task)]
     for method in chosen:
         train(method, 1)
     for family, strengths in STRENGTHS.items():
@@ -212,6 +237,12 @@ def measure(name: str, words: Words) -> list[dict[str, Any]]:
         for method in chosen:
             train(method, seed)
     return list(runs.values())
+
+
+def _suits(method: str, task: Task) -> bool:
+    if method == "spike":
+        return isinstance(task.optimizer, SGD) and task.optimizer.momentum > 0
+    return method != "expected" or task.expecting is not None
 
 
 def report(task: Task, runs: list[dict[str, Any]]) -> None:

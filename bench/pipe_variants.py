@@ -102,6 +102,8 @@ class Task:
     rate: Callable[[int], float]
     steps: int
     max_norm: float = float("inf")
+    expecting: Iterator[Batch] | None = None
+    """Large batches of what all ranks train on, where ``Expected`` is to be tried."""
 
     def gradient(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return the gradient of the mean cross entropy, flat."""
@@ -315,6 +317,57 @@ class Eager(Predict):
     def guesses(self, rank: int) -> list[torch.Tensor]:
         """Return the own gradients under way."""
         return [sent.own[rank] for sent in self.under_way]
+
+
+class Matched(Eager):
+    """``h_r[i] = s g_r[i]``: own gradients, made as long as the average was beside them in the steps before.
+
+    The noise of one rank's samples makes its gradient longer than the average. ``s`` is a running mean, with
+    a half of the newest, of ``norm(avg) / norm(g_r)``, at most 1.
+    """
+
+    def __init__(self, task: Task, pipeline: int) -> None:
+        super().__init__(task, pipeline)
+        self.shares: list[float] | None = None
+
+    def guesses(self, rank: int) -> list[torch.Tensor]:
+        """Return the own gradients under way, shortened."""
+        share = 1.0 if self.shares is None else self.shares[rank]
+        return [share * own for own in super().guesses(rank)]
+
+    def arrived(self, sent: Sent) -> torch.Tensor:
+        """Compare the average with what each rank sent."""
+        length = float(sent.average.norm())
+        newest = [min(1.0, length / max(float(own.norm()), 1e-30)) for own in sent.own]
+        before = newest if self.shares is None else self.shares
+        self.shares = [(old + new) / 2 for old, new in zip(before, newest, strict=True)]
+        return super().arrived(sent)
+
+
+class Expected(Predict):
+    """``h[i]`` = what ``avg[i]`` would be without the noise of sampling: a large batch at the same weights.
+
+    No rank can know it, and it is the most that could be known of the others' samples without asking them: a
+    bound for all guesses. For K = 2.
+    """
+
+    def __init__(self, task: Task, pipeline: int) -> None:
+        super().__init__(task, pipeline)
+        self.expected: list[torch.Tensor] = []
+
+    def guesses(self, _rank: int) -> list[torch.Tensor]:
+        """Return the expected gradients of the steps under way."""
+        return self.expected
+
+    def step(self, number: int) -> None:
+        """Compute the expectation of this step's average, too."""
+        if len(self.under_way) == self.pipeline:
+            self._apply_oldest()
+        assert self.task.expecting is not None
+        assert self.pipeline == 2
+        expected = self.task.gradient(self._virtual(0), next(self.task.expecting))
+        super().step(number)
+        self.expected = [expected]
 
 
 class Shift(Eager):

@@ -63,12 +63,17 @@ def mnist_mlp(rank: int, world: int, data: Path | None, _text: Path | None) -> T
 def wide_mlp(rank: int, _world: int, data: Path | None, _text: Path | None) -> Task:
     """Make fully connected layers of 74 MB, a batch of 8 on every rank, plain SGD."""
     images = _images(data)
+    model = wide_layers(images, SEED)
+    return _image_task("74 MB MLP", model, images, 8, rank, lr=0.05, momentum=0.0, block=6, blocks=10)
+
+
+def wide_layers(images: Dataset, seed: int) -> nn.Module:
+    """Return three hidden layers that have 18 M weights on MNIST."""
     sizes = [images.image_shape[0] * images.image_shape[1], 3584, 3584, 768]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+        torch.manual_seed(seed)
         hidden = [layer for way in pairwise(sizes) for layer in (nn.Linear(*way), nn.ReLU())]
-        model = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], 10))
-    return _image_task("74 MB MLP", model, images, 8, rank, lr=0.05, momentum=0.0, block=6, blocks=10)
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], 10))
 
 
 def small_gpt(rank: int, _world: int, _data: Path | None, text: Path | None) -> Task:
