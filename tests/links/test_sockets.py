@@ -236,6 +236,42 @@ def test_closing_wakes_the_own_waits_too() -> None:
     assert [str(error) for error in errors] == ["rank 0 receiving from rank 1: the own link is closed"]
 
 
+class _LateTurn:
+    """A lock that the test's own thread gets late."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(0.1)
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_who_wakes_before_closing_is_done_is_told_of_the_own_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    links = sockets(2, 30.0)
+    errors: list[LinkError] = []
+
+    def wait(receiving: Any) -> None:
+        try:
+            receiving.wait()
+        except LinkError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, args=(links[0].irecv(1, buffer()),))
+    thread.start()
+    time.sleep(0.05)
+    own = links[0]
+    assert isinstance(own, SocketLink)
+    monkeypatch.setattr(own._channels[1], "turn", _LateTurn())
+    own.close()
+    thread.join(5)
+    assert [str(error) for error in errors] == ["rank 0 receiving from rank 1: the own link is closed"]
+
+
 def test_a_link_that_nobody_holds_is_closed() -> None:
     one, other = sockets(2, 10.0)
     del one

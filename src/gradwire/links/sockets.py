@@ -91,10 +91,11 @@ class _Channel:
         self._length_filled = 0
         self._low_water = 1
         self._ended = self._is_mute = False
+        self.closes = False
 
     @property
     def _gone(self) -> str:
-        return f"rank {self.peer} has closed its link"
+        return _OWN_END if self.closes else f"rank {self.peer} has closed its link"
 
     @property
     def events(self) -> int:
@@ -239,7 +240,7 @@ class _Channel:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _reason(self, error: OSError) -> str:
-        if self._ended:
+        if self.closes:
             return _OWN_END
         if isinstance(error, (ConnectionError, TimeoutError)):
             return self._gone
@@ -296,6 +297,7 @@ class SocketLink(Link):
         """Close the connections; the peers' waits for this rank end with an error, and so do the own."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
+            channel.closes = True  # before whoever polls it wakes, and asks why
             with suppress(OSError):  # the peer may be gone
                 channel.socket.shutdown(socket.SHUT_RDWR)  # wakes who polls it
             with channel.turn:
