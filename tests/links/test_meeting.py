@@ -20,17 +20,12 @@ from gradwire.links import addresses
 from gradwire.links.addresses import VARIABLE, listening_address
 from gradwire.links.meeting import meet
 from gradwire.links.sockets import SocketLink
+from support.meetings import place
 
 
 @pytest.fixture(autouse=True)
 def _on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "lo")
-
-
-def place(store: HashStore, rank: int) -> tuple[tuple[str, int], bytes]:
-    """Return where a rank listens, and its word, once it does."""
-    address, port, word, _ = store.get(f"rank {rank}").decode().split()
-    return (address, int(port)), bytes.fromhex(word)
 
 
 def meet_all(world: int, store: HashStore, beside: Callable[[], Any] = lambda: None) -> list[SocketLink]:

@@ -24,6 +24,7 @@ from gradwire.links.meeting import meet
 from gradwire.links.tls import encryption
 from gradwire.links.tls_names import NAMES
 from support.certificates import needs_openssl, of_host, variables
+from support.meetings import place
 
 TIMEOUT_S = 10.0
 Met = dict[int, socket.socket]
@@ -32,12 +33,6 @@ Met = dict[int, socket.socket]
 @pytest.fixture(autouse=True)
 def _on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "lo")
-
-
-def place(store: HashStore, rank: int) -> tuple[tuple[str, int], bytes]:
-    """Return where a rank listens, and its word, once it does."""
-    address, port, word, _ = store.get(f"rank {rank}").decode().split()
-    return (address, int(port)), bytes.fromhex(word)
 
 
 def met_in_spite_of(

@@ -55,11 +55,15 @@ class TimedStore:
         """Return what is there under ``key``, which has to be."""
         return self._call(lambda: self._store.get(key), key, deadline).decode(errors="replace")
 
-    def wait(self, keys: Sequence[str], deadline: float) -> None:
-        """Return when all of ``keys`` are there. Raises ``TimeoutError`` where they do not come."""
+    def wait(self, keys: Sequence[str], deadline: float, check: Callable[[], object] = lambda: None) -> None:
+        """Return when all of ``keys`` are there; call ``check`` as long as they are not, which may raise.
+
+        Raises ``TimeoutError`` where they do not come.
+        """
         for pause in pauses(deadline):
             if self.has(keys, deadline):
                 return
+            check()
             sleep(pause)
 
     def _call(self, call: Callable[[], Answer], key: str, deadline: float) -> Answer:

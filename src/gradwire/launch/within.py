@@ -10,7 +10,7 @@ import atexit
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -53,15 +53,16 @@ def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None
 def _wake() -> None:
     """Let threads that still wait for an answer have done with torch's code before the interpreter ends."""
     left = dict(_asked)
-    _join(left)
+    join_all(left, _FAREWELL_S)
     silent = {port for thread, port in left.items() if thread.is_alive() and port is not None}
     if silent:
         _hang_up(silent)
-        _join(left)
+        join_all(left, _FAREWELL_S)
 
 
-def _join(threads: dict[threading.Thread, int | None]) -> None:
-    deadline = monotonic() + _FAREWELL_S
+def join_all(threads: Iterable[threading.Thread], timeout_s: float) -> None:
+    """Wait until all of ``threads`` have ended, so long at most for all of them together."""
+    deadline = monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, deadline - monotonic()))
 

@@ -29,6 +29,9 @@ from typing import Protocol
 
 import torch
 
+OWN_END = "the own link is closed"
+"""What a wait fails with whose own link is closed meanwhile."""
+
 
 class Sending(Protocol):
     """A frame on its way out."""

@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.launch.store import TimedStore, pauses
+from gradwire.launch.store import TimedStore
+from gradwire.links.base import OWN_END
 
 _LOOK_UP_S = 0.1
-_OWN_END = "the own link is closed"
 
 
 class GlooAllReduce:
@@ -69,7 +69,7 @@ class GlooAllReduce:
     ) -> dist.ProcessGroupGloo:
         def check() -> None:
             if self._closed:
-                raise LinkError(f"{what}: {_OWN_END}")
+                raise LinkError(f"{what}: {OWN_END}")
             for peer in gone():
                 raise LinkError(f"{what}: rank {peer} has closed its link")
 
@@ -86,7 +86,7 @@ class GlooAllReduce:
             if self._closed:
                 # Its end would wait for the peers.
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-                raise LinkError(f"{what}: {_OWN_END}")
+                raise LinkError(f"{what}: {OWN_END}")
             with suppress(RuntimeError):  # told below if it is more than that the time is over
                 work.wait(timedelta(seconds=_LOOK_UP_S))
         work.wait()
@@ -107,11 +107,7 @@ class _WatchedStore(Store):
         return bytes.fromhex(self._store.get(key, self._deadline))
 
     def wait(self, keys: Any, timeout: timedelta | None = None) -> None:  # noqa: ARG002 - it has its own
-        for pause in pauses(self._deadline):
-            if self._store.has(keys, self._deadline):
-                return
-            self._check()
-            time.sleep(pause)
+        self._store.wait(keys, self._deadline, self._check)
 
 
 def _left(gone: Callable[[], Sequence[int]]) -> str:

@@ -26,7 +26,7 @@ from contextlib import suppress
 import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.base import Link
+from gradwire.links.base import OWN_END, Link
 from gradwire.links.pulse import ALIVE, SIGNS, Pulse
 from gradwire.wire import memory_of
 
@@ -35,7 +35,6 @@ _LONGEST_SLEEP_S = 3600.0
 """A poll can sleep for 24 days at most."""
 _MOST_AT_ONCE_NBYTES = 1 << 17
 """A wait for more sleeps only until so much has come: copying it passes while the rest is on its way."""
-_OWN_END = "the own link is closed"
 _MOMENT_S = 0.001
 
 
@@ -95,7 +94,7 @@ class _Channel:
 
     @property
     def _gone(self) -> str:
-        return _OWN_END if self.closes else f"rank {self.peer} has closed its link"
+        return OWN_END if self.closes else f"rank {self.peer} has closed its link"
 
     @property
     def events(self) -> int:
@@ -179,8 +178,8 @@ class _Channel:
     def end(self) -> None:
         """Let everything under way fail; who waits here closes the socket, so that nobody polls another's."""
         self._ended = True
-        self._fail(self.outgoing, _OWN_END)
-        self._fail(self.incoming, _OWN_END)
+        self._fail(self.outgoing, OWN_END)
+        self._fail(self.incoming, OWN_END)
         if not self.has_waiter:
             self.socket.close()
 
@@ -241,7 +240,7 @@ class _Channel:
 
     def _reason(self, error: OSError) -> str:
         if self.closes:
-            return _OWN_END
+            return OWN_END
         if isinstance(error, (ConnectionError, TimeoutError)):
             return self._gone
         return error.strerror or str(error)
@@ -331,7 +330,7 @@ class SocketLink(Link):
 
     def _channel(self, peer: int, what: str) -> _Channel:
         if peer not in self._channels:
-            raise LinkError(f"{what}: {'this link has no such peer' if self._channels else _OWN_END}")
+            raise LinkError(f"{what}: {'this link has no such peer' if self._channels else OWN_END}")
         return self._channels[peer]
 
     def _tell_if_due(self) -> None:

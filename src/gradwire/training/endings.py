@@ -11,10 +11,11 @@ This happens in ``atexit``, after threads that are no daemons have ended: they m
 from __future__ import annotations
 
 import atexit
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Thread
+
+from gradwire.launch.within import join_all
 
 FINISH_S = 5.0
 """How long an interpreter that ends waits for what its threads have under way."""
@@ -60,14 +61,8 @@ def _end_all() -> None:
     with suppress(KeyboardInterrupt):  # whoever is impatient gets the next stage
         for _, finish, _ in left:
             finish()
-        _join([thread for thread, *_ in left], FINISH_S)
+        join_all([thread for thread, *_ in left], FINISH_S)
     for thread, _, break_off in left:
         if thread.is_alive():
             break_off()
-    _join([thread for thread, *_ in left], BREAK_OFF_S)
-
-
-def _join(threads: Sequence[Thread], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
+    join_all([thread for thread, *_ in left], BREAK_OFF_S)
