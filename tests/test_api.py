@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 import gradwire
-from gradwire import api
+from gradwire import api, codecs
 from gradwire.errors import ExchangeError, SpecError
 
 RunProcesses = Callable[..., list[Any]]
@@ -37,10 +37,10 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
     ("arguments", "reason"),
     [
         ({"codec": "fp17"}, "no codec is named 'fp17'"),
-        ({"codec": 17}, "codec must be a Codec, but is 17"),
+        ({"codec": 17}, "codec must be a codec, its spec or None, but is 17"),
         ({"algorithm": "gossip"}, "no algorithm is called 'gossip'"),
         ({"segment_nbytes": 5}, "segment_nbytes must be"),
-        ({"plan": 17}, "plan must be a Plan or the path of its file, but is 17"),
+        ({"plan": 17}, "plan must be a Plan, a codec, its spec or the path of a plan's file, but is 17"),
         ({"plan": "no/plan.json"}, r"the plan no/plan\.json cannot be read: No such file or directory"),
         (
             {"plan": gradwire.Plan(), "codec": "fp16", "segment_nbytes": 1 << 22},
@@ -81,7 +81,7 @@ def many_calls() -> dict[str, torch.Tensor]:
 def test_any_shape_is_reduced_in_place_within_the_bound(run_processes: RunProcesses, world: int) -> None:
     shares = torch.stack([share(rank, 30, 40) for rank in range(world)])
     exact = shares.double().sum(0)
-    largest = gradwire.parse(api.DEFAULT_CODEC).bound(shares.abs().sum(0).flatten())  # of any partial sum
+    largest = gradwire.parse(codecs.DEFAULT).bound(shares.abs().sum(0).flatten())  # of any partial sum
     every = run_processes(world, many_calls)
     for results in every:
         for name, tensor in results.items():

@@ -70,11 +70,11 @@ def test_every_codec_has_a_line_that_fits(capsys: pytest.CaptureFixture[str]) ->
         ("train --epochs 0", "--epochs must be 1"),
         ("train --lr 0", "--lr must be a number above 0"),
         ("train --lr inf", "--lr must be a number above 0"),
-        ("train --segment 7", "--segment must be a multiple of 16384 bytes, from 16384 up, but is 7"),
-        ("train --segment 1GiB", "--segment 1073741824 may need a frame of"),
+        ("train --segment 7", "--segment must be a whole number from 16384 to 17179852800, but is 7"),
+        ("train --segment 1GiB", "a segment of 1073741824 bytes may need a frame of"),
         ("train --segment big", "--segment: a size is written like '16MB'"),
         ("train --bucket 25MBps", "--bucket: a size is written like '16MB'"),
-        ("train --bucket 2", "--bucket must be a multiple of 4 bytes"),
+        ("train --bucket 2", "--bucket must be a whole number from 4 "),
         ("train --plan nowhere.json", "the plan nowhere.json cannot be read: No such file or directory"),
         ("train --plan=", "name a file"),
         ("train --plan file", "file holds no plan that can be used: a plan must be a JSON object"),
@@ -83,7 +83,8 @@ def test_every_codec_has_a_line_that_fits(capsys: pytest.CaptureFixture[str]) ->
         ("train --plan deep.json --runs sync --method sync", "leave out --method and --runs"),
         ("train --plan deep.json --algorithm ring --pipeline 2", "leave out --algorithm and --pipeline"),
         ("train --plan deep.json --segment 4MiB --bucket 4", "leave out --segment and --bucket"),
-        ("train --pipeline 0", "--pipeline must be 1 to 16"),
+        ("train --pipeline 0", "--pipeline must be a whole number from 1"),
+        ("train --pipeline 17", "--pipeline must be 1 to 16"),
         ("train --warmup-epochs 99", "--warmup-epochs must be 0 to 8"),
         ("train --max-steps 0", "--max-steps must be 1"),
         ("train --timeout 0", "--timeout must be 1 to 86400"),
@@ -139,7 +140,8 @@ def test_a_plan_stands_for_its_options(
     said = f"--method {method} --codec quantize:8 --algorithm star --segment 64KiB --bucket 25MB"
     assert main(["train", "--plan", "plan.json", "--out", "out"]) == 0
     assert main(f"train {said} --pipeline {pipeline} --out out".split()) == 0
-    assert performed[0] == performed[1]
+    assert performed[0].runs == performed[1].runs
+    assert [each.plan(each.runs[0]) for each in performed] == [plan, plan]
     assert performed[0].plan(performed[0].runs[0]) == plan
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import codecs, collectives
-from gradwire.codecs import Identity, parse
+from gradwire.codecs import DEFAULT, Identity, parse
 from gradwire.errors import SpecError
 from gradwire.plan import MAX_BUCKET_NBYTES, MAX_SEGMENT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import MAX_FRAME_NBYTES
@@ -194,3 +195,33 @@ def test_a_place_that_takes_no_file_is_named(tmp_path: Path) -> None:
         Plan.load(tmp_path)
     with pytest.raises(SpecError, match=r"the plan .* cannot be read: .*null"):
         Plan.load("a\0b")
+
+
+def test_of_reads_all_that_a_user_may_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(parse("quantize:4"), "star", residual=True)
+    plan.save(tmp_path / "mine.json")
+    plan.save(tmp_path / "mine")
+    plan.save(tmp_path / "fp8")
+    monkeypatch.chdir(tmp_path)
+    for meant in (plan, tmp_path / "mine", str(tmp_path / "mine"), "mine.json", "mine"):
+        assert Plan.of(meant, pipeline=2) == plan, "it says its pipeline itself"
+    assert Plan.of("fp8") == Plan.of(None) == Plan(parse(DEFAULT)), "a codec before a file"
+    assert Plan.of("quantize:4", pipeline=2) == Plan.of(parse("quantize:4"), pipeline=2)
+
+
+def test_what_is_not_encoded_travels_in_small_segments_unless_somebody_says_otherwise() -> None:
+    assert Plan.of("identity").segment_nbytes == 1 << 18
+    assert Plan.of("identity", segment_nbytes=1 << 20).segment_nbytes == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("meant", "reason"),
+    [
+        (17, "gradients must be a Plan, a codec, its spec or the path of a plan's file, but is 17"),
+        ("nothing", "no codec is named 'nothing'"),
+        ("nothing.json", r"the plan nothing\.json cannot be read: No such file"),
+    ],
+)
+def test_of_names_what_it_cannot_read(meant: Any, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        Plan.of(meant, "gradients")

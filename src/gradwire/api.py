@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from gradwire.codecs import DEFAULT, Codec, parse
+from gradwire.codecs import Codec, codec_of
 from gradwire.codecs.spec import is_real
 from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError, shown
 from gradwire.exchange import Exchange
 from gradwire.exchange.in_place import check_in_place
 from gradwire.exchange.staging import Staging, bring_back, fetch
 from gradwire.links.process_group import ProcessGroupLink, store_of
-from gradwire.plan import Plan
+from gradwire.plan import Plan, PlanLike
 
-DEFAULT_CODEC = DEFAULT
 _KEPT_EXCHANGES = 8  # for a group; each has buffers of its own, which a changing codec must not pile up
 _LONGEST_TIMEOUT_S = 1e6
 
@@ -51,7 +50,7 @@ def all_reduce(
     group: dist.ProcessGroup | None = None,
     average: bool = True,
     segment_nbytes: int | None = None,
-    plan: Plan | str | os.PathLike[str] | None = None,
+    plan: PlanLike = None,
     timeout_s: float = 30.0,
 ) -> torch.Tensor:
     """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed on every hop.
@@ -83,9 +82,9 @@ def all_reduce(
     segment_nbytes
         See ``Plan``.
     plan
-        A plan, or the file that ``Plan.save`` or the planner wrote (read in every call), instead of
-        ``codec``, ``algorithm`` and ``segment_nbytes``. Its pipeline and its buckets are training's; here
-        ``tensor`` is one bucket.
+        What ``Plan.of`` reads, such as the file that ``Plan.save`` or the planner wrote (read in every call),
+        instead of ``codec``, ``algorithm`` and ``segment_nbytes``. Its pipeline and its buckets are for
+        training; here ``tensor`` is one bucket.
     timeout_s
         How long any single wait for a peer lasts before it is an error; above 0, at most 1e6.
 
@@ -130,28 +129,17 @@ def all_reduce(
 
 
 def _choose(
-    plan: Plan | str | os.PathLike[str] | None,
-    codec: str | Codec | None,
-    algorithm: str | None,
-    segment_nbytes: int | None,
+    plan: PlanLike, codec: str | Codec | None, algorithm: str | None, segment_nbytes: int | None
 ) -> Plan:
-    """Return ``plan``, read from its file where it is one, or else the plan of these parts."""
+    """Return ``plan``, or else the plan of these parts."""
+    parts: dict[str, Any] = {"algorithm": algorithm, "segment_nbytes": segment_nbytes}
+    given = {name: part for name, part in parts.items() if part is not None}
     if plan is None:
-        codec = DEFAULT_CODEC if codec is None else codec
-        return Plan(
-            parse(codec) if isinstance(codec, str) else codec,
-            Plan.algorithm if algorithm is None else algorithm,
-            Plan.segment_nbytes if segment_nbytes is None else segment_nbytes,
-        )
-    parts = {"codec": codec, "algorithm": algorithm, "segment_nbytes": segment_nbytes}
-    given = [name for name, part in parts.items() if part is not None]
-    if given:
-        raise SpecError(f"a plan says everything itself; leave out {' and '.join(given)}, or the plan")
-    if isinstance(plan, Plan):
-        return plan
-    if not isinstance(plan, str | os.PathLike):
-        raise SpecError(f"plan must be a Plan or the path of its file, but is {shown(plan)}")
-    return Plan.load(plan)
+        return Plan.of(codec_of(codec), **given)
+    names = [name for name, part in {"codec": codec, **parts}.items() if part is not None]
+    if names:
+        raise SpecError(f"a plan says everything itself; leave out {' and '.join(names)}, or the plan")
+    return Plan.of(plan)
 
 
 def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:

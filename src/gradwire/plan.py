@@ -7,9 +7,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from gradwire import collectives
-from gradwire.codecs import Codec, Identity, parse
+from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, parse
 from gradwire.errors import SpecError, shown
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES
 
@@ -22,6 +23,8 @@ MAX_PIPELINE = 1024
 """Training keeps a gradient for every step under way, and a gradient 1024 steps old teaches nothing."""
 MAX_BUCKET_NBYTES = 1 << 48
 """What a processor can address; no gradient is larger."""
+UNENCODED_SEGMENT_NBYTES = 1 << 18
+"""Without a codec the network is the bottleneck, and small segments keep it busy between two hops."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,42 @@ class Plan:
         """Whether training keeps residuals: what ``residual`` says, or else what the codec wants."""
         return self.codec.WANTS_RESIDUAL if self.residual is None else self.residual
 
+    @classmethod
+    def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
+        """Return the plan that a user means: the only place where one is read.
+
+        Parameters
+        ----------
+        plan
+            A plan; a codec or its spec, such as ``quantize:8``; or the path of the file that ``save`` wrote:
+            any path, or a string that ends with ``.json``, holds a ``/`` or is the name of a file. None is
+            the default codec.
+        name
+            What errors call the argument.
+        parts
+            The other fields of the plan, where ``plan`` is only a codec or None. A plan says them itself.
+
+        Raises
+        ------
+        SpecError
+            For what is none of these, and for a file that cannot be read.
+        """
+        if plan is None:
+            plan = DEFAULT
+        if isinstance(plan, str) and not _is_path(plan):
+            plan = parse(plan)
+        if isinstance(plan, Codec):
+            if isinstance(plan, Identity):
+                parts = {"segment_nbytes": UNENCODED_SEGMENT_NBYTES} | parts
+            return cls(plan, **parts)
+        if isinstance(plan, cls):
+            return plan
+        if isinstance(plan, str | os.PathLike):
+            return cls.load(plan)
+        raise SpecError(
+            f"{name} must be a Plan, a codec, its spec or the path of a plan's file, but is {shown(plan)}"
+        )
+
     def to_json(self) -> str:
         """Return the plan as a JSON object, the codec as its spec."""
         return json.dumps(
@@ -141,6 +180,17 @@ class Plan:
             return cls.from_json(text)
         except SpecError as error:
             raise SpecError(f"{path} holds no plan that can be used: {error}") from error
+
+
+PlanLike = Plan | Codec | str | os.PathLike[str] | None
+"""What ``Plan.of`` reads."""
+
+
+def _is_path(text: str) -> bool:
+    """Return whether a text names a plan's file; what could be both is a codec."""
+    if text.endswith(".json") or "/" in text:
+        return True
+    return text.partition(":")[0] not in {row.name for row in TABLE} and Path(text).is_file()
 
 
 def _check_count(name: str, value: int, unit: int, most: int) -> None:

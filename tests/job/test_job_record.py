@@ -54,12 +54,12 @@ def test_a_diverged_loss_is_null(options: JobOptions, results: tuple[RunResult, 
 def test_every_run_keeps_the_plan_that_it_followed(
     options: JobOptions, results: tuple[RunResult, ...]
 ) -> None:
-    sizes = replace(options, segment_nbytes=1 << 20, pipeline=3, bucket_nbytes=25_000_000)
+    sizes = replace(options, exchange=Plan(Identity(), "ring", 1 << 20, 3, 25_000_000, residual=True))
     runs = json.loads(to_json(make_record(sizes, results)))["runs"]
     server, _, sync, pipe = (Plan.from_json(json.dumps(run["plan"])) for run in runs)
-    assert server == Plan(Identity(), "star", 1 << 20)
-    assert sync == Plan(parse("quantize:8"), "ring", 1 << 20, 1, 25_000_000)
-    assert pipe == Plan(parse("quantize:8"), "ring", 1 << 20, 3, 25_000_000)
+    assert server == Plan(Identity(), "star", 1 << 20, residual=True)
+    assert sync == Plan(parse("quantize:8"), "ring", 1 << 20, 1, 25_000_000, residual=True)
+    assert pipe == Plan(parse("quantize:8"), "ring", 1 << 20, 3, 25_000_000, residual=True)
 
 
 def test_the_data_folder_is_kept_without_its_path(

@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_other_ones(small: JobO
 
 def test_a_pipeline_of_one_is_synchronous_bit_for_bit(small: JobOptions) -> None:
     runs = parse_runs("sync:quantize:8,pipe:quantize:8")
-    sync, pipe = perform_local(replace(small, runs=runs, pipeline=1), ignore)
+    sync, pipe = perform_local(replace(small, runs=runs, exchange=Plan(pipeline=1)), ignore)
     assert pipe.weights_sha256 == sync.weights_sha256
 
 
@@ -90,9 +90,8 @@ def test_a_pipeline_that_only_warms_up_is_synchronous(small: JobOptions) -> None
 def test_buckets_change_neither_the_weights_nor_the_bytes_of_two_workers(small: JobOptions) -> None:
     options = replace(small, runs=parse_runs("sync,pipe"))
     whole = perform_local(options, ignore)
-    for result, cut in zip(
-        whole, perform_local(replace(options, bucket_nbytes=400_000), ignore), strict=True
-    ):
+    in_buckets = perform_local(replace(options, exchange=Plan(pipeline=2, bucket_nbytes=400_000)), ignore)
+    for result, cut in zip(whole, in_buckets, strict=True):
         assert cut.weights_sha256 == result.weights_sha256
         assert cut.raw_nbytes == result.raw_nbytes
         assert cut.sent_nbytes - result.sent_nbytes == 6 * 2 * 2 * 2 * HEADER_NBYTES, "two buckets more"
@@ -100,7 +99,7 @@ def test_buckets_change_neither_the_weights_nor_the_bytes_of_two_workers(small: 
 
 @pytest.mark.parametrize(("pipeline", "method"), [(1, "sync"), (2, "pipe")])
 def test_a_plan_is_followed_and_kept(tmp_path: Path, pipeline: int, method: str) -> None:
-    plan = Plan(parse("quantize:8"), "star", 1 << 16, pipeline, bucket_nbytes=500_000)
+    plan = Plan(parse("quantize:8"), "star", 1 << 16, pipeline, bucket_nbytes=500_000, residual=True)
     plan.save(tmp_path / "plan.json")
     words = ["train", "--plan", str(tmp_path / "plan.json"), "--workers", "2", "--epochs", "1"]
     assert main([*words, "--max-steps", "3", "--out", str(tmp_path / "out")]) == 0
@@ -185,10 +184,8 @@ def test_a_stopped_worker_ends_the_job_within_the_timeout(small: JobOptions) -> 
 
 
 def test_an_error_of_a_worker_is_one_sentence(small: JobOptions) -> None:
-    with pytest.raises(
-        JobError, match=r"rank [01] \(a worker\) failed \(starting\): pipeline must be a whole"
-    ):
-        perform_local(replace(small, runs=(make_run("pipe"),), pipeline=0), ignore)
+    with pytest.raises(JobError, match=r"rank [01] \(a worker\) failed \(starting\): a correction is one "):
+        perform_local(replace(small, runs=(make_run("pipe"),), correction="some"), ignore)
 
 
 def test_a_bug_in_a_worker_shows_its_traceback(small: JobOptions) -> None:

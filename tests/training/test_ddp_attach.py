@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import gradwire
-from gradwire.api import DEFAULT_CODEC
+from gradwire.codecs import DEFAULT as DEFAULT_CODEC
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError, TensorError
 from gradwire.training.hook import gradwire_hook
 from gradwire.training.ledger import Ledger

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import Parameter
 
 import gradwire
-from gradwire.api import DEFAULT_CODEC
+from gradwire.codecs import DEFAULT as DEFAULT_CODEC
 from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, SpecError, StateError
 from gradwire.exchange import Exchange

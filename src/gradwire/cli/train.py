@@ -14,7 +14,7 @@ from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.job.data import DATASETS
 from gradwire.job.models import MODELS
-from gradwire.job.options import EPOCHS, LONGEST_PIPELINE, JobOptions, check
+from gradwire.job.options import EPOCHS, LONGEST_PIPELINE, PIPELINE, JobOptions, check
 from gradwire.job.runs import METHODS, UNCOMPRESSED, Run, comparison, make_run, parse_runs
 from gradwire.launch.launched import launched_workers
 from gradwire.plan import Plan
@@ -119,8 +119,7 @@ def _size(text: str) -> int:
 
 
 def _options(words: argparse.Namespace) -> JobOptions:
-    if words.plan is not None:
-        _follow_plan(words)
+    exchange = _exchange(words)
     runs = _runs(words)
     return JobOptions(
         runs=runs,
@@ -128,13 +127,10 @@ def _options(words: argparse.Namespace) -> JobOptions:
         data=words.data,
         data_folder=words.data_dir,
         model=words.model,
-        algorithm=JobOptions.algorithm if words.algorithm is None else words.algorithm,
+        exchange=exchange,
         workers=_workers(words, runs),
         link=words.link,
-        segment_nbytes=JobOptions.segment_nbytes if words.segment is None else words.segment,
-        pipeline=JobOptions.pipeline if words.pipeline is None else words.pipeline,
         correction=words.correction,
-        bucket_nbytes=words.bucket,
         warmup_epochs=words.warmup_epochs,
         epochs=EPOCHS.get(words.data, 1) if words.epochs is None else words.epochs,
         max_steps=words.max_steps,
@@ -146,19 +142,36 @@ def _options(words: argparse.Namespace) -> JobOptions:
     )
 
 
-def _follow_plan(words: argparse.Namespace) -> None:
-    """Let the plan of a file say what the options in ``PLANNED`` would have said. Raises ``SpecError``."""
+def _exchange(words: argparse.Namespace) -> Plan:
+    """Return the plan of a file, whose codec and pipeline say what runs; or that of the options.
+
+    Raises ``SpecError``.
+    """
+    if words.plan is None:
+        parts = {"algorithm": words.algorithm, "segment_nbytes": words.segment, "bucket_nbytes": words.bucket}
+        given = {name: part for name, part in parts.items() if part is not None}
+        try:
+            return Plan(pipeline=PIPELINE if words.pipeline is None else words.pipeline, **given)
+        except SpecError as error:
+            raise SpecError(_in_options(str(error))) from error
     said = [f"--{option}" for option in PLANNED if getattr(words, option) not in (None, False)]
     if said:
         raise SpecError(f"--plan says everything about the exchange itself; leave out {' and '.join(said)}")
-    plan = Plan.load(words.plan)
+    plan = Plan.of(words.plan)
     if plan.pipeline > LONGEST_PIPELINE:
         raise SpecError(
             f"{words.plan} has pipeline {plan.pipeline}, but at most {LONGEST_PIPELINE} can train"
         )
     words.method = "sync" if plan.pipeline == 1 else "pipe"
-    words.codec, words.algorithm = str(plan.codec), plan.algorithm
-    words.segment, words.pipeline, words.bucket = plan.segment_nbytes, plan.pipeline, plan.bucket_nbytes
+    words.codec = str(plan.codec)
+    return plan
+
+
+def _in_options(complaint: str) -> str:
+    """Return what a plan says of its fields, in the words of the command line."""
+    for part in ("segment_nbytes", "bucket_nbytes", "pipeline"):
+        complaint = complaint.replace(part, f"--{part.removesuffix('_nbytes')}")
+    return complaint
 
 
 def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:

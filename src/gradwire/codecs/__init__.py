@@ -46,6 +46,7 @@ __all__ = [
     "TernGrad",
     "TopK",
     "Truncate",
+    "codec_of",
     "parse",
 ]
 
@@ -76,6 +77,18 @@ TABLE = (
 """All codecs. A wire id is a fact of the protocol: never changed, never used again."""
 DEFAULT = "fp8"
 """Free of scale and safe for any model: docs/which_codec.md has the losses that it was chosen by."""
+
+
+def codec_of(codec: Codec | str | None, name: str = "codec") -> Codec | None:
+    """Return the codec that is meant, by itself or its spec; None for None.
+
+    Raises ``SpecError``, which calls the argument ``name``.
+    """
+    if codec is None or isinstance(codec, Codec):
+        return codec
+    if isinstance(codec, str):
+        return parse(codec)
+    raise SpecError(f"{name} must be a codec, its spec or None, but is {shown(codec)}")
 
 
 def parse(spec: str) -> Codec:

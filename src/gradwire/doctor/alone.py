@@ -112,7 +112,7 @@ def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
     if path is None:
         return None, []
     try:
-        plan = Plan.load(path)
+        plan = Plan.of(path)
     except SpecError as error:
         return None, [Finding("plan", "FAIL", f"{error}; 'gradwire plan --out FILE' writes one")]
     return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, pipeline {plan.pipeline}")]

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from gradwire.integrations.attachment import Attachment, LedgerLike, PlanLike
+from gradwire.integrations.attachment import Attachment, LedgerLike
 from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.needed import needed
 from gradwire.integrations.residual_files import ResidualFolder
+from gradwire.plan import PlanLike
 from gradwire.training.hook import Attached
 
 with needed("accelerate", "huggingface"):

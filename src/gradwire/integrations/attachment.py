@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,16 +10,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout
-from gradwire.codecs import Codec
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.integrations.residual_files import ResidualFolder, adopted
-from gradwire.plan import Plan
+from gradwire.plan import Plan, PlanLike
 from gradwire.training.checksum import sealed
-from gradwire.training.chosen import plan_of
 from gradwire.training.hook import Attached, Scaler, attach
 from gradwire.training.ledger import Ledger
 
-PlanLike = Plan | Codec | str | os.PathLike[str] | None
 LedgerLike = Ledger | Callable[[int], Ledger] | None
 
 
@@ -57,7 +53,7 @@ class Attachment:
         resume_residuals: bool = True,
     ) -> None:
         check_timeout(timeout_s)
-        self.plan = plan_of(plan, "plan")
+        self.plan = Plan.of(plan)
         self.resume_residuals = resume_residuals
         self.rank, self.world = 0, 1
         self._timeout_s = timeout_s

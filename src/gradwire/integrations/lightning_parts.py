@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradwire.errors import SpecError
-from gradwire.integrations.attachment import Attachment, LedgerLike, PlanLike
+from gradwire.integrations.attachment import Attachment, LedgerLike
 from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.residual_files import file_name
+from gradwire.plan import PlanLike
 from gradwire.training.hook import Attached
 from gradwire.training.ledger import Ledger
 

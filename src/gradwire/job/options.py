@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from gradwire import _native, collectives
+from gradwire import _native
 from gradwire.codecs import parse
 from gradwire.errors import JobError
 from gradwire.files import check_folder_writable
@@ -16,11 +16,10 @@ from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
 from gradwire.launch.launched import is_launched, launched_rank
-from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
+from gradwire.plan import Plan
 from gradwire.testbed.here import rates_in_words
 from gradwire.units import parse_rate
 from gradwire.version import how_to_install
-from gradwire.wire import MAX_FRAME_NBYTES
 
 CORRECTIONS = ("eager", "none")
 """Those of ``training.correction``, which cannot be imported without torch; the default first."""
@@ -32,7 +31,8 @@ EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 FILES = ("record.json", "training.png")
 """What a job leaves in its folder."""
 
-LONGEST_PIPELINE = 16
+PIPELINE, LONGEST_PIPELINE = 2, 16
+"""How many steps Pipe-SGD has under way where nothing is said, and at most."""
 
 SLOWEST, FASTEST = 10**3, 10**12
 """Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
@@ -42,6 +42,7 @@ SLOWEST, FASTEST = 10**3, 10**12
 class JobOptions:
     """Everything that decides what a job computes; the same on every rank.
 
+    ``exchange`` is the plan of all runs but for the codec and the pipeline, which are a run's own.
     ``data_folder`` holds the files of the data set (None for digits), ``link`` is a rate such as ``100mbit``
     to which every rank's sending is throttled (None: as fast as the machine goes), ``batch`` is the global
     batch, ``overwrite`` says that an older result in ``out`` may go.
@@ -52,13 +53,10 @@ class JobOptions:
     data: str = "digits"
     data_folder: Path | None = None
     model: str = "mlp"
-    algorithm: str = "ring"
+    exchange: Plan = field(default_factory=lambda: Plan(pipeline=PIPELINE))
     workers: int = 4
     link: str | None = None
-    segment_nbytes: int = Plan.segment_nbytes
-    pipeline: int = 2
     correction: str = CORRECTIONS[0]
-    bucket_nbytes: int | None = None
     warmup_epochs: int = 0
     epochs: int = 8
     max_steps: int | None = None
@@ -83,9 +81,9 @@ class JobOptions:
         """Return the plan that a run follows. Raises ``SpecError``."""
         codec = parse(run.codec)
         if run.method == "server":  # its gradient stays whole
-            return Plan(codec, "star", self.segment_nbytes)
-        pipeline = self.pipeline if run.method == "pipe" else 1
-        return Plan(codec, self.algorithm, self.segment_nbytes, pipeline, self.bucket_nbytes)
+            return replace(self.exchange, codec=codec, algorithm="star", pipeline=1, bucket_nbytes=None)
+        pipeline = self.exchange.pipeline if run.method == "pipe" else 1
+        return replace(self.exchange, codec=codec, pipeline=pipeline)
 
     def steps_per_epoch(self, dataset: Dataset) -> int:
         """Return the global batches in an epoch; an incomplete one at the end is left out."""
@@ -101,9 +99,8 @@ def check(options: JobOptions) -> None:
     """Raise ``JobError`` or ``SpecError`` for options that cannot work, before anything is started."""
     _one_of("--data", options.data, DATASETS)
     _one_of("--model", options.model, tuple(MODELS))
-    collectives.get(options.algorithm)
     _within("--workers", options.workers, 1, 64)
-    _within("--pipeline", options.pipeline, 1, LONGEST_PIPELINE)
+    _within("--pipeline", options.exchange.pipeline, 1, LONGEST_PIPELINE)
     _one_of("--correction", options.correction, CORRECTIONS)
     _within("--epochs", options.epochs, 1, 10_000)
     _within("--warmup-epochs", options.warmup_epochs, 0, options.epochs)
@@ -114,7 +111,6 @@ def check(options: JobOptions) -> None:
     _above_zero("--lr", options.lr)
     _within("--timeout", options.timeout_s, 1, 86_400)
     _check_link(options)
-    _check_sizes(options)
     _check_data_folder(options)
     for run in options.runs:
         options.plan(run)
@@ -161,19 +157,6 @@ def _check_link(options: JobOptions) -> None:
         raise JobError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {options.link}")
 
 
-def _check_sizes(options: JobOptions) -> None:
-    _multiple("--segment", options.segment_nbytes, SEGMENT_UNIT_NBYTES)
-    if options.bucket_nbytes is not None:
-        _multiple("--bucket", options.bucket_nbytes, FLOAT_NBYTES)
-    for run in options.runs:
-        longest_nbytes = frame_nbytes(parse(run.codec), options.segment_nbytes)
-        if longest_nbytes > MAX_FRAME_NBYTES:
-            raise JobError(
-                f"--segment {options.segment_nbytes} may need a frame of {longest_nbytes} bytes with "
-                f"{run.codec}, but {MAX_FRAME_NBYTES} is the most; choose a smaller segment"
-            )
-
-
 def _check_data_folder(options: JobOptions) -> None:
     if options.data not in SOURCES and options.data_folder is not None:
         raise JobError(
@@ -212,11 +195,6 @@ def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
 def _within(option: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
         raise JobError(f"{option} must be {low} to {high}, but is {value}")
-
-
-def _multiple(option: str, value: int, unit: int) -> None:
-    if value < unit or value % unit:
-        raise JobError(f"{option} must be a multiple of {unit} bytes, from {unit} up, but is {value}")
 
 
 def _above_zero(option: str, value: float) -> None:

@@ -20,7 +20,9 @@ def make_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str
 
     ``topology`` is that of the testbed that the job runs in, None outside of one.
     """
-    given = asdict(options) | {
+    given = asdict(options)
+    del given["exchange"]
+    given |= json.loads(options.exchange.to_json()) | {
         "runs": [str(run) for run in options.runs],
         "out": str(options.out),
         "data_folder": None if options.data_folder is None else options.data_folder.name,

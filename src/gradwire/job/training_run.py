@@ -223,7 +223,7 @@ def _make_method(
     if run.method == "pipe":
         warmup_steps = options.warmup_epochs * options.steps_per_epoch(job.dataset)
         return PipeSGD(
-            model, optimizer, exchange, options.pipeline, warmup_steps, correction=options.correction
+            model, optimizer, exchange, exchange.plan.pipeline, warmup_steps, correction=options.correction
         )
     if run.staleness is None:
         return Server(model, optimizer, exchange) if job.team.is_server else Worker(model, exchange)

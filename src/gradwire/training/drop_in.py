@@ -20,7 +20,6 @@ from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.training import pipe_sgd
 from gradwire.training.checkpoint import PipeState, State, pack, unpack
-from gradwire.training.chosen import plan_of
 from gradwire.training.clip import check_max_norm
 from gradwire.training.correction import CORRECTIONS
 from gradwire.training.flat import FlatGradients
@@ -109,7 +108,7 @@ class PipeSGD(pipe_sgd.PipeSGD):
         timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        chosen = plan_of(plan, "plan", pipeline=_PIPELINE)
+        chosen = Plan.of(plan, pipeline=_PIPELINE)
         longest = check_max_norm(max_norm)
 
         def treat(gradients: FlatGradients) -> None:

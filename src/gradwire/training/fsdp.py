@@ -16,12 +16,11 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.api import check_initialised, check_timeout
-from gradwire.codecs import Codec, Identity
+from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.plan import Plan
 from gradwire.training.agreement import agree
-from gradwire.training.chosen import codec_of, plan_of
 from gradwire.training.fsdp_comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
 from gradwire.training.fsdp_lines import Lines, Purpose
 from gradwire.training.fsdp_lost import FsdpMeter, UnitLayouts
@@ -167,7 +166,7 @@ def attach_fsdp(
     >>> import gradwire
     >>> attached = gradwire.attach_fsdp(model, weights="bf16")  # doctest: +SKIP
     """
-    plan, codec = plan_of(gradients, "gradients"), codec_of(weights, "weights")
+    plan, codec = Plan.of(gradients, "gradients"), codec_of(weights, "weights")
     check_timeout(timeout_s)
     check_initialised(AttachError)
     units = units_of(module)

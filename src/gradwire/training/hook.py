@@ -24,7 +24,6 @@ from gradwire.exchange import Exchange
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
 from gradwire.training.agreement import AFTER_AGREEING, REFUSED, agree
-from gradwire.training.chosen import plan_of
 from gradwire.training.copies import Copied, CopiedCheck, TakenHooks, forget_original, own_hooks
 from gradwire.training.grad_bucket import DDPBucket
 from gradwire.training.ledger import Ledger
@@ -356,7 +355,7 @@ def _check_model(model: DistributedDataParallel) -> None:
 
 
 def _read_plan(plan: Plan | Codec | str | os.PathLike[str] | None) -> Plan:
-    chosen = plan_of(plan, "plan")
+    chosen = Plan.of(plan)
     if chosen.pipeline > 1:
         raise SpecError(
             f"attach is synchronous, but the plan has pipeline={chosen.pipeline}; train with "

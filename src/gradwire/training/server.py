@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from gradwire.codecs import Codec, Identity, parse
+from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError, shown
 from gradwire.exchange import Accounting, Exchange
@@ -74,7 +74,7 @@ class Server:
         self.model = model
         self.exchange = exchange
         self.ledger = ledger
-        self.weight_codec = weight_codec_of(weight_codec)
+        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
         self.steps_done = 0
         self._optimizer = optimizer
         self._lay_out()
@@ -160,7 +160,7 @@ class Worker(WorkerMethod):
         if exchange.link.rank == 0:
             raise SpecError("rank 0 of the link is the server, but a Worker was made there; make a Server")
         super().__init__(model, exchange, ledger)
-        self.weight_codec = weight_codec_of(weight_codec)
+        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
         self._gradients = FlatGradients(self.trained.parameters)
         self._weights = FlatWeights(self.trained.parameters)
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
@@ -192,15 +192,6 @@ class Worker(WorkerMethod):
 
 def _waits(*exchanges: Accounting) -> StepRecord:
     return sum((StepRecord.of_wait(each.total_s, each) for each in exchanges), StepRecord())
-
-
-def weight_codec_of(codec: Codec | str | None) -> Codec:
-    """Return the codec of the weights, the exact one by default. Raises ``SpecError``."""
-    if isinstance(codec, str):
-        return parse(codec)
-    if codec is not None and not isinstance(codec, Codec):
-        raise SpecError(f"weight_codec must be a codec or its spec, but is {shown(codec)}")
-    return codec or Identity()
 
 
 def check_steps(steps: object) -> None:

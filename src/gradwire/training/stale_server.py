@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.codecs import Codec
+from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.broadcast import begin_equal
@@ -26,7 +26,7 @@ from gradwire.training.conversation import Conversation
 from gradwire.training.flat import FlatWeights
 from gradwire.training.ledger import Ledger
 from gradwire.training.record import StepRecord
-from gradwire.training.server import check_star, check_steps, weight_codec_of
+from gradwire.training.server import check_star, check_steps
 from gradwire.training.session import Codecs, Event, Now, Session, Snapshot
 from gradwire.training.stale_state import check, pack
 from gradwire.training.trained import Trained, check_exchange, check_extras, check_optimizer
@@ -97,7 +97,7 @@ class StaleServer:
             )
         self.model, self.exchange, self.staleness = model, exchange, staleness
         self.ledger = ledger
-        self.weight_codec = weight_codec_of(weight_codec)
+        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
         self.steps_done = 0
         self._optimizer = optimizer
         self.trained = Trained(model, optimizer, "StaleServer")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.codecs import Codec
+from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.exchange.feedback import Feedback
@@ -27,7 +27,7 @@ from gradwire.training.method import WorkerMethod, backward
 from gradwire.training.reached import Reach, set_aside
 from gradwire.training.record import StepRecord
 from gradwire.training.residual import Residuals
-from gradwire.training.server import check_star, weight_codec_of
+from gradwire.training.server import check_star
 from gradwire.training.stale_state import check, pack
 from gradwire.training.trained import check_exchange, relaid
 
@@ -79,7 +79,7 @@ class StaleWorker(WorkerMethod):
         super().__init__(model, exchange, ledger)
         self.staleness = staleness
         self.lead = 0
-        self.weight_codec = weight_codec_of(weight_codec)
+        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
         self._gradients = FlatGradients(self.trained.parameters)
         self._weights = FlatWeights(self.trained.parameters)
         self._talk = Conversation(exchange.link, 0, exchange.plan, Lock())
