@@ -199,7 +199,7 @@ def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes
         assert said["no time"].endswith("but is None")
         assert said["an endless number"].endswith("but is a value of the type int")
         assert "segment_nbytes must be a whole number from 16384 to 17179852800" in said["a segment"]
-        assert "cannot be read" in said["a pipeline"]
+        assert "read it with Plan.from_json" in said["a pipeline"]
         assert "codec must be a Codec, but is Plan(" in said["a plan as codec"]
 
 
