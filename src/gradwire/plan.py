@@ -112,7 +112,7 @@ class Plan:
         if plan is None:
             plan = DEFAULT
         if isinstance(plan, str) and plan.lstrip().startswith("{"):
-            raise SpecError(f"{name} is JSON itself; read it with Plan.from_json, or pass the path of its file")
+            raise SpecError(f"{name} is JSON; read it with Plan.from_json, or pass its file")
         if isinstance(plan, str) and not _is_path(plan):
             plan = parse(plan)
         if isinstance(plan, Codec):
