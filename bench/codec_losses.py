@@ -33,7 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.training.hook import Attached
+from gradwire.training.ddp.hook import Attached
 from training_methods import _bf16_on_gloo
 
 CODECS = (

@@ -20,9 +20,9 @@ from statistics import median
 import torch
 from torch import nn
 
-from gradwire.training.eager import Eager
-from gradwire.training.flat import FlatGradients
-from gradwire.training.schedule import scheduled
+from gradwire.training.gradients.flat import FlatGradients
+from gradwire.training.methods.schedule import scheduled
+from gradwire.training.pipe.eager import Eager
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),

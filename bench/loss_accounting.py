@@ -28,8 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import parse
-from gradwire.training.lost_meter import LostMeter
-from gradwire.training.shares import sampled
+from gradwire.training.ledger.lost_meter import LostMeter
+from gradwire.training.ledger.shares import sampled
 
 WORLD = 2
 PLANS = ["bf16", "quantize:8", "errbound:rel=0.05", "quantize:4", "topk:0.01"]

@@ -20,8 +20,8 @@ from typing import Any
 
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.planner.choose import UNCERTAINTY
-from gradwire.timing.replay import replay
+from gradwire.planner.search.select import UNCERTAINTY
+from gradwire.timing.replay.replay import replay
 from testbed_ranks import Ranks, append, median, run_bed
 
 ALGORITHMS = ["backend", "ring", "butterfly", "tree", "star", "hierarchical"]

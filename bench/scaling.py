@@ -16,8 +16,8 @@ from typing import Any
 
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.timing.formulas import AlphaBetaGamma, ring_s, star_s
-from gradwire.timing.replay import replay
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s, star_s
+from gradwire.timing.replay.replay import replay
 from gradwire.units import parse_size
 from testbed_ranks import Ranks, append, median, run_bed
 

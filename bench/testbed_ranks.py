@@ -19,11 +19,11 @@ from gradwire.exchange import Exchange
 from gradwire.links import ProcessGroupLink
 from gradwire.machine import cores
 from gradwire.plan import Plan
-from gradwire.timing.calibrate import codec_cost, end_cost, rest_between_segments
-from gradwire.timing.environment import Environment
-from gradwire.timing.host import both_ends
-from gradwire.timing.line import fit
-from gradwire.timing.line_rate import QUICK, measure
+from gradwire.timing.measure.calibrate import codec_cost, end_cost, rest_between_segments
+from gradwire.timing.measure.line_rate import QUICK, measure
+from gradwire.timing.replay.environment import Environment
+from gradwire.timing.replay.host import both_ends
+from gradwire.timing.replay.line import fit
 from progress import tell
 
 SETTLE_S = 0.02

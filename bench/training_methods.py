@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.plan import Plan
-from gradwire.training.hook import Attached
+from gradwire.training.ddp.hook import Attached
 from training_tasks import Task
 
 TIMEOUT_S = 120.0

@@ -134,7 +134,7 @@ def test_a_plan_stands_for_its_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline: int, method: str
 ) -> None:
     performed: list[JobOptions] = []
-    monkeypatch.setattr("gradwire.job.perform.perform_job", performed.append)
+    monkeypatch.setattr("gradwire.job.job.perform_job", performed.append)
     plan = Plan(parse("quantize:8"), "star", 1 << 16, pipeline, 25_000_000)
     plan.save(tmp_path / "plan.json")
     said = f"--method {method} --codec quantize:8 --algorithm star --segment 64KiB --bucket 25MB"
@@ -148,7 +148,7 @@ def test_a_plan_stands_for_its_options(
 def test_a_bug_has_another_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradwire.job.perform.perform_job", lambda _options: [][1])
+    monkeypatch.setattr("gradwire.job.job.perform_job", lambda _options: [][1])
     assert main(["train"]) == 1
     assert "IndexError" in capsys.readouterr().err
 
@@ -159,7 +159,7 @@ def test_an_interrupt_has_its_own(
     def interrupted(_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradwire.job.perform.perform_job", interrupted)
+    monkeypatch.setattr("gradwire.job.job.perform_job", interrupted)
     assert main(["train"]) == 130
     assert capsys.readouterr().err == "gradwire: interrupted\n"
 
@@ -182,7 +182,7 @@ def test_what_ends_a_job_is_told(
     def ended(_options: object) -> None:
         raise raised
 
-    monkeypatch.setattr("gradwire.job.perform.perform_job", ended)
+    monkeypatch.setattr("gradwire.job.job.perform_job", ended)
     assert main(["train"]) == code
     told = capsys.readouterr().err
     assert told.endswith(printed)

@@ -10,7 +10,7 @@ import gradwire
 from gradwire.cli import plan
 from gradwire.job import options
 from gradwire.planner.scaling import FARTHEST
-from gradwire.training import correction
+from gradwire.training.pipe import correction
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from gradwire.exchange import Accounting, Exchange
 from gradwire.links import Link, ProcessGroupLink, loopback
 from gradwire.plan import Plan
 from gradwire.planner import Choice, choose_plan, record_gradients
-from gradwire.training.drop_in import PipeSGD
-from gradwire.training.fsdp import attach_fsdp
-from gradwire.training.hook import attach
-from gradwire.training.ledger import Ledger
+from gradwire.training.ddp.hook import attach
+from gradwire.training.fsdp.attach import attach_fsdp
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.pipe.drop_in import PipeSGD
 
 __all__ = [
     "Accounting",

@@ -9,8 +9,8 @@ from typing import NoReturn
 import pytest
 
 from gradwire.cli import main
-from gradwire.testbed.topology import Topology
-from gradwire.timing.line import LineRate, fit
+from gradwire.testbed.network.topology import Topology
+from gradwire.timing.replay.line import LineRate, fit
 
 PNG = b"\x89PNG"
 

@@ -7,7 +7,7 @@ from gradwire.benchmark.allreduce import TORCH, Configuration, Timing
 from gradwire.benchmark.correctness import Checked
 from gradwire.benchmark.picture import draw_allreduce, draw_line_rate
 from gradwire.benchmark.result import Result
-from gradwire.timing.line import Line, LineRate, Point
+from gradwire.timing.replay.line import Line, LineRate, Point
 
 
 def size_of(png: bytes) -> tuple[int, int]:

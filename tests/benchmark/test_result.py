@@ -5,8 +5,8 @@ import pytest
 from gradwire.benchmark.allreduce import TORCH, Configuration, Timing
 from gradwire.benchmark.correctness import Checked
 from gradwire.benchmark.result import Result, torch_times
-from gradwire.timing.formulas import AlphaBetaGamma, butterfly_s, ring_s, star_s, tree_s
-from gradwire.timing.line import Line
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma, butterfly_s, ring_s, star_s, tree_s
+from gradwire.timing.replay.line import Line
 
 LINE = Line(50e-6, 125e6)
 LINK = AlphaBetaGamma(50e-6, 1 / 125e6)

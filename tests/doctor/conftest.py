@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from gradwire.doctor.card import Card
-from gradwire.doctor.consultation import Report, follow, lead
+from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
-from gradwire.doctor.words import Words
+from gradwire.doctor.messages import Words
+from gradwire.doctor.visit import Report, follow, lead
 from gradwire.links import Link, loopback
 
 WELL = Card(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.doctor.clock import Offset, check_clocks, measure_offset, tell_time
+from gradwire.doctor.checks.clock import Offset, check_clocks, measure_offset, tell_time
 from gradwire.links import Link
 
 SECOND_NS = 10**9

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gradwire.doctor.card import Card
-from gradwire.doctor.compare import compare
+from gradwire.doctor.checks.compare import compare
+from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
 from gradwire.errors import JobError
 from gradwire.plan import Plan

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import socket
 
-from gradwire.doctor.interface import Interfaces, check_gloo, check_interfaces, find_interfaces
+from gradwire.doctor.checks.interface import Interfaces, check_gloo, check_interfaces, find_interfaces
 
 
 def test_the_named_interface_is_found_with_its_address() -> None:

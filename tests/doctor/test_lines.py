@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradwire.doctor.lines import Look, check_lines, look_at_line, show_line
+from gradwire.doctor.checks.line import Look, check_lines, look_at_line, show_line
 from gradwire.links import Link, Receiving, Sending, loopback
 from support.noise import likely, undisturbed
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradwire.doctor.resources import (
+from gradwire.doctor.checks.resources import (
     Resources,
     _quota,
     check_cores,

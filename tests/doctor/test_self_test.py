@@ -7,7 +7,7 @@ import torch
 
 from gradwire import _native
 from gradwire.codecs import TABLE, Identity
-from gradwire.doctor.kernels import SelfTest, check_kernels, every_codec, fixed_vector, self_test
+from gradwire.doctor.checks.kernels import SelfTest, check_kernels, every_codec, fixed_vector, self_test
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.doctor.software import LEAST_PYTHON, LEAST_TORCH, check_python, check_torch
+from gradwire.doctor.checks.software import LEAST_PYTHON, LEAST_TORCH, check_python, check_torch
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

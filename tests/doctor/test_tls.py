@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.doctor.certificate import NotACertificateError, read_validity
-from gradwire.doctor.tls import check_tls
+from gradwire.doctor.checks.certificate import NotACertificateError, read_validity
+from gradwire.doctor.checks.tls import check_tls
 
 # Of a curve, self-signed; the first time of its validity is a UTCTime, the second a GeneralizedTime.
 CERTIFICATE = """-----BEGIN CERTIFICATE-----

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.doctor.trial import Outcome, _bucket, allowed_error, check_trial, try_plan
+from gradwire.doctor.checks.trial import Outcome, _bucket, allowed_error, check_trial, try_plan
 from gradwire.links import Link
 from gradwire.plan import Plan
 

@@ -10,7 +10,7 @@ import torch
 
 from gradwire import codecs, collectives
 from gradwire.codecs import Identity, parse
-from gradwire.collectives.itinerary import segments
+from gradwire.collectives.frame_order import segments
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.links import Link, loopback

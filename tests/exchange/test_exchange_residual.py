@@ -12,7 +12,7 @@ import torch
 
 from gradwire import codecs, collectives
 from gradwire.codecs import Identity, parse
-from gradwire.collectives.itinerary import AHEAD, Do, itinerary
+from gradwire.collectives.frame_order import AHEAD, Do, frame_order
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.exchange.feedback import KeptLosses
@@ -71,7 +71,7 @@ def test_a_rank_encodes_an_element_at_most_once(algorithm: str, world: int) -> N
         for rank in range(world):
             encoded = Counter(
                 element
-                for action in itinerary(half(rank, world), n, chosen.chunks(world), 8, AHEAD)
+                for action in frame_order(half(rank, world), n, chosen.chunks(world), 8, AHEAD)
                 if action.do in (Do.SEND_PARTIAL, Do.PUBLISH)
                 for element in range(action.segment.start, action.segment.stop)
             )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.collectives.itinerary import AHEAD
+from gradwire.collectives.frame_order import AHEAD
 from gradwire.errors import FrameError
 from gradwire.exchange import Exchange, frames
 from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers, renumber

@@ -19,8 +19,8 @@ import gradwire
 from faults.case import TIMEOUT_S
 from faults.model import make_model
 from gradwire.plan import SEGMENT_UNIT_NBYTES
-from gradwire.training.fsdp import AttachedFsdp
-from gradwire.training.hook import Attached
+from gradwire.training.ddp.hook import Attached
+from gradwire.training.fsdp.attach import AttachedFsdp
 
 Loss = Callable[[nn.Module], torch.Tensor]
 

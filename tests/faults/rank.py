@@ -27,7 +27,9 @@ from faults.rows import End, Moment
 from faults.wire import Wire, frame_act, wires
 from gradwire.errors import GradwireError
 from gradwire.links import process_group
-from gradwire.training import drop_in, fsdp, hook
+from gradwire.training.ddp import hook
+from gradwire.training.fsdp import attach as fsdp
+from gradwire.training.pipe import drop_in
 
 RENDEZVOUS_S = 30
 _calls: list[Calls] = []

@@ -200,7 +200,7 @@ def test_nothing_is_written_by_a_job_that_fails(
     def fail(*_: object) -> tuple[RunResult, ...]:
         raise JobError("rank 1 (a worker) was killed")
 
-    monkeypatch.setattr("gradwire.job.perform.perform_local", fail)
+    monkeypatch.setattr("gradwire.job.job.perform_local", fail)
     assert main(["train", "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == "gradwire: rank 1 (a worker) was killed\n"
     assert not list(tmp_path.iterdir())

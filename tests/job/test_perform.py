@@ -12,12 +12,12 @@ import pytest
 from gradwire.cli import main
 from gradwire.errors import JobError
 from gradwire.job.events import RunResult
+from gradwire.job.job import perform_job
 from gradwire.job.options import FILES, JobOptions
-from gradwire.job.perform import perform_job
 from gradwire.job.record import make_record
 from gradwire.job.report import link_text
-from gradwire.testbed.topology import Topology
-from gradwire.testbed.variables import TOPOLOGY
+from gradwire.testbed.network.topology import Topology
+from gradwire.testbed.run.variables import TOPOLOGY
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def performed(
     options: JobOptions, results: tuple[RunResult, ...], monkeypatch: pytest.MonkeyPatch
 ) -> JobOptions:
     """Let a job have the made-up results without having trained."""
-    monkeypatch.setattr("gradwire.job.perform.perform_local", lambda _options, _show: results)
+    monkeypatch.setattr("gradwire.job.job.perform_local", lambda _options, _show: results)
     return options
 
 
@@ -61,7 +61,7 @@ def test_an_older_result_is_refused_before_anything_is_started(
     def joined(*_: object) -> tuple[RunResult, ...]:
         return ()
 
-    monkeypatch.setattr("gradwire.job.perform.perform_joined", joined)
+    monkeypatch.setattr("gradwire.job.job.perform_joined", joined)
     for name, value in zip(("RANK", "WORLD_SIZE", "MASTER_ADDR"), ("1", "4", "127.0.0.1"), strict=True):
         monkeypatch.setenv(name, value)
     assert main(words) == 0, "a rank that writes nothing has nothing to refuse"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from gradwire.links.attempt import AbsentError, Attempt, shared_word
+from gradwire.links.rendezvous.attempt import AbsentError, Attempt, shared_word
 
 
 def words_of(

@@ -16,9 +16,9 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.encrypted_socket import EncryptedSocket
-from gradwire.links.meeting import meet
-from gradwire.links.tls import VARIABLES, encrypted, encryption
+from gradwire.links.rendezvous.encrypted_socket import EncryptedSocket
+from gradwire.links.rendezvous.meet import meet
+from gradwire.links.rendezvous.tls import VARIABLES, encrypted, encryption
 from support.certificates import needs_openssl, variables
 from support.meshes import Meshes, answer, linked
 

@@ -16,9 +16,9 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links import addresses
-from gradwire.links.addresses import VARIABLE, listening_address
-from gradwire.links.meeting import meet
+from gradwire.links.rendezvous import addresses
+from gradwire.links.rendezvous.addresses import VARIABLE, listening_address
+from gradwire.links.rendezvous.meet import meet
 from gradwire.links.sockets import SocketLink
 from support.meetings import place
 

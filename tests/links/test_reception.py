@@ -18,11 +18,11 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.addresses import VARIABLE
-from gradwire.links.hello import hello
-from gradwire.links.meeting import meet
-from gradwire.links.tls import encryption
-from gradwire.links.tls_names import NAMES
+from gradwire.links.rendezvous.addresses import VARIABLE
+from gradwire.links.rendezvous.hello import hello
+from gradwire.links.rendezvous.meet import meet
+from gradwire.links.rendezvous.tls import encryption
+from gradwire.links.rendezvous.tls_names import NAMES
 from support.certificates import needs_openssl, of_host, variables
 from support.meetings import place
 

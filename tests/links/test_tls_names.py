@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gradwire.errors import LinkError
-from gradwire.links.tls import encryption
-from gradwire.links.tls_names import NAMES, Names, check_name, names_in
+from gradwire.links.rendezvous.tls import encryption
+from gradwire.links.rendezvous.tls_names import NAMES, Names, check_name, names_in
 from support.certificates import needs_openssl, variables
 
 COMMON = ((("organizationName", "ours"),), (("commonName", "Host1"),))

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.links.tls import encryption
-from gradwire.links.tls_names import NAMES, Names
+from gradwire.links.rendezvous.tls import encryption
+from gradwire.links.rendezvous.tls_names import NAMES, Names
 from support.beds import needs_namespaces
 from support.certificates import PAGE, make
 

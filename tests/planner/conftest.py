@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gradwire.timing.environment import Environment
-from gradwire.timing.host import HostCost
-from gradwire.timing.line import Line
+from gradwire.timing.replay.environment import Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
 from support.planner_costs import NBYTES, codec_cost
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.planner.bound import least
-from gradwire.timing.environment import CodecCost, CodecPoint, Environment
-from gradwire.timing.host import HostCost
-from gradwire.timing.line import Line
-from gradwire.timing.replay import replay
+from gradwire.planner.search.bound import least
+from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
+from gradwire.timing.replay.replay import replay
 
 SECONDS = st.sampled_from([0.0, 1e-9, 1e-8])
 POINTS = st.builds(

@@ -6,8 +6,8 @@ import pytest
 
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
-from gradwire.planner.budget import Admission, admit
-from gradwire.timing.environment import CodecCost, CodecPoint
+from gradwire.planner.inputs.budget import Admission, admit
+from gradwire.timing.replay.environment import CodecCost, CodecPoint
 
 
 def ask(spec: str, error: float, world: int, budget: float | None) -> Admission:

@@ -5,14 +5,14 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.errors import TensorError
-from gradwire.planner.calibration import (
+from gradwire.planner.inputs.calibration import (
     SAMPLE_COUNT,
     SYNTHETIC_SCALE,
     excerpt,
     measure_codecs,
     synthetic_gradients,
 )
-from gradwire.timing.line import Line
+from gradwire.timing.replay.line import Line
 from support.planner_costs import made_up
 
 
@@ -77,10 +77,10 @@ def test_costs_know_by_how_much_their_repeats_disagree(monkeypatch: pytest.Monke
     def measured(*seconds: float) -> float:
         """Let encoding take so long in one round after the other, and return what the costs make of it."""
         rounds = iter(seconds)
-        monkeypatch.setattr("gradwire.planner.calibration.encode_and_add_s", lambda *_: next(rounds))
+        monkeypatch.setattr("gradwire.planner.inputs.calibration.encode_and_add_s", lambda *_: next(rounds))
         return measure_codecs([parse("bf16")], [torch.zeros(4)], 1, 1, Line(0.0, 1e9))["bf16"].disagreement
 
-    monkeypatch.setattr("gradwire.planner.calibration.cost_on", lambda codec, *_: made_up(codec))
+    monkeypatch.setattr("gradwire.planner.inputs.calibration.cost_on", lambda codec, *_: made_up(codec))
     assert measured(1e-9, 1e-9, 1e-9) == 0
     assert measured(1e-9, 2e-9, 1e-9) == pytest.approx(1 / 3)
     assert measured(2e-9, 1e-9, 6e-9) == pytest.approx(5 / 7)

@@ -5,8 +5,8 @@ import torch
 
 from gradwire.codecs import Codec, Identity, parse
 from gradwire.errors import SpecError
-from gradwire.planner.candidates import DEFAULT_CODECS, SEGMENTS_NBYTES, Space, candidates
-from gradwire.planner.workload import Workload
+from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.search.candidates import DEFAULT_CODECS, SEGMENTS_NBYTES, Space, candidates
 
 
 def space(*specs: str, **more: object) -> Space:

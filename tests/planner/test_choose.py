@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.codecs import parse
-from gradwire.planner.candidates import Space, candidates
-from gradwire.planner.choose import UNCERTAINTY, Selection, choose
-from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import Predictor
-from gradwire.planner.workload import Workload
-from gradwire.timing.environment import CodecCost, CodecPoint, Environment
-from gradwire.timing.host import HostCost
-from gradwire.timing.line import Line
+from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.search.candidates import Space, candidates
+from gradwire.planner.search.exchange_times import Family
+from gradwire.planner.search.predict import Predictor
+from gradwire.planner.search.select import UNCERTAINTY, Selection, choose
+from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
 
 Make = Callable[..., Environment]
 CODECS = ("bf16", "bfp:7x16", "quantize:8")

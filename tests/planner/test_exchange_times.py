@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from gradwire.planner.exchange_times import REPLAYED_WORLD, Family, Way
-from gradwire.timing.environment import Environment
-from gradwire.timing.host import HostCost
-from gradwire.timing.replay import replay
+from gradwire.planner.search.exchange_times import REPLAYED_WORLD, Family, Way
+from gradwire.timing.replay.environment import Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.replay import replay
 
 Make = Callable[..., Environment]
 

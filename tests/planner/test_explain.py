@@ -4,10 +4,10 @@ import pytest
 
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.planner.budget import Admission
-from gradwire.planner.choose import Selection
 from gradwire.planner.explain import explain
-from gradwire.planner.predict import Prediction
+from gradwire.planner.inputs.budget import Admission
+from gradwire.planner.search.predict import Prediction
+from gradwire.planner.search.select import Selection
 
 
 def prediction(codec: str, exposed_s: float, compute_s: float = 0.1, pipeline: int = 1) -> Prediction:

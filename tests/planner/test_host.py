@@ -5,8 +5,8 @@ import time
 import pytest
 
 from gradwire.errors import LinkError
-from gradwire.planner import host
-from gradwire.planner.host import measure_host
+from gradwire.planner.inputs import frame_cost as host
+from gradwire.planner.inputs.frame_cost import measure_host
 
 
 def test_frames_cost_something_but_not_the_world() -> None:

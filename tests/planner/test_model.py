@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
-from gradwire.planner.model import REPEATS, load_factory, measure_model
+from gradwire.planner.inputs.model import REPEATS, load_factory, measure_model
 from gradwire.units import parse_count
 
 FACTORIES = """

@@ -9,10 +9,10 @@ import pytest
 from gradwire.cli import main
 from gradwire.codecs import Codec
 from gradwire.plan import Plan
-from gradwire.planner.site import TESTBED
-from gradwire.timing.environment import CodecCost
-from gradwire.timing.host import HostCost
-from gradwire.timing.line import LineRate, Point
+from gradwire.planner.inputs.cluster import TESTBED
+from gradwire.timing.replay.environment import CodecCost
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import LineRate, Point
 from support.planner_costs import made_up
 
 BASE = "plan --model 300k --hosts 3 --rate 10mbit"
@@ -29,8 +29,10 @@ def no_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     def costs(codecs: Sequence[Codec], *_: object) -> dict[str, CodecCost]:
         return {str(codec): made_up(codec) for codec in codecs}
 
-    monkeypatch.setattr("gradwire.planner.planning.measure_codecs", costs)
-    monkeypatch.setattr("gradwire.planner.site.measure_host", lambda *_: HostCost(1e-4, 1e-4, cores=4))
+    monkeypatch.setattr("gradwire.planner.front.measure_codecs", costs)
+    monkeypatch.setattr(
+        "gradwire.planner.inputs.cluster.measure_host", lambda *_: HostCost(1e-4, 1e-4, cores=4)
+    )
 
 
 @pytest.mark.usefixtures("no_measuring")
@@ -153,8 +155,8 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(
     def never(*_: object) -> None:
         raise AssertionError("it measured")
 
-    monkeypatch.setattr("gradwire.planner.planning.measure_codecs", never)
-    monkeypatch.setattr("gradwire.planner.site.measure_host", never)
+    monkeypatch.setattr("gradwire.planner.front.measure_codecs", never)
+    monkeypatch.setattr("gradwire.planner.inputs.cluster.measure_host", never)
     (tmp_path / "damaged.json").write_text("{")
     (tmp_path / "folder").mkdir()
     rate = json.loads(LineRate.of([Point(1, 2e-4, 1e3, 1e3)]).to_json()) | {"machine_id": "0" * 16}

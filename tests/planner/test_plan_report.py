@@ -8,8 +8,8 @@ import pytest
 from gradwire import Choice, choose_plan
 from gradwire.planner.report import WIDTH, lines, ranking_lines, scaling_lines
 from gradwire.planner.scaling import ScalePoint, scaling
-from gradwire.timing.environment import CodecCost, Environment
-from gradwire.timing.host import HostCost
+from gradwire.timing.replay.environment import CodecCost, Environment
+from gradwire.timing.replay.host import HostCost
 
 LONG = "inceptionn:2^-10,bounded"
 
@@ -34,7 +34,7 @@ def choice(environment: Callable[..., Environment]) -> Choice:
 
 
 def test_nothing_is_wider_than_a_hundred_columns(choice: Choice) -> None:
-    points = tuple(scaling(choice.question, [1, 2, 4]))
+    points = tuple(scaling(choice.query, [1, 2, 4]))
     for line in lines(replace(choice, scaling=points), top=50):
         assert len(line) <= WIDTH
 

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.codecs import Identity, parse
-from gradwire.planner.choice import Choice
-from gradwire.planner.choose import UNCERTAINTY
 from gradwire.planner.explain import name_plan
-from gradwire.planner.planning import answer
-from gradwire.planner.predict import Prediction
-from gradwire.planner.question import Question
+from gradwire.planner.front import answer
+from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.query import Query
 from gradwire.planner.report import lines, ranking_lines, scaling_lines
+from gradwire.planner.result import Choice
 from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, hosts_that_pay
-from gradwire.planner.workload import Workload
-from gradwire.timing.environment import CodecCost, CodecPoint, Environment
-from gradwire.timing.host import HostCost
-from gradwire.timing.line import Line
+from gradwire.planner.search.predict import Prediction
+from gradwire.planner.search.select import UNCERTAINTY
+from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
 from gradwire.units import format_duration
 
 SPECS = {"identity": 4.0, "bf16": 2.0, "quantize:8": 1.004}
@@ -46,7 +46,7 @@ def choices(draw: st.DrawFn) -> Choice:
     )
     pipelines = draw(st.sampled_from([(1,), (1, 2)]))
     algorithms = ("backend", "ring", "butterfly", "star")
-    question = Question(workload, environment, tuple(map(parse, SPECS)), algorithms, pipelines)
+    question = Query(workload, environment, tuple(map(parse, SPECS)), algorithms, pipelines)
     return answer(question, draw(st.sampled_from([2, 3, 4])))
 
 
@@ -98,7 +98,7 @@ def test_the_explanation_agrees_with_the_ranking(choice: Choice) -> None:
 @settings(max_examples=40, deadline=None)
 @given(choices())
 def test_uncertainty_is_what_repeats_disagree_by(choice: Choice) -> None:
-    environment, told = choice.question.environment, json.loads(choice.to_json())["uncertainty"]
+    environment, told = choice.query.environment, json.loads(choice.to_json())["uncertainty"]
     disagree = {environment.cost(spec).disagreement for spec in SPECS} | {environment.host.disagreement}
     assert UNCERTAINTY <= told <= max(UNCERTAINTY, *disagree)
     assert (told > UNCERTAINTY) == ("Repeats of the calibration disagree" in choice.explanation)
@@ -107,7 +107,7 @@ def test_uncertainty_is_what_repeats_disagree_by(choice: Choice) -> None:
 def test_repeats_that_disagree_by_two_make_a_step_of_codecs_uncertain_by_a_third() -> None:
     point = CodecPoint(1, 4.0, 1e-8, 1e-8, 1e-8)
     costs = {spec: CodecCost(spec, (point,), 0.0, disagreement=1 / 3) for spec in SPECS}
-    question = Question(
+    question = Query(
         Workload.of_count(200_000), Environment(Line(0.0, 1e12), costs), tuple(map(parse, SPECS))
     )
     told = answer(question, 2).selection.uncertainty
@@ -122,7 +122,7 @@ def test_the_table_marks_the_chosen_plan_and_its_terms_add_up(choice: Choice) ->
     assert len(marked) == 1
     names, cells = head.split(), dict(zip(reversed(head.split()), reversed(marked[0].split()), strict=False))
     assert names[0] == "codec"
-    compute_s = choice.question.workload.compute_with_s(choice.plan.pipeline)
+    compute_s = choice.query.workload.compute_with_s(choice.plan.pipeline)
     step_s = choice.prediction.step_s
     assert float(cells["step"]) * 1e-3 == step_s or abs(float(cells["step"]) * 1e-3 / step_s - 1) < 0.02
     assert abs(compute_s + choice.prediction.exposed_s - step_s) < 1e-12

@@ -12,11 +12,11 @@ from torch import nn
 from gradwire import choose_plan
 from gradwire.errors import SpecError, TensorError
 from gradwire.plan import Plan
-from gradwire.planner.choice import SCHEMA
-from gradwire.planner.planning import as_workload
-from gradwire.planner.workload import Workload
-from gradwire.timing.environment import CodecCost, Environment
-from gradwire.timing.host import HostCost
+from gradwire.planner.front import as_workload
+from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.result import SCHEMA
+from gradwire.timing.replay.environment import CodecCost, Environment
+from gradwire.timing.replay.host import HostCost
 
 Make = Callable[..., Environment]
 HOST = HostCost(send_s=5e-5, receive_s=5e-5, cores=16)
@@ -113,7 +113,7 @@ def test_groups_offer_the_hierarchy(costs: Mapping[str, CodecCost]) -> None:
     choice = choose_plan(
         200_000, 6, rate="10gbit", group_size=3, core_rate="100mbit", codecs=(), costs=costs, host=HOST
     )
-    assert "hierarchical:3" in choice.question.algorithms
+    assert "hierarchical:3" in choice.query.algorithms
     flat = choose_plan(200_000, 6, rate="10gbit", codecs=(), costs=costs, host=HOST)
     assert choice.prediction.step_s > flat.prediction.step_s
 
@@ -160,7 +160,7 @@ def test_mistakes_are_found_before_anything_is_measured(
     def never(*_: object) -> None:
         raise AssertionError("it measured")
 
-    monkeypatch.setattr("gradwire.planner.planning.measure_codecs", never)
-    monkeypatch.setattr("gradwire.planner.site.measure_host", never)
+    monkeypatch.setattr("gradwire.planner.front.measure_codecs", never)
+    monkeypatch.setattr("gradwire.planner.inputs.cluster.measure_host", never)
     with pytest.raises(kind, match=reason):
         choose_plan(**{"model": 1000, "hosts": 4, "rate": "1gbit"} | values)  # type: ignore[arg-type]

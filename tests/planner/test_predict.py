@@ -8,12 +8,12 @@ import pytest
 
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import Prediction, Predictor
-from gradwire.planner.workload import LOCAL_UPDATES, Workload
-from gradwire.timing.environment import Environment
-from gradwire.timing.host import HostCost
-from gradwire.timing.replay import replay
+from gradwire.planner.inputs.workload import LOCAL_UPDATES, Workload
+from gradwire.planner.search.exchange_times import Family
+from gradwire.planner.search.predict import Prediction, Predictor
+from gradwire.timing.replay.environment import Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.replay import replay
 
 Make = Callable[..., Environment]
 COUNT = 1_000_000

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import DataError, TensorError
-from gradwire.planner.record import load_gradients, record_gradients
+from gradwire.planner.inputs.recording import load_gradients, record_gradients
 
 
 def passes(model: nn.Module, count: int) -> list[torch.Tensor]:

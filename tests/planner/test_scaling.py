@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from gradwire.codecs import parse
-from gradwire.planner.question import Question
+from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.query import Query
 from gradwire.planner.scaling import (
     ScalePoint,
     hosts_that_pay,
@@ -14,14 +15,13 @@ from gradwire.planner.scaling import (
     scaling,
     worlds_around,
 )
-from gradwire.planner.workload import Workload
-from gradwire.timing.environment import Environment
+from gradwire.timing.replay.environment import Environment
 
 Make = Callable[..., Environment]
 
 
-def question(environment: Environment, **seconds: float) -> Question:
-    return Question(Workload.of_count(200_000, **seconds), environment, (parse("bf16"),), ("ring", "star"))
+def question(environment: Environment, **seconds: float) -> Query:
+    return Query(Workload.of_count(200_000, **seconds), environment, (parse("bf16"),), ("ring", "star"))
 
 
 def test_each_point_is_the_best_plan_among_so_many_hosts(environment: Make) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from gradwire.errors import SpecError
 from gradwire.machine import cores
-from gradwire.planner.site import ASSUMED_LATENCY_S, TESTBED, Site
-from gradwire.timing.host import HostCost
-from gradwire.timing.line import Line, LineRate, Point
+from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S, TESTBED, Cluster
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line, LineRate, Point
 
 POINTS = [Point(1, 2e-4, 1e3, 1e3), Point(1 << 22, 0.04, 1.1e8, 1.1e8)]
 
@@ -21,14 +21,14 @@ def no_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_line_is_told() -> None:
-    line, inputs = Site(4, rate="1gbit", latency="20us").find_line()
+    line, inputs = Cluster(4, rate="1gbit", latency="20us").find_line()
     assert line.latency_s == pytest.approx(2e-5)
     assert line.nbytes_per_s == 1.25e8
     assert [each.source for each in inputs] == ["told", "told"]
-    line, inputs = Site(4, rate=5e7).find_line()
+    line, inputs = Cluster(4, rate=5e7).find_line()
     assert line == Line(ASSUMED_LATENCY_S, 5e7)
     assert inputs[-1].source == "assumed"
-    assert Site(4, rate="unlimited", latency=0.0).find_line()[0] == Line(0.0, math.inf)
+    assert Cluster(4, rate="unlimited", latency=0.0).find_line()[0] == Line(0.0, math.inf)
 
 
 def test_the_line_is_measured(tmp_path: Path) -> None:
@@ -36,10 +36,10 @@ def test_the_line_is_measured(tmp_path: Path) -> None:
     path = tmp_path / "line.json"
     path.write_text(rate.to_json())
     for given in (path, str(path), rate):
-        line, inputs = Site(4, given).find_line()
+        line, inputs = Cluster(4, given).find_line()
         assert line == rate.line
         assert inputs[0].source.startswith("measured")
-    assert Site(4, rate.line).find_line()[1][0].source == "told"
+    assert Cluster(4, rate.line).find_line()[1][0].source == "told"
 
 
 def test_a_line_of_another_machine_wants_a_word(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_a_line_of_another_machine_wants_a_word(tmp_path: Path) -> None:
     path = tmp_path / "line.json"
     path.write_text(json.dumps(values))
     with pytest.raises(SpecError, match="measured on another machine"):
-        Site(4, path).find_line()
-    assert Site(4, path, elsewhere=True).find_line()[1][0].source.startswith("measured elsewhere")
+        Cluster(4, path).find_line()
+    assert Cluster(4, path, elsewhere=True).find_line()[1][0].source.startswith("measured elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_line_of_another_machine_wants_a_word(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_is_refused(values: dict[str, object], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
-        Site(**values)  # type: ignore[arg-type]
+        Cluster(**values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -86,23 +86,23 @@ def test_what_cannot_be_is_refused(values: dict[str, object], reason: str) -> No
 )
 def test_a_line_that_is_not_told_is_refused(values: dict[str, object], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
-        Site(4, **values).find_line()  # type: ignore[arg-type]
+        Cluster(4, **values).find_line()  # type: ignore[arg-type]
 
 
 def test_hosts_have_their_own_cores_unless_they_share_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     cost = HostCost(send_s=1e-4, cores=cores())
-    assert Site(64, host=cost).threads == cores()
-    assert Site(64, host=cost).find_host()[0].ranks_per_machine == 1
-    shared = Site(64, host=cost, shared_machine=True)
+    assert Cluster(64, host=cost).threads == cores()
+    assert Cluster(64, host=cost).find_host()[0].ranks_per_machine == 1
+    shared = Cluster(64, host=cost, shared_machine=True)
     assert shared.threads == max(1, cores() // 64)
     assert shared.find_host()[0].ranks_per_machine == 64
     monkeypatch.setenv(TESTBED, "{}")
-    assert Site(64, host=cost).find_host()[0].ranks_per_machine == 64
-    assert Site(64, host=cost, shared_machine=False).find_host()[0].ranks_per_machine == 1
+    assert Cluster(64, host=cost).find_host()[0].ranks_per_machine == 64
+    assert Cluster(64, host=cost, shared_machine=False).find_host()[0].ranks_per_machine == 1
 
 
 def test_groups_are_of_neighbours_and_the_last_may_be_smaller() -> None:
-    site = Site(10, group_size=4, core_rate="1gbit")
-    assert site.groups == (4, 4, 2)
-    assert site.core_nbytes_per_s == 1.25e8
-    assert Site(10).groups == ()
+    cluster = Cluster(10, group_size=4, core_rate="1gbit")
+    assert cluster.groups == (4, 4, 2)
+    assert cluster.core_nbytes_per_s == 1.25e8
+    assert Cluster(10).groups == ()

@@ -4,13 +4,13 @@ import pytest
 
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import Predictor
-from gradwire.planner.surroundings import among, cores, with_residuals
-from gradwire.planner.workload import Workload
-from gradwire.timing.environment import CodecCost, CodecPoint, Environment
-from gradwire.timing.host import HostCost
-from gradwire.timing.line import Line
+from gradwire.planner.inputs.other_world import among, cores, with_residuals
+from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.search.exchange_times import Family
+from gradwire.planner.search.predict import Predictor
+from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
 
 SLOW, FAST = Line(0.0, 1e6), Line(0.0, 1e9)
 COST = CodecCost("c", (CodecPoint(1, 1.0, 0, 0, 0), CodecPoint(4, 3.0, 0, 0, 0)), 1e-5)

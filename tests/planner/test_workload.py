@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
-from gradwire.planner.workload import MOST_PIECES, Workload
-from gradwire.training.buckets import cut
+from gradwire.planner.inputs.workload import MOST_PIECES, Workload
+from gradwire.training.gradients.buckets import cut
 
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=12).filter(any)
 

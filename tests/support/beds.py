@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import TestbedError as _TestbedError  # pytest would take the name for a test's
-from gradwire.testbed.tools import find_tool, private_area
+from gradwire.testbed.network.tools import find_tool, private_area
 
 SOURCE = Path(__file__).parents[2] / "src"
 TRAFFIC = Path(__file__).with_name("traffic.py")

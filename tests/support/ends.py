@@ -30,8 +30,9 @@ from gradwire.codecs import Quantize
 from gradwire.errors import LinkError
 from gradwire.exchange import Accounting
 from gradwire.links.loopback import loopback
-from gradwire.training import endings, hook
-from gradwire.training.bucket_thread import BucketThread
+from gradwire.training.communication import endings
+from gradwire.training.communication.bucket_thread import BucketThread
+from gradwire.training.ddp import hook
 
 WORLD = 2
 LIMIT_S = 60.0

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 
 from gradwire.links import Link
+from gradwire.links.rendezvous.tls import Encryption, encrypted, encryption, handshake, wrapped
 from gradwire.links.sockets import SocketLink
-from gradwire.links.tls import Encryption, encrypted, encryption, handshake, wrapped
 from support.certificates import variables
 
 Meshes = list[dict[int, socket.socket]]

@@ -23,9 +23,9 @@ from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.links import Link, MpiLink
-from gradwire.links import mpi as mpi_link
-from gradwire.links.mpi_calls import calls
-from gradwire.links.mpi_farewell import sweep
+from gradwire.links.mpi import link as mpi_link
+from gradwire.links.mpi.calls import calls
+from gradwire.links.mpi.farewell import sweep
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.sums import COMPOSED, SEGMENT_COUNT, shares
 

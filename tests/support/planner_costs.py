@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradwire.codecs import Codec
-from gradwire.timing.environment import CodecCost, CodecPoint
+from gradwire.timing.replay.environment import CodecCost, CodecPoint
 
 NBYTES = {"identity": 4.0, "bf16": 2.0, "bfp:7x16": 1.0625, "quantize:8": 1.004}
 """Codec -> bytes for each value."""

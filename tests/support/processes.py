@@ -29,9 +29,9 @@ PRELOADED = [
     "torch._dynamo",  # what DDP and every optimizer import when they are first made
     "torch.distributed.fsdp",
     "torch.nn.parallel",
-    "gradwire.training.drop_in",
-    "gradwire.training.fsdp",
-    "gradwire.training.hook",
+    "gradwire.training.pipe.drop_in",
+    "gradwire.training.fsdp.attach",
+    "gradwire.training.ddp.hook",
 ]
 GRACE_S = 1.0  # after a first error: the others tell what is its cause and what its echo
 FAREWELL_S = 5.0

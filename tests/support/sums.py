@@ -8,7 +8,7 @@ import torch
 
 from gradwire import collectives
 from gradwire.codecs import Codec
-from gradwire.collectives.itinerary import segments
+from gradwire.collectives.frame_order import segments
 from gradwire.plan import SEGMENT_UNIT_NBYTES
 
 SEGMENT_COUNT = SEGMENT_UNIT_NBYTES // 4

@@ -9,7 +9,7 @@ from faults.outside import listening
 from gradwire.errors import LinkError, SpecError
 from gradwire.launch.group import joined_group
 from gradwire.launch.seat import Seat
-from gradwire.links.addresses import listening_address
+from gradwire.links.rendezvous.addresses import listening_address
 
 
 def introduce(seat: Seat[str], greeting: str) -> None:

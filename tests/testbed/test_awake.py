@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gradwire.testbed import awake
+from gradwire.testbed.run import awake
 
 INFO = "processor\t: 0\nflags\t\t: fpu sse2 {}avx2\nbugs\t:\n"
 

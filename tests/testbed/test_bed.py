@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gradwire import errors, testbed
-from gradwire.testbed.output import Stream
+from gradwire.testbed.run.output import Stream
 from support.beds import needs_namespaces, surroundings
 
 pytestmark = [pytest.mark.processes, needs_namespaces]

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gradwire.testbed.channel import pair
+from gradwire.testbed.run.channel import pair
 
 
 def test_messages_arrive_whole_and_in_order() -> None:

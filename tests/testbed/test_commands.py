@@ -5,8 +5,8 @@ from collections import Counter
 
 from hypothesis import given
 
-from gradwire.testbed.commands import host_limits, host_links, switch_limits, switch_links
-from gradwire.testbed.topology import Topology
+from gradwire.testbed.network.commands import host_limits, host_links, switch_limits, switch_links
+from gradwire.testbed.network.topology import Topology
 from testbed.test_topology import topologies
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.testbed.layout import explain
+from gradwire.testbed.network.layout import explain
 
 LINES = [
     "link add name g0 type bridge",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.testbed.limits import burst_nbytes, gso_nbytes, queue_nbytes, tcp_settings
+from gradwire.testbed.network.limits import burst_nbytes, gso_nbytes, queue_nbytes, tcp_settings
 
 FRAME_NBYTES = 1514
 HEADERS_NBYTES = 66  # Ethernet, IPv4 and TCP with timestamps, for every frame that a packet stands for

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import errors
-from gradwire.testbed.output import Lines, Logs, Stream, show
+from gradwire.testbed.run.output import Lines, Logs, Stream, show
 
 
 class Kept:

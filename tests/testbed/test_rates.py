@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gradwire import testbed
-from gradwire.testbed.output import Stream
+from gradwire.testbed.run.output import Stream
 from support.beds import TRAFFIC, needs_namespaces
 from support.noise import likely, undisturbed
 

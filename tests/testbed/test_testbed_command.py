@@ -221,7 +221,7 @@ def waiting(place: Path) -> tuple[subprocess.Popen[str], dict[str, list[int]]]:
         words = Path(f"/proc/{number}/cmdline").read_text(encoding="utf-8").split("\0")
         if "unshare" in words[0]:
             found["unshare"].append(number)
-        elif "gradwire.testbed.inside" in words:
+        elif "gradwire.testbed.supervisor" in words:
             found["supervisor"].append(number)
         elif words[0] in ("sh", "sleep"):
             found["host"].append(number)
@@ -278,7 +278,7 @@ def test_clean_ends_what_a_killed_testbed_left_and_no_living_one(place: Path) ->
 
 def python_of_nobody() -> str | None:
     """Return a Python that an ordinary user can run, and that can have a testbed then."""
-    check = "import gradwire.testbed; from gradwire.testbed.tools import private_area; private_area()"
+    check = "import gradwire.testbed; from gradwire.testbed.network.tools import private_area; private_area()"
     for python in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):
         words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", str(python)]
         own = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}

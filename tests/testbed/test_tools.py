@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradwire import errors
-from gradwire.testbed import tools
+from gradwire.testbed.network import tools
 
 
 def program(folder: Path, name: str, script: str) -> None:

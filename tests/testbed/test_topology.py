@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
-from gradwire.testbed.topology import Topology, address, hardware_address, host_name
+from gradwire.testbed.network.topology import Topology, address, hardware_address, host_name
 
 RATES = st.none() | st.floats(12_500, 50e9) | st.sampled_from([12.5e6, 125e6, 1e9 / 3])
 

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from gradwire.testbed.topology import Topology
-from gradwire.testbed.variables import variables
+from gradwire.testbed.network.topology import Topology
+from gradwire.testbed.run.variables import variables
 
 
 @pytest.mark.parametrize("host", [0, 2])

@@ -4,7 +4,7 @@ from signal import SIGINT, SIGKILL, SIGTERM
 
 import pytest
 
-from gradwire.testbed.watch import HostExit, Watch
+from gradwire.testbed.run.watch import HostExit, Watch
 
 
 def test_hosts_that_all_end_well_are_left_alone() -> None:

@@ -12,15 +12,15 @@ import torch
 from gradwire.codecs import parse
 from gradwire.errors import TensorError
 from gradwire.links.base import Link
-from gradwire.timing.calibrate import (
+from gradwire.timing.measure.calibrate import (
     LONGEST_REST_S,
     REPEATS,
     codec_cost,
     end_cost,
     rest_between_segments,
 )
-from gradwire.timing.host import EndCost, both_ends
-from gradwire.timing.line import Line
+from gradwire.timing.replay.host import EndCost, both_ends
+from gradwire.timing.replay.line import Line
 
 
 def laplace(count: int, seed: int) -> torch.Tensor:
@@ -57,7 +57,7 @@ def test_within_one_measurement_repeats_may_disagree(monkeypatch: pytest.MonkeyP
     def every_other_takes_twice_as_long(*_: object) -> dict[str, list[float]]:
         return {name: [1e-3, 2e-3] * 5 for name in ("encode", "decode", "decode_add")}
 
-    monkeypatch.setattr("gradwire.timing.calibrate._seconds", every_other_takes_twice_as_long)
+    monkeypatch.setattr("gradwire.timing.measure.calibrate._seconds", every_other_takes_twice_as_long)
     assert codec_cost(parse("bf16"), SAMPLES, world=4).disagreement == pytest.approx(1 / 3)
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gradwire.timing.cores import Cores
+from gradwire.timing.replay.cores import Cores
 
 
 def test_cores_work_side_by_side_and_then_one_waits() -> None:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import collectives
-from gradwire.timing import formulas
-from gradwire.timing.cost import cost
-from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire.timing.closed_form import formulas
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma
+from gradwire.timing.schedule_model.cost import cost
 
 LINK = AlphaBetaGamma(13e-6, 0.8e-9, 0.11e-9)
 POWERS = (2, 4, 8, 16, 32, 64)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
-from gradwire.timing.environment import FREE, CodecCost, CodecPoint, Environment
-from gradwire.timing.line import Line
+from gradwire.timing.replay.environment import FREE, CodecCost, CodecPoint, Environment
+from gradwire.timing.replay.line import Line
 
 COST = CodecCost(
     "errbound:2^-10",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gradwire.errors import SpecError
-from gradwire.timing.host import LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, HostCost, both_ends
+from gradwire.timing.replay.host import LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, HostCost, both_ends
 
 
 def frame(nbytes: int, frame_s: float, thread: float, beside: float) -> FrameCost:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
-from gradwire.timing.line import Line, LineRate, Point, fit
+from gradwire.timing.replay.line import Line, LineRate, Point, fit
 
 SIZES = [1 << k for k in range(27)]
 

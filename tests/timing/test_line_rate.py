@@ -10,9 +10,9 @@ import torch
 from gradwire.errors import SpecError
 from gradwire.links import Link, Port, ThrottledLink, loopback
 from gradwire.links.base import Receiving, Sending
-from gradwire.timing.line import Point, fit
-from gradwire.timing.line_rate import QUICK, Effort, measure
-from gradwire.timing.traffic import Pair
+from gradwire.timing.measure.line_rate import QUICK, Effort, measure
+from gradwire.timing.measure.traffic import Pair
+from gradwire.timing.replay.line import Point, fit
 from support.noise import likely, undisturbed
 
 RunRanks = Callable[..., list[Any]]

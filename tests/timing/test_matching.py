@@ -5,7 +5,7 @@ import pytest
 from gradwire import collectives
 from gradwire.collectives import Step
 from gradwire.errors import SpecError
-from gradwire.timing.matching import Message, messages
+from gradwire.timing.schedule_model.matching import Message, messages
 
 NOTHING = (0, 0)
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
-from gradwire.timing.formulas import AlphaBetaGamma
-from gradwire.timing.network import Groups, Network
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma
+from gradwire.timing.schedule_model.network import Groups, Network
 
 RATES = st.floats(1, 1e12)
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.collectives import TABLE
-from gradwire.timing.environment import FREE, CodecCost, CodecPoint, Environment
-from gradwire.timing.host import HostCost
-from gradwire.timing.line import Line
-from gradwire.timing.replay import replay
+from gradwire.timing.replay.environment import FREE, CodecCost, CodecPoint, Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
+from gradwire.timing.replay.replay import replay
 
 COUNT = 16 * 27720  # divisible by every world up to 12, and small: one frame makes a chunk
 BIG_SEGMENT = 1 << 24

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradwire import collectives
-from gradwire.timing.rounds import Pairs, rounds
+from gradwire.timing.schedule_model.rounds import Pairs, rounds
 
 SPECS = [
     *sorted(collectives.TABLE),

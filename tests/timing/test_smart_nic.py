@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing.smart_nic import (
+from gradwire.timing.closed_form.smart_nic import (
     Mlp,
     Node,
     PlainNic,

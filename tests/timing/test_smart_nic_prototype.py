@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.timing.smart_nic import smart_step
-from gradwire.timing.smart_nic_prototype import (
+from gradwire.timing.closed_form.smart_nic import smart_step
+from gradwire.timing.closed_form.smart_nic_prototype import (
     FEW,
     LARGE,
     MANY,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing import formulas, step_time
-from gradwire.timing.formulas import AlphaBetaGamma
-from gradwire.timing.step_time import Bucket, Overlap, WorkerAggregatorStep, overlap
+from gradwire.timing.closed_form import formulas, step_time
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma
+from gradwire.timing.closed_form.step_time import Bucket, Overlap, WorkerAggregatorStep, overlap
 
 LINK = AlphaBetaGamma(1.0, 0.01, 0.001)
 SECONDS = st.floats(0, 1e3)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing.streams import NEWCOMER, QUEUED_NBYTES, Port, Stream, Streams
+from gradwire.timing.replay.streams import NEWCOMER, QUEUED_NBYTES, Port, Stream, Streams
 
 
 def play(pushes: list[tuple[float, Stream, str, float]]) -> dict[str, float]:

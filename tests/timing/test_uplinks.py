@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing.network import Groups, Network
-from gradwire.timing.rounds import Pairs
-from gradwire.timing.uplinks import Wires
+from gradwire.timing.schedule_model.network import Groups, Network
+from gradwire.timing.schedule_model.rounds import Pairs
+from gradwire.timing.schedule_model.uplinks import Wires
 
 
 def pairs(*ends: tuple[int, int]) -> Pairs:

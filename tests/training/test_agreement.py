@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import AttachError, LinkError
-from gradwire.links import attempt
-from gradwire.training import agreement
+from gradwire.links.rendezvous import attempt
+from gradwire.training.replicas import agreement
 from support.store_host import served
 
 RunProcesses = Callable[..., list[Any]]

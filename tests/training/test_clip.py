@@ -10,14 +10,14 @@ import sys
 import pytest
 import torch
 
-from gradwire.training.clip import clip, exact_order_norm
+from gradwire.training.gradients.clip import clip, exact_order_norm
 from support.gradients import random_gradients
 
 COUNTS = (1, 7, 65_536, 65_537, 200_003)
 PROGRAM = f"""
 import torch
 from support.gradients import random_gradients
-from gradwire.training.clip import exact_order_norm
+from gradwire.training.gradients.clip import exact_order_norm
 print([exact_order_norm(each).hex() for each in random_gradients({COUNTS})])
 print(torch.backends.cpu.get_cpu_capability())
 """

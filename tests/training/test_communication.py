@@ -17,7 +17,7 @@ from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD
-from gradwire.training.communication import CommunicationThread, longest_s
+from gradwire.training.communication.thread import CommunicationThread, longest_s
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]

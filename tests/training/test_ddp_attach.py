@@ -24,8 +24,8 @@ from torch.optim.swa_utils import AveragedModel
 import gradwire
 from gradwire.codecs import DEFAULT as DEFAULT_CODEC
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError, TensorError
-from gradwire.training.hook import gradwire_hook
-from gradwire.training.ledger import Ledger
+from gradwire.training.ddp.hook import gradwire_hook
+from gradwire.training.ledger.ledger import Ledger
 from support.fake_buckets import FakeBucket
 
 

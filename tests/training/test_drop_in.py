@@ -17,9 +17,9 @@ from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training import pipe_sgd
-from gradwire.training.clip import clip
-from gradwire.training.replicas import weights_sha256
+from gradwire.training.gradients.clip import clip
+from gradwire.training.pipe import pipe_sgd
+from gradwire.training.replicas.compare import weights_sha256
 
 DOCS = Path(__file__).parents[2] / "docs"
 Ranks = Callable[..., list[Any]]

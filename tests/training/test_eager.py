@@ -16,7 +16,7 @@ from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import PipeSGD
-from gradwire.training.schedule import note_step
+from gradwire.training.methods.schedule import note_step
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradwire.exchange import Exchange
-from gradwire.training.fsdp_lines import in_ring
+from gradwire.training.fsdp.lines import in_ring
 
 WORLD = 4
 

@@ -10,7 +10,7 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.training.fsdp_lost import UnitLayouts
+from gradwire.training.fsdp.lost import UnitLayouts
 from support import lossy_ranks
 
 RunProcesses = Callable[..., list[Any]]

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from gradwire.errors import SpecError, StateError
-from gradwire.training import ledger as ledger_module
-from gradwire.training.ledger import Ledger
-from gradwire.training.ledger_counts import BucketCounts, BypassCounts
+from gradwire.training.ledger import ledger as ledger_module
+from gradwire.training.ledger.counts import BucketCounts, BypassCounts
+from gradwire.training.ledger.ledger import Ledger
 from support.ledgers import LARGE, SMALL, Broken, Kept
 
 
@@ -266,7 +266,7 @@ def test_a_sink_that_cannot_write_is_refused() -> None:
 AT_EXIT = """
 import sys
 from gradwire.exchange import Accounting
-from gradwire.training.ledger import Ledger
+from gradwire.training.ledger.ledger import Ledger
 for rank in (0, 1):
     ledger = Ledger(rank, at_exit=True)
     ledger.exchanged(f"bucket of rank {rank}", Accounting(8, 4))

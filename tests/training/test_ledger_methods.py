@@ -13,7 +13,7 @@ from gradwire.codecs import parse
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import Ledger, PipeSGD, StepRecord, make_method
-from gradwire.training.ledger_counts import BucketCounts
+from gradwire.training.ledger.counts import BucketCounts
 from gradwire.wire import HEADER_NBYTES
 from support.noise import likely, undisturbed
 

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from gradwire.errors import SpecError
 from gradwire.exchange import Accounting
-from gradwire.training.ledger import JsonLines, Ledger, TensorBoard, profiled
+from gradwire.training.ledger.ledger import JsonLines, Ledger, TensorBoard, profiled
 from support.ledgers import SMALL
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gradwire.training.ledger_counts import BucketCounts, BypassCounts, Tally
-from gradwire.training.ledger_summary import Summary
+from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
+from gradwire.training.ledger.summary import Summary
 
 BUCKETS = {
     "bucket 1": BucketCounts(

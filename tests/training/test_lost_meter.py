@@ -17,8 +17,8 @@ from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.training import DSync, Ledger, Server, StaleServer, StaleWorker, Worker
-from gradwire.training.lost_meter import LostMeter, Measure
-from gradwire.training.shares import Layout
+from gradwire.training.ledger.lost_meter import LostMeter, Measure
+from gradwire.training.ledger.shares import Layout
 from support.ledgers import Kept
 
 Ranks = Callable[..., list[Any]]

@@ -13,9 +13,9 @@ from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training.ledger import Ledger
-from gradwire.training.residual import Residuals
-from gradwire.training.rounds import Rounds
+from gradwire.training.ddp.rounds import Rounds
+from gradwire.training.gradients.residual import Residuals
+from gradwire.training.ledger.ledger import Ledger
 from support.fake_buckets import FakeBucket
 from support.sums import bits
 

@@ -13,8 +13,8 @@ from torch import nn
 import gradwire
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training.checkpoint import IN_FLIGHT, redivide
 from gradwire.training.checksum import SUM
+from gradwire.training.pipe.checkpoint import IN_FLIGHT, redivide
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]

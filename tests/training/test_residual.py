@@ -18,8 +18,8 @@ from gradwire.errors import StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, WorkerMethod
-from gradwire.training.buckets import cut
-from gradwire.training.residual import Residuals, redivide
+from gradwire.training.gradients.buckets import cut
+from gradwire.training.gradients.residual import Residuals, redivide
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]

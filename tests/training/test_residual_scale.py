@@ -9,7 +9,7 @@ import pytest
 from gradwire.codecs import parse
 from gradwire.errors import StateError
 from gradwire.plan import Plan
-from gradwire.training.residual import Residuals, redivide
+from gradwire.training.gradients.residual import Residuals, redivide
 
 KEEPS = Plan(parse("topk:0.2"))
 

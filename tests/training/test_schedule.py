@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, StepLR
 
 from gradwire.exchange import Exchange
 from gradwire.training import DSync, PipeSGD, WorkerMethod
-from gradwire.training.schedule import in_force, scheduled
+from gradwire.training.methods.schedule import in_force, scheduled
 
 Optimizer = torch.optim.Optimizer
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {

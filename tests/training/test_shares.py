@@ -12,9 +12,9 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.errors import StateError
-from gradwire.training.ledger import JsonLines, Ledger, TensorBoard
-from gradwire.training.ledger_lost import LostBook, LostCounts
-from gradwire.training.shares import Layout, Measured, is_rounding, sampled, share_of
+from gradwire.training.ledger.ledger import JsonLines, Ledger, TensorBoard
+from gradwire.training.ledger.lost import LostBook, LostCounts
+from gradwire.training.ledger.shares import Layout, Measured, is_rounding, sampled, share_of
 from support.ledgers import SMALL, Kept
 
 LAYOUT = Layout(("w", "b"), (8, 2), ("all", "all"))

@@ -18,7 +18,7 @@ from gradwire.links import Fault, FaultyLink, Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.training import StaleServer, StaleWorker
-from gradwire.training.conversation import Kind, Message
+from gradwire.training.server.conversation import Kind, Message
 from support.servers import STAR, run_all, sgd
 
 Ranks = Callable[..., list[Any]]

@@ -21,7 +21,7 @@ from gradwire.exchange import Exchange
 from gradwire.links import ProcessGroupLink
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, Server, StaleServer, StaleWorker, Worker
-from gradwire.training.checkpoint import PipeState, pack, unpack
+from gradwire.training.pipe.checkpoint import PipeState, pack, unpack
 from support.branches import (
     OPTIMIZERS,
     STEPS,

@@ -10,7 +10,7 @@ import torch
 from gradwire.codecs import parse
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training.bucket_residuals import BucketResiduals
+from gradwire.training.gradients.bucket_residuals import BucketResiduals
 
 PLAN = Plan(parse("topk:0.25"), "star")
 

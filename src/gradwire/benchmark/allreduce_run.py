@@ -25,8 +25,8 @@ from gradwire.launch.launched import is_launched
 from gradwire.launch.seat import Seat, Task
 from gradwire.links import Link
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
-from gradwire.timing.line import Line, LineRate, fit
-from gradwire.timing.line_rate import QUICK, measure
+from gradwire.timing.measure.line_rate import QUICK, measure
+from gradwire.timing.replay.line import Line, LineRate, fit
 from gradwire.units import format_duration, format_size
 
 SCHEMA = "gradwire.bench-allreduce/1"

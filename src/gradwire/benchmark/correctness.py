@@ -13,7 +13,7 @@ from gradwire import collectives
 from gradwire.benchmark.allreduce import TORCH, Configuration, Gather
 from gradwire.benchmark.data import Data
 from gradwire.codecs import Codec
-from gradwire.collectives.itinerary import segments
+from gradwire.collectives.frame_order import segments
 from gradwire.errors import JobError
 from gradwire.exchange import Accounting
 from gradwire.plan import FLOAT_NBYTES

@@ -18,10 +18,10 @@ from gradwire.errors import JobError
 from gradwire.launch.seat import Seat, Task
 from gradwire.links import Link
 from gradwire.machine import cores
-from gradwire.timing.calibrate import REPEATS, end_cost
-from gradwire.timing.host import FRAMES, LARGE_NBYTES, EndCost, HostCost, both_ends
-from gradwire.timing.line import LineRate, Point, fit
-from gradwire.timing.line_rate import Effort, measure
+from gradwire.timing.measure.calibrate import REPEATS, end_cost
+from gradwire.timing.measure.line_rate import Effort, measure
+from gradwire.timing.replay.host import FRAMES, LARGE_NBYTES, EndCost, HostCost, both_ends
+from gradwire.timing.replay.line import LineRate, Point, fit
 from gradwire.units import format_duration, format_rate
 
 Pair = tuple[int, int]

@@ -9,7 +9,7 @@ from gradwire.benchmark.allreduce import TORCH
 from gradwire.benchmark.result import Result
 from gradwire.benchmark.table import size_text
 from gradwire.plan import Plan
-from gradwire.timing.line import LineRate
+from gradwire.timing.replay.line import LineRate
 from gradwire.units import format_duration, format_rate
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")

@@ -10,7 +10,7 @@ from pathlib import Path
 from gradwire.errors import JobError
 from gradwire.files import check_writable, write_files
 from gradwire.machine import describe_machine, describe_versions
-from gradwire.testbed.here import described, rates_in_words
+from gradwire.testbed.current import described, rates_in_words
 from gradwire.version import how_to_install
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from gradwire.benchmark.result import Result, torch_times
 from gradwire.benchmark.table import print_table, size_text
 from gradwire.plan import Plan
-from gradwire.testbed.here import rates_in_words
-from gradwire.timing.line import Line, LineRate
+from gradwire.testbed.current import rates_in_words
+from gradwire.timing.replay.line import Line, LineRate
 from gradwire.units import format_duration, format_rate, format_size
 
 LINE_COLUMNS = ("size", "time", "one way", "both ways, each")

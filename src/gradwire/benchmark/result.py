@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from gradwire import collectives
 from gradwire.benchmark.allreduce import TORCH, Configuration, Timing
 from gradwire.benchmark.correctness import Checked
-from gradwire.timing.cost import cost
-from gradwire.timing.formulas import AlphaBetaGamma
-from gradwire.timing.line import Line
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma
+from gradwire.timing.replay.line import Line
+from gradwire.timing.schedule_model.cost import cost
 
 TORCHS_ALGORITHM = "ring"
 """Which Gloo runs beneath torch's all-reduce."""

@@ -16,7 +16,7 @@ from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
 from gradwire.plan import Plan
-from gradwire.timing.line_rate import Effort
+from gradwire.timing.measure.line_rate import Effort
 from gradwire.units import parse_size
 
 BENCHMARKS = MappingProxyType(

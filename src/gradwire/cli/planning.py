@@ -14,29 +14,30 @@ import torch
 
 from gradwire.files import write_files
 from gradwire.machine import cores
-from gradwire.planner.calibration import Show
-from gradwire.planner.choice import Choice, Input
-from gradwire.planner.model import load_factory, measure_model
-from gradwire.planner.planning import answer, as_workload, pose
-from gradwire.planner.record import load_gradients
+from gradwire.planner.front import answer, as_workload, pose
+from gradwire.planner.inputs.calibration import Show
+from gradwire.planner.inputs.cluster import Cluster
+from gradwire.planner.inputs.model import load_factory, measure_model
+from gradwire.planner.inputs.recording import load_gradients
+from gradwire.planner.inputs.source import Input
+from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.report import lines
+from gradwire.planner.result import Choice
 from gradwire.planner.scaling import narrowed, scaling, worlds_around
-from gradwire.planner.site import Site
-from gradwire.planner.workload import Workload
 from gradwire.units import format_duration, format_size
 
 
 def plan(words: argparse.Namespace) -> None:
     """Measure, choose, print and write. Raises ``GradwireError``."""
-    site = _site(words)
-    site.find_line()
+    cluster = _cluster(words)
+    cluster.find_line()
     gradients = None if words.gradients is None else load_gradients(words.gradients)
-    model = _model(words, site)
+    model = _model(words, cluster)
     if gradients is None and model.gradients:
         gradients = list(model.gradients)
     with _progress() as show:
-        question, inputs = pose(
-            site,
+        query, inputs = pose(
+            cluster,
             model.workload,
             codecs=words.codecs,
             algorithms=words.algorithms,
@@ -48,17 +49,17 @@ def plan(words: argparse.Namespace) -> None:
         )
     known = {each.name for each in model.inputs}
     others = (each for each in inputs if each.name not in known)
-    choice = answer(question, site.hosts, (*model.inputs, *others))
+    choice = answer(query, cluster.hosts, (*model.inputs, *others))
     if words.scale_to:
-        worlds = worlds_around(site.hosts, words.scale_to)
-        points = scaling(narrowed(question, choice.prediction), worlds, {site.hosts: choice.prediction})
+        worlds = worlds_around(cluster.hosts, words.scale_to)
+        points = scaling(narrowed(query, choice.prediction), worlds, {cluster.hosts: choice.prediction})
         choice = replace(choice, scaling=tuple(points))
     sys.stdout.write("\n".join(lines(choice, words.top)) + "\n")
     _write(words, choice)
 
 
-def _site(words: argparse.Namespace) -> Site:
-    return Site(
+def _cluster(words: argparse.Namespace) -> Cluster:
+    return Cluster(
         words.hosts,
         line=words.measured,
         elsewhere=words.elsewhere,
@@ -77,7 +78,7 @@ class _Model:
     gradients: tuple[torch.Tensor, ...] = ()
 
 
-def _model(words: argparse.Namespace, site: Site) -> _Model:
+def _model(words: argparse.Namespace, cluster: Cluster) -> _Model:
     """Return what is trained; a factory with example inputs is measured here."""
     told, update_s = (words.forward, words.backward), words.update
     if words.count is not None:
@@ -87,8 +88,8 @@ def _model(words: argparse.Namespace, site: Site) -> _Model:
     if example is None:
         workload = as_workload(model, told[0] or 0.0, told[1] or 0.0, update_s)
         return _Model(workload, (_sizes(workload, words.model),))
-    measured = measure_model(model, example, site.threads)
-    slower = max(1.0, site.hosts * site.threads / cores()) if site.is_shared else 1.0
+    measured = measure_model(model, example, cluster.threads)
+    slower = max(1.0, cluster.hosts * cluster.threads / cores()) if cluster.is_shared else 1.0
     forward_s, backward_s = (
         slower * seconds if given is None else given
         for given, seconds in zip(told, (measured.forward_s, measured.backward_s), strict=True)

@@ -14,9 +14,9 @@ from gradwire.errors import SpecError
 from gradwire.files import write_files
 from gradwire.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
 from gradwire.testbed.leftovers import clean
-from gradwire.testbed.output import Logs, show
-from gradwire.testbed.record import Run
-from gradwire.testbed.topology import Topology, equal_groups
+from gradwire.testbed.network.topology import Topology, equal_groups
+from gradwire.testbed.run.output import Logs, show
+from gradwire.testbed.run.record import Run
 from gradwire.units import parse_duration, parse_rate
 
 ACTIONS = MappingProxyType(

@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> None:
     """Parse, check and perform. Raises ``GradwireError``."""
     options = _options(_parser().parse_args(arguments))
     check(options)
-    from gradwire.job.perform import perform_job  # torch's import takes seconds: after what it needs not
+    from gradwire.job.job import perform_job  # torch's import takes seconds: after what it needs not
 
     folder = perform_job(options)
     if folder is not None:

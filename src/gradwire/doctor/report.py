@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from gradwire.doctor.consultation import Report
 from gradwire.doctor.finding import Finding, any_failed
+from gradwire.doctor.visit import Report
 
 SCHEMA = "gradwire.doctor/1"
 """Changes whenever a field changes its name, unit or meaning."""

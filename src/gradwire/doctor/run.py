@@ -10,12 +10,12 @@ from pathlib import Path
 
 from torch._C._distributed_c10d import Store  # torch.distributed exports it at run time only
 
-from gradwire.doctor.alone import examine_machine
-from gradwire.doctor.card import Card
-from gradwire.doctor.consultation import Report, follow, lead
+from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding, any_failed
+from gradwire.doctor.local import examine_machine
+from gradwire.doctor.messages import Words
 from gradwire.doctor.report import describe, print_report
-from gradwire.doctor.words import Words
+from gradwire.doctor.visit import Report, follow, lead
 from gradwire.errors import JobError, LinkError
 from gradwire.files import check_writable, write_files
 from gradwire.launch.group import joined_group

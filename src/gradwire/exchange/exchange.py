@@ -11,13 +11,13 @@ import torch
 from gradwire import collectives
 from gradwire.codecs import Codec
 from gradwire.codecs.base import check_chunk
-from gradwire.collectives.itinerary import AHEAD, Action, itinerary
+from gradwire.collectives.frame_order import AHEAD, Action, frame_order
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
 from gradwire.exchange.accounting import Accounting
+from gradwire.exchange.backend import OwnAllReduce
 from gradwire.exchange.feedback import Feedback, Losses, check_residual
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
-from gradwire.exchange.own_all_reduce import OwnAllReduce
 from gradwire.exchange.walk import Resources, Walk
 from gradwire.links.base import Link
 from gradwire.plan import Plan
@@ -151,7 +151,7 @@ class Exchange:
         if half == "schedule" and self._own.takes(codec, tensor.numel()):
             return self._by_the_transport(tensor.detach(), losses, self._resources(codec, flags))
         way = (self.plan.algorithm, half, self.link.rank, self.link.world)
-        actions = _itinerary(*way, tensor.numel(), self._segment_count)
+        actions = _frame_order(*way, tensor.numel(), self._segment_count)
         walk = Walk(self._resources(codec, flags), tensor.detach(), actions, losses)
         try:
             accounting = walk.run()
@@ -208,8 +208,10 @@ class Exchange:
 
 
 @lru_cache(maxsize=256)
-def _itinerary(algorithm: str, half: str, rank: int, world: int, n: int, segment_count: int) -> list[Action]:
+def _frame_order(
+    algorithm: str, half: str, rank: int, world: int, n: int, segment_count: int
+) -> list[Action]:
     chosen = collectives.get(algorithm)
     generators = (chosen.reduce, chosen.broadcast, chosen.schedule)
     steps = dict(zip(_HALVES, generators, strict=True))[half](rank, world)
-    return itinerary(steps, n, chosen.chunks(world), segment_count, AHEAD)
+    return frame_order(steps, n, chosen.chunks(world), segment_count, AHEAD)

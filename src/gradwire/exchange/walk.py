@@ -1,4 +1,4 @@
-"""One walk through an itinerary: the place where tensor, codec, frames and link meet."""
+"""One walk through an order of frames: the place where tensor, codec, frames and link meet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from time import perf_counter
 
 import torch
 
-from gradwire.collectives.itinerary import AHEAD, Action, Do, Segment
+from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment
 from gradwire.exchange.accounting import Accounting
 from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences, renumber

@@ -12,7 +12,7 @@ from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.needed import needed
 from gradwire.integrations.residual_files import ResidualFolder
 from gradwire.plan import PlanLike
-from gradwire.training.hook import Attached
+from gradwire.training.ddp.hook import Attached
 
 with needed("accelerate", "huggingface"):
     from accelerate import Accelerator

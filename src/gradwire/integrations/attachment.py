@@ -14,8 +14,8 @@ from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.integrations.residual_files import ResidualFolder, adopted
 from gradwire.plan import Plan, PlanLike
 from gradwire.training.checksum import sealed
-from gradwire.training.hook import Attached, Scaler, attach
-from gradwire.training.ledger import Ledger
+from gradwire.training.ddp.hook import Attached, Scaler, attach
+from gradwire.training.ledger.ledger import Ledger
 
 LedgerLike = Ledger | Callable[[int], Ledger] | None
 

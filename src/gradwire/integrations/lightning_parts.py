@@ -14,8 +14,8 @@ from gradwire.integrations.attachment import Attachment, LedgerLike
 from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.residual_files import file_name
 from gradwire.plan import PlanLike
-from gradwire.training.hook import Attached
-from gradwire.training.ledger import Ledger
+from gradwire.training.ddp.hook import Attached
+from gradwire.training.ledger.ledger import Ledger
 
 NAME = "gradwire"
 DESCRIPTION = "DDP whose gradients gradwire averages, compressed on every hop"

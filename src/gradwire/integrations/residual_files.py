@@ -18,7 +18,7 @@ import torch
 from gradwire.errors import StateError
 from gradwire.files import write_files
 from gradwire.training.checksum import check_sealed
-from gradwire.training.residual import redivide
+from gradwire.training.gradients.residual import redivide
 
 _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
 

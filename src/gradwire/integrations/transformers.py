@@ -12,8 +12,8 @@ from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.needed import needed
 from gradwire.integrations.residual_files import ResidualFolder
 from gradwire.plan import PlanLike
-from gradwire.training.hook import Attached
-from gradwire.training.ledger import Ledger
+from gradwire.training.ddp.hook import Attached
+from gradwire.training.ledger.ledger import Ledger
 
 with needed("transformers", "huggingface"):
     from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments

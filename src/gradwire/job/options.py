@@ -17,7 +17,7 @@ from gradwire.job.models import MODELS
 from gradwire.job.runs import Run
 from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.plan import Plan
-from gradwire.testbed.here import rates_in_words
+from gradwire.testbed.current import rates_in_words
 from gradwire.units import parse_rate
 from gradwire.version import how_to_install
 

@@ -9,7 +9,7 @@ from gradwire.job.events import Epoch, RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import D_SYNC, PS_SYNC, Run
 from gradwire.machine import describe_machine, describe_versions
-from gradwire.testbed.here import described
+from gradwire.testbed.current import described
 
 SCHEMA = "gradwire.train/1"
 """Changes whenever a field changes its name, unit or meaning."""

@@ -6,7 +6,7 @@ from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import speed_up
 from gradwire.job.runs import D_SYNC, PS_SYNC
-from gradwire.testbed.here import rates_in_words
+from gradwire.testbed.current import rates_in_words
 
 NOTE = (
     "Top-1 in percent. Step, compute, codec and wire in milliseconds; wire is the communication that compute "

@@ -8,7 +8,7 @@ from gradwire.job.data import Dataset, load
 from gradwire.job.events import Progress
 from gradwire.job.options import JobOptions
 from gradwire.job.team import Team
-from gradwire.job.training_run import Job, Place, perform
+from gradwire.job.train_loop import Job, Place, perform
 from gradwire.launch.group import joined_group
 from gradwire.launch.seat import Seat
 from gradwire.machine import cores

@@ -3,7 +3,7 @@
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import LoopbackLink, loopback
-from gradwire.links.mpi import MpiLink
+from gradwire.links.mpi.link import MpiLink
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.links.throttle import Port, ThrottledLink
 

@@ -13,7 +13,7 @@
 - ``wait`` never hangs: when nothing has happened for ``timeout_s`` it raises ``LinkTimeoutError``; a peer
   that is gone raises ``LinkError``. Both name the peer. After an error the link is of no further use;
   ``close`` it. On a link that is ``patient`` frames that move elsewhere, here or on another rank, are
-  something that happens, where the transport can tell (``pulse``): a rank that serves others first is not
+  something that happens, where the transport can tell (``keepalive``): a rank that serves others first is not
   dead. So it is while an exchange walks, whose ranks all stop where one does.
 - ``all_reduce(tensor)`` sums a tensor by the transport's own all-reduce, where ``HAS_ALL_REDUCE`` says that
   there is one. All ranks call it together, with as many values, while no frame is under way. A peer that

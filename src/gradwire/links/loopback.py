@@ -17,7 +17,7 @@ import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import Link
-from gradwire.links.pulse import Pulse
+from gradwire.links.keepalive import Keepalive
 
 
 class _Transfer:
@@ -35,7 +35,7 @@ class _Transfer:
         began = time.monotonic()
         with channel.changed:
             while not self._settled():
-                since = max(began, channel.pulse.last) if self.link.patient else began
+                since = max(began, channel.keepalive.last) if self.link.patient else began
                 left_s = since + self.timeout_s - time.monotonic()
                 if left_s <= 0:
                     break
@@ -65,8 +65,8 @@ class _Receiving(_Transfer):
 class _Channel:
     """One direction between two ranks: sends and receives meet in their order."""
 
-    def __init__(self, pulse: Pulse) -> None:
-        self.pulse = pulse
+    def __init__(self, keepalive: Keepalive) -> None:
+        self.keepalive = keepalive
         self.changed = threading.Condition()
         self.sends: deque[_Transfer] = deque()
         self.receives: deque[_Transfer] = deque()
@@ -79,7 +79,7 @@ class _Channel:
             queue.append(transfer)
             if self.sends and self.receives:
                 _meet(self.sends.popleft(), self.receives.popleft())
-                self.pulse.moved()
+                self.keepalive.moved()
                 self.changed.notify_all()
 
     def close(self, rank: int) -> None:
@@ -133,6 +133,6 @@ class LoopbackLink(Link):
 
 def loopback(world: int, timeout_s: float = 30.0) -> list[Link]:
     """Return the links of ``world`` ranks that are threads of this process, in the order of their ranks."""
-    pulse = Pulse()  # of the world: a rank that waits knows of every frame
-    channels = {(a, b): _Channel(pulse) for a, b in permutations(range(world), 2)}
+    keepalive = Keepalive()  # of the world: a rank that waits knows of every frame
+    channels = {(a, b): _Channel(keepalive) for a, b in permutations(range(world), 2)}
     return [LoopbackLink(rank, world, channels, timeout_s) for rank in range(world)]

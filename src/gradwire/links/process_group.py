@@ -24,11 +24,11 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
 from gradwire.errors import LinkError
-from gradwire.links.attempt import own_part
 from gradwire.links.gloo import GlooAllReduce
-from gradwire.links.meeting import meet
+from gradwire.links.rendezvous.attempt import own_part
+from gradwire.links.rendezvous.meet import meet
+from gradwire.links.rendezvous.tls import encryption
 from gradwire.links.sockets import SocketLink
-from gradwire.links.tls import encryption
 
 _NO_TIMEOUT_TOLD = 0.0
 _TRANSPORT = "GLOO_DEVICE_TRANSPORT"

@@ -27,7 +27,7 @@ import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import OWN_END, Link
-from gradwire.links.pulse import ALIVE, SIGNS, Pulse
+from gradwire.links.keepalive import ALIVE, SIGNS, Keepalive
 from gradwire.wire import memory_of
 
 _LENGTH = struct.Struct("<Q")
@@ -79,9 +79,9 @@ class _Receiving(_Operation):
 class _Channel:
     """The connection to one peer, and what is under way on it; ``turn`` guards all of it."""
 
-    def __init__(self, peer: int, connection: socket.socket, pulse: Pulse) -> None:
+    def __init__(self, peer: int, connection: socket.socket, keepalive: Keepalive) -> None:
         self.peer, self.socket, self.fd = peer, connection, connection.fileno()
-        self._pulse = pulse
+        self._keepalive = keepalive
         self.turn = threading.Lock()
         self.has_waiter = False
         self.outgoing: deque[_Sending] = deque()
@@ -143,7 +143,7 @@ class _Channel:
                 self._fail(self.outgoing, self._reason(error))
                 return
             if sending.is_frame:
-                self._pulse.moved()
+                self._keepalive.moved()
             views = sending.views
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
@@ -166,7 +166,7 @@ class _Channel:
                         self._fail(self.incoming, self._gone)
                         return
                     receiving.filled += came
-                    self._pulse.moved()
+                    self._keepalive.moved()
                 self.incoming.popleft()
                 receiving.done = True
         except (BlockingIOError, InterruptedError):
@@ -229,7 +229,7 @@ class _Channel:
             if nbytes != ALIVE:
                 return nbytes
             self._length_filled = 0
-            self._pulse.heard()
+            self._keepalive.heard()
 
     def _sleep_until(self, nbytes: int) -> None:
         """Let a poll find something to read only when there are so many bytes, or the peer is gone."""
@@ -267,8 +267,8 @@ class SocketLink(Link):
 
     def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float = 30.0) -> None:
         self.rank, self.world, self.timeout_s = rank, len(connections) + 1, timeout_s
-        self._pulse = Pulse()
-        self._channels = {peer: _Channel(peer, each, self._pulse) for peer, each in connections.items()}
+        self._keepalive = Keepalive()
+        self._channels = {peer: _Channel(peer, each, self._keepalive) for peer, each in connections.items()}
         weakref.finalize(self, _close_all, list(connections.values()))  # for who forgets to close it
         _open_links.add(self)
 
@@ -335,7 +335,7 @@ class SocketLink(Link):
 
     def _tell_if_due(self) -> None:
         now = time.monotonic()
-        if self.patient and self._pulse.tells(now, self.timeout_s):
+        if self.patient and self._keepalive.tells(now, self.timeout_s):
             for channel in list(self._channels.values()):
                 with channel.turn:
                     channel.listen()  # so that words do not pile up
@@ -357,7 +357,7 @@ class SocketLink(Link):
                 events = each.events | (select.POLLIN if listening and each.hears else 0)
                 if events or each is channel:
                     poll.register(each.fd, events)
-        left_s = max(began, self._pulse.last if self.patient else began) + self.timeout_s - now
+        left_s = max(began, self._keepalive.last if self.patient else began) + self.timeout_s - now
         if left_s <= 0:
             raise LinkTimeoutError(f"{operation.what}: nothing happened within {self.timeout_s:g} s")
         if not operation.done:

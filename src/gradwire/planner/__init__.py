@@ -1,11 +1,12 @@
 """Which plan: enumerate, predict, prune, choose and explain. "No compression" is a plan, too."""
 
-from gradwire.planner.choice import Choice, Input
-from gradwire.planner.planning import choose_plan
-from gradwire.planner.predict import Prediction
-from gradwire.planner.record import load_gradients, record_gradients
+from gradwire.planner.front import choose_plan
+from gradwire.planner.inputs.recording import load_gradients, record_gradients
+from gradwire.planner.inputs.source import Input
+from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.result import Choice
 from gradwire.planner.scaling import ScalePoint, hosts_that_pay, scaling
-from gradwire.planner.workload import Workload
+from gradwire.planner.search.predict import Prediction
 
 __all__ = [
     "Choice",

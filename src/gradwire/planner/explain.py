@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from gradwire.codecs import Identity
 from gradwire.plan import Plan
-from gradwire.planner.budget import Admission
-from gradwire.planner.choose import UNCERTAINTY, Selection
-from gradwire.planner.predict import Prediction
+from gradwire.planner.inputs.budget import Admission
+from gradwire.planner.search.predict import Prediction
+from gradwire.planner.search.select import UNCERTAINTY, Selection
 from gradwire.units import format_duration
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from gradwire.planner.choice import Choice
-from gradwire.planner.predict import Prediction
+from gradwire.planner.result import Choice
 from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, paying_ranges
+from gradwire.planner.search.predict import Prediction
 from gradwire.units import format_duration
 
 WIDTH = 100
@@ -42,7 +42,7 @@ def ranking_lines(choice: Choice, top: int) -> list[str]:
         shown.append(choice.prediction)
     slowest_s = max(each.step_s for each in shown)
     unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
-    alone_s = choice.question.workload.compute_s
+    alone_s = choice.query.workload.compute_s
     rows = [_row(each, each is choice.prediction, scale, alone_s) for each in shown]
     more = len(choice.ranking) - len(shown)
     pruned = choice.selection.considered - len(choice.ranking)
@@ -84,10 +84,10 @@ def verdict(points: Sequence[ScalePoint]) -> str:
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
     """Return what computation takes, by itself and in the pipelines that are shown."""
-    words = f"Compute takes {format_duration(choice.question.workload.compute_s)}"
+    words = f"Compute takes {format_duration(choice.query.workload.compute_s)}"
     pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
     for pipeline in pipelines:
-        seconds = choice.question.workload.compute_with_s(pipeline)
+        seconds = choice.query.workload.compute_with_s(pipeline)
         words += f", {format_duration(seconds)} with the local updates of K={pipeline}"
     return f"{words}."
 
@@ -142,7 +142,7 @@ def _refused(choice: Choice) -> str:
         for each in choice.admissions
         if not each.admitted
     ]
-    return f"beyond the largest error of {choice.question.largest_error:g}: {', '.join(over)}" if over else ""
+    return f"beyond the largest error of {choice.query.largest_error:g}: {', '.join(over)}" if over else ""
 
 
 def _plan_words(prediction: Prediction) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
-from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import Prediction
-from gradwire.planner.question import Question
+from gradwire.planner.query import Query
+from gradwire.planner.search.exchange_times import Family
+from gradwire.planner.search.predict import Prediction
 
 LEAST_GAIN = 0.5
 """What a further host must add to the throughput to pay, as a share of what the first one does."""
@@ -48,22 +48,22 @@ class ScalePoint:
 
 
 def scaling(
-    question: Question, worlds: Sequence[int], known: Mapping[int, Prediction] = _NONE_KNOWN
+    query: Query, worlds: Sequence[int], known: Mapping[int, Prediction] = _NONE_KNOWN
 ) -> Iterator[ScalePoint]:
     """Yield the best plan's step for each number of hosts, rising, from 1 up.
 
     ``known`` has choices that have been made already, by the number of hosts. Without any time of computation
     there is nothing to compare with, and no point.
     """
-    compute_s = question.workload.compute_s
+    compute_s = query.workload.compute_s
     if compute_s == 0:
         return
-    family = Family(question.environment)
+    family = Family(query.environment)
     for world in worlds:
         if world == 1:
             yield ScalePoint(1, compute_s, compute_s, None)
         else:
-            prediction = known[world] if world in known else question.answer(world, family).prediction
+            prediction = known[world] if world in known else query.answer(world, family).prediction
             yield ScalePoint(world, prediction.step_s, compute_s, prediction)
 
 
@@ -92,6 +92,6 @@ def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) 
     return ranges
 
 
-def narrowed(question: Question, prediction: Prediction) -> Question:
-    """Return the question with the codec of a prediction only (identity always comes into question)."""
-    return replace(question, codecs=(prediction.plan.codec,))
+def narrowed(query: Query, prediction: Prediction) -> Query:
+    """Return the query with the codec of a prediction only (identity is always a candidate)."""
+    return replace(query, codecs=(prediction.plan.codec,))

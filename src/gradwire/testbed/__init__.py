@@ -5,8 +5,8 @@ machine itself are touched, and runs a command on every host of it.
 """
 
 from gradwire.testbed.bed import Testbed
-from gradwire.testbed.output import Logs, show
-from gradwire.testbed.record import Run
-from gradwire.testbed.topology import Topology
+from gradwire.testbed.network.topology import Topology
+from gradwire.testbed.run.output import Logs, show
+from gradwire.testbed.run.record import Run
 
 __all__ = ["Logs", "Run", "Testbed", "Topology", "show"]

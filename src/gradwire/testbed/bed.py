@@ -15,16 +15,16 @@ from typing import Self
 
 import gradwire
 from gradwire.errors import SpecError, TestbedError
-from gradwire.testbed.channel import Channel, pair
-from gradwire.testbed.interrupts import interrupts_held
-from gradwire.testbed.output import Sink, show
-from gradwire.testbed.record import Run
+from gradwire.testbed.network.tools import private_area
+from gradwire.testbed.network.topology import Topology
 from gradwire.testbed.registry import MARK, Entry, enter
-from gradwire.testbed.runner import Runner
-from gradwire.testbed.tools import private_area
-from gradwire.testbed.topology import Topology
-from gradwire.testbed.variables import variables
-from gradwire.testbed.watch import Watch
+from gradwire.testbed.run.channel import Channel, pair
+from gradwire.testbed.run.interrupts import interrupts_held
+from gradwire.testbed.run.output import Sink, show
+from gradwire.testbed.run.record import Run
+from gradwire.testbed.run.runner import Runner
+from gradwire.testbed.run.variables import variables
+from gradwire.testbed.run.watch import Watch
 
 SET_UP_TIMEOUT_S = 60.0
 TAKE_DOWN_TIMEOUT_S = 5.0
@@ -160,7 +160,7 @@ class Testbed:
         own, other = pair()
         room = str(Path(gradwire.__file__).parent.parent)
         paths = [room, *filter(None, [os.environ.get("PYTHONPATH")])]
-        supervisor = [sys.executable, "-m", "gradwire.testbed.inside", str(other.fileno())]
+        supervisor = [sys.executable, "-m", "gradwire.testbed.supervisor", str(other.fileno())]
         try:
             self._supervisor = subprocess.Popen(
                 [*area, *supervisor, str(entry.path), os.readlink("/proc/self/ns/pid")],

@@ -1,6 +1,6 @@
 """What an exchange should cost: formulas, a walk over the steps, and simulations."""
 
-from gradwire.timing.formulas import AlphaBetaGamma
-from gradwire.timing.network import Groups, Network
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma
+from gradwire.timing.schedule_model.network import Groups, Network
 
 __all__ = ["AlphaBetaGamma", "Groups", "Network"]

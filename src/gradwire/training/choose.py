@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from gradwire.exchange import Exchange
-from gradwire.training.correction import CORRECTIONS
-from gradwire.training.d_sync import DSync
-from gradwire.training.ledger import Ledger
-from gradwire.training.method import WorkerMethod
-from gradwire.training.pipe_sgd import PipeSGD
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.methods.d_sync import DSync
+from gradwire.training.methods.method import WorkerMethod
+from gradwire.training.pipe.correction import CORRECTIONS
+from gradwire.training.pipe.pipe_sgd import PipeSGD
 
 
 def make_method(

@@ -1,0 +1,157 @@
+"""From the steps of a schedule to the frames of one rank, in the order in which it handles them.
+
+The order is data, like the schedule that it comes from: it depends on the lengths only, never on what arrives
+when. Chunks are cut into segments, each of which is a frame. A segment is sent on as soon as it is
+finished, while the rest of its chunk is still travelling, and a rank sends few frames ahead of those
+received, so that their memory stays warm.
+
+Frames are matched by their order, the pair of step and place within the step. Two rules keep a schedule
+that runs in rounds free of deadlock, even where a send returns only once it is received:
+
+- before a rank waits for a frame, it has sent all its frames up to that order;
+- a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
+
+For if everything is stuck, take of all frames that have not passed one of the least round and place. Both of
+its ends wait for frames that have not passed either, so for none of an earlier order. By the first rule its
+sender has sent it, and by the second its receiver has posted the receive: it passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+
+from gradwire.collectives.step import Step
+
+AHEAD = 4
+"""How many frames a rank sends before their turn, receives before their turn and leaves in flight."""
+
+
+class Do(Enum):
+    """What a rank does with a frame."""
+
+    SEND_PARTIAL = "encode the partial sum and send it"
+    PUBLISH = "encode the finished segment, adopt the decoded value and send it"
+    FORWARD = "send the kept frame"
+    ADD = "receive, decode and add"
+    STORE = "receive, decode and overwrite"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The elements ``start`` up to ``stop`` of the bucket: number ``index`` of the chunk ``chunk``."""
+
+    chunk: int
+    index: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One frame of one rank: number ``place`` of those that the step sends, or receives.
+
+    ``keep`` says that the frame is needed once more, to be forwarded.
+    """
+
+    do: Do
+    step: int
+    place: int
+    peer: int
+    segment: Segment
+    keep: bool = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What sends and receives are compared by."""
+        return self.step, self.place
+
+    @property
+    def receives(self) -> bool:
+        """Whether the frame comes in."""
+        return self.do in (Do.ADD, Do.STORE)
+
+
+def segments(n: int, chunks: int, chunk: int, segment_count: int) -> list[Segment]:
+    """Cut one of ``chunks`` nearly equal chunks of ``n`` elements; an empty chunk is one empty segment."""
+    start, stop = n * chunk // chunks, n * (chunk + 1) // chunks
+    borders = [*range(start, max(stop, start + 1), segment_count), stop]
+    return [Segment(chunk, i, *pair) for i, pair in enumerate(pairwise(borders))]
+
+
+def frame_order(steps: Iterable[Step], n: int, chunks: int, segment_count: int, ahead: int) -> list[Action]:
+    """Return the actions of the rank whose schedule is ``steps``.
+
+    Parameters
+    ----------
+    steps
+        The schedule, or a half of it.
+    n
+        The elements of the bucket.
+    chunks
+        Into how many chunks the bucket is cut.
+    segment_count
+        The most elements in a segment.
+    ahead
+        How many frames may be sent ahead of those received; at least 1.
+    """
+    cut = [segments(n, chunks, chunk, segment_count) for chunk in range(chunks)]
+    sends: list[Action] = []
+    receives: list[Action] = []
+    for k, step in enumerate(steps):
+        if step.send_to is not None:
+            do = Do.SEND_PARTIAL if step.combine else Do.PUBLISH
+            sends += [Action(do, k, i, step.send_to, each) for i, each in enumerate(_of(cut, step.send))]
+        if step.recv_from is not None:
+            do = Do.ADD if step.combine else Do.STORE
+            receives += [Action(do, k, i, step.recv_from, each) for i, each in enumerate(_of(cut, step.recv))]
+    return _mark_kept(list(_interleave(sends, receives, ahead)))
+
+
+def _of(cut: list[list[Segment]], chunks: tuple[int, int]) -> Iterator[Segment]:
+    for chunk in range(*chunks):
+        yield from cut[chunk]
+
+
+def _interleave(sends: list[Action], receives: list[Action], ahead: int) -> Iterator[Action]:
+    needs = _needs(sends, receives)
+    sent = 0
+    for received, receive in enumerate(receives):
+        while sent < len(sends) and needs[sent] <= received:
+            due = sends[sent].order <= receive.order
+            if not due and sent >= received + ahead:
+                break
+            yield sends[sent]
+            sent += 1
+        yield receive
+    yield from sends[sent:]
+
+
+def _needs(sends: list[Action], receives: list[Action]) -> list[int]:
+    """Return for every send how many receives must come first: those of its segment in earlier steps."""
+    needs, seen, last = [], 0, dict[Segment, int]()
+    for send in sends:
+        while seen < len(receives) and receives[seen].step < send.step:
+            last[receives[seen].segment] = seen + 1
+            seen += 1
+        needs.append(last.get(send.segment, 0))
+    return needs
+
+
+def _mark_kept(actions: list[Action]) -> list[Action]:
+    """Keep what is sent again later, and turn all but the first publication of a segment into forwarding."""
+    known = set[Segment]()
+    for i, action in enumerate(actions):
+        if action.do is Do.PUBLISH and action.segment in known:
+            actions[i] = replace(action, do=Do.FORWARD)
+        if action.do in (Do.PUBLISH, Do.STORE):
+            known.add(action.segment)
+    needed = set[Segment]()
+    for i, action in reversed(list(enumerate(actions))):
+        if action.segment in needed and action.do in (Do.PUBLISH, Do.STORE, Do.FORWARD):
+            actions[i] = replace(action, keep=True)
+        if action.do is Do.FORWARD:
+            needed.add(action.segment)
+    return actions

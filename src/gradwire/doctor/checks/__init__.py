@@ -1,0 +1,1 @@
+"""What the doctor examines, one thing a module."""

@@ -1,0 +1,60 @@
+"""TLS of gradwire's frames, which three variables switch on: whether it would start, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gradwire.doctor.checks.certificate import NotACertificateError, read_validity
+from gradwire.doctor.finding import Finding
+from gradwire.errors import LinkError
+from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
+
+TRANSPORT = "GLOO_DEVICE_TRANSPORT"
+SOON = timedelta(days=14)
+
+
+def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Finding:
+    """Judge what ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` ask for.
+
+    Parameters
+    ----------
+    environment
+        The variables; files are read.
+    now
+        The present time, with a time zone.
+    """
+    try:
+        found = encryption(environment)
+    except LinkError as error:
+        return Finding("TLS", "FAIL", str(error))
+    if found is not None:
+        return _check_validity(Path(environment[CERTIFICATE]), now or datetime.now(UTC))
+    transport = environment.get(TRANSPORT, "TCP")
+    if transport != "TCP":
+        return Finding(
+            "TLS",
+            "FAIL",
+            f"{TRANSPORT} is {transport}, which does not reach gradwire's frames; set GRADWIRE_TLS_KEY, "
+            "GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt those, or unset it",
+        )
+    return Finding(
+        "TLS", "ok", f"off ({KEY} is not set): gradients travel unencrypted, as is usual in a private network"
+    )
+
+
+def _check_validity(path: Path, now: datetime) -> Finding:
+    try:
+        begins, ends = read_validity(path.read_text(encoding="ascii", errors="replace"))
+    except NotACertificateError:
+        return Finding("TLS", "ok", f"on; the files fit; until when {path} is valid could not be read")
+    if now < begins:
+        return Finding(
+            "TLS", "FAIL", f"the certificate {path} is valid from {begins:%Y-%m-%d}; is the clock right?"
+        )
+    if now > ends:
+        return Finding("TLS", "FAIL", f"the certificate {path} has expired on {ends:%Y-%m-%d}; renew it")
+    if now + SOON > ends:
+        return Finding("TLS", "warn", f"the certificate {path} expires on {ends:%Y-%m-%d}; renew it")
+    return Finding("TLS", "ok", f"on; the files fit; valid until {ends:%Y-%m-%d}")

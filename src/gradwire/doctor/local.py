@@ -1,0 +1,118 @@
+"""One machine: all facts are collected, all checks are made."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from gradwire import _native
+from gradwire.doctor.checks.interface import check_gloo, check_interfaces, find_interfaces
+from gradwire.doctor.checks.kernels import check_kernels, every_codec, self_test
+from gradwire.doctor.checks.resources import (
+    Resources,
+    check_cores,
+    check_limits,
+    check_memory,
+    check_numa,
+    find_resources,
+)
+from gradwire.doctor.checks.software import check_gradwire, check_python, check_torch
+from gradwire.doctor.checks.tls import check_tls
+from gradwire.doctor.facts import Card, plan_text
+from gradwire.doctor.finding import Finding
+from gradwire.errors import SpecError, TestbedError
+from gradwire.machine import machine_id
+from gradwire.plan import Plan
+from gradwire.testbed.network.tools import find_tool
+from gradwire.version import version
+from gradwire.wire import VERSION
+
+_TOOLS = ("ip", "tc", "unshare")
+
+
+def examine_machine(
+    plan_file: Path | None, world: int, neighbours: int, environment: Mapping[str, str] = os.environ
+) -> Card:
+    """Make every check of this machine and return its card.
+
+    Parameters
+    ----------
+    plan_file
+        A plan to read, None without one.
+    world
+        The number of ranks of the job that is to come, 1 where that is not known.
+    neighbours
+        How many of them are on this machine.
+    environment
+        The variables that Gloo's transport and interface follow.
+    """
+    found, interfaces, tested = find_resources(), find_interfaces(environment), self_test(every_codec())
+    plan, plan_findings = _read_plan(plan_file)
+    network = [check_interfaces(interfaces), check_tls(environment)]
+    if all(each.result != "FAIL" for each in network):  # else Gloo would only say the same, less clearly
+        network.append(check_gloo(interfaces.named))
+    findings = (
+        check_python(platform.python_version()),
+        check_torch(torch.__version__),
+        check_gradwire(version(), VERSION),
+        check_kernels(tested),
+        _check_threads(found, neighbours),
+        check_numa(found.numa_nodes, neighbours),
+        check_memory(found, neighbours),
+        check_limits(found, world),
+        *network,
+        check_testbeds(missing_tools()),
+        *plan_findings,
+    )
+    return Card(
+        gradwire=version(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        wire_version=VERSION,
+        target=tested.target,
+        kernels_digest=tested.digest,
+        machine_id=machine_id(),
+        addresses=interfaces.addresses,
+        loopback=interfaces.is_loopback,
+        plan=plan_text(plan),
+        findings=findings,
+    )
+
+
+def check_testbeds(missing: list[str]) -> Finding:
+    """Tell whether ``gradwire testbed`` finds its programs; training needs none of them."""
+    if missing:
+        return Finding("testbeds", "ok", f"not here ({'; '.join(missing)}); training does not need them")
+    return Finding("testbeds", "ok", f"{', '.join(_TOOLS)} are here")
+
+
+def missing_tools() -> list[str]:
+    """Return a sentence for every program of a testbed that is not here."""
+    sentences = []
+    for tool in _TOOLS:
+        try:
+            find_tool(tool)
+        except TestbedError as error:
+            sentences.append(str(error))
+    return sentences
+
+
+def _check_threads(found: Resources, neighbours: int) -> Finding:
+    try:
+        return check_cores(found, _native.threads(), neighbours)
+    except SpecError as error:
+        return Finding("cores", "FAIL", f"{error}; unset it or mend it")
+
+
+def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
+    if path is None:
+        return None, []
+    try:
+        plan = Plan.of(path)
+    except SpecError as error:
+        return None, [Finding("plan", "FAIL", f"{error}; 'gradwire plan --out FILE' writes one")]
+    return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, pipeline {plan.pipeline}")]

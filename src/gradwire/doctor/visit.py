@@ -1,0 +1,199 @@
+"""The ranks' visit: rank 0 orders one examination after the other, all others do as they are told.
+
+Orders go through the store, so that a link that breaks takes nobody by surprise: rank 0 notes it and orders
+the end, which every rank obeys with the same exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from time import monotonic
+from typing import Any
+
+from gradwire.doctor.checks.clock import Offset, check_clocks, measure_offset, tell_time
+from gradwire.doctor.checks.compare import compare
+from gradwire.doctor.checks.line import Look, check_lines, look_at_line, show_line
+from gradwire.doctor.checks.trial import Outcome, allowed_error, check_trial, try_plan
+from gradwire.doctor.facts import Card
+from gradwire.doctor.finding import Finding, any_failed, merge, name_ranks
+from gradwire.doctor.messages import Words
+from gradwire.errors import JobError, LinkError
+from gradwire.links.base import Link
+from gradwire.plan import Plan
+
+Connect = Callable[[], AbstractContextManager[Link]]
+"""Gives the link between all ranks for a ``with`` block; all ranks enter it together."""
+STEP_S = 60.0
+"""What one examination may take besides waits: a slow line is looked at for half a minute."""
+_FAREWELL_S = 5.0
+_EXAMINATIONS: Mapping[str, Callable[[Link, int], None]] = {"clock": tell_time, "line": show_line}
+"""What the rank does that rank 0 names in its order."""
+
+
+@dataclass
+class Report:
+    """What rank 0 knows at the end.
+
+    ``ranks`` are those that gave ``cards``; ``offsets`` and ``looks`` are by the rank that was examined.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    cards: list[Card] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    offsets: dict[int, Offset] = field(default_factory=dict)
+    looks: dict[int, Look] = field(default_factory=dict)
+
+
+class _Conductor:
+    """Rank 0's voice: orders are numbered, and every rank hears all of them."""
+
+    def __init__(self, words: Words) -> None:
+        self._words, self._numbers = words, count()
+
+    def order(self, what: str, **values: object) -> None:
+        self._words.say(f"order/{next(self._numbers)}", {"do": what, **values})
+
+
+def lead(
+    words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
+) -> Report:
+    """Be rank 0: examine all ranks and return what was found.
+
+    Parameters
+    ----------
+    words
+        What the ranks share.
+    card
+        This rank's own.
+    world
+        The number of ranks.
+    connect
+        Makes the link.
+    timeout_s
+        How long any single wait lasts at most, in seconds.
+    lines
+        Whether line rates are looked at.
+    """
+    report, conductor, code = Report(), _Conductor(words), 1
+    try:
+        if _introduce(words, card, world, timeout_s, report):
+            _examine(words, conductor, connect, timeout_s, report, lines=lines)
+        code = int(any_failed(report.findings))
+    finally:
+        with suppress(LinkError):
+            conductor.order("end", code=code)
+            for rank in report.ranks[1:]:  # the store may be this process's: let them hear it
+                words.hear(f"bye/{rank}", _FAREWELL_S)
+    return report
+
+
+def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: float) -> int:
+    """Be another rank: do what rank 0 orders, and return the exit code that it gives.
+
+    The parameters are those of ``lead``. Raises ``LinkError`` when rank 0 is gone or silent.
+    """
+    words.say(f"card/{rank}", card.to_dict())
+    patient = _Patient(words, card, rank)
+    with ExitStack() as stack:
+        for number in count():
+            order = words.hear(f"order/{number}", 2 * timeout_s + STEP_S)
+            if order["do"] == "end":
+                words.say(f"bye/{rank}", True)
+                return int(order["code"])
+            with suppress(LinkError):  # rank 0 meets it, too, and orders the end
+                if order["do"] == "connect":
+                    patient.link = stack.enter_context(connect())
+                else:
+                    patient.obey(order)
+    raise AssertionError("orders do not end by themselves")
+
+
+class _Patient:
+    """What a rank does on orders, over its link once it has one."""
+
+    def __init__(self, words: Words, card: Card, rank: int) -> None:
+        self._words, self._card, self._rank = words, card, rank
+        self.link: Link | None = None
+
+    def obey(self, order: Mapping[str, Any]) -> None:
+        """Do it, if it is this rank's to do. Raises ``LinkError``."""
+        if self.link is None:
+            return
+        if order["do"] == "trial":
+            outcome = try_plan(self.link, Plan.from_json(self._card.plan))
+            self._words.say(f"trial/{self._rank}", asdict(outcome))
+        elif order["rank"] == self._rank:
+            _EXAMINATIONS[order["do"]](self.link, 0)
+
+
+def _introduce(words: Words, card: Card, world: int, timeout_s: float, report: Report) -> bool:
+    """Hear all cards and compare them; tell whether the ranks can be connected."""
+    report.cards, report.ranks, deadline = [card], [0], monotonic() + timeout_s
+    missing, strange = list[int](), list[int]()
+    for rank in range(1, world):
+        try:
+            left_s = max(0.1, deadline - monotonic())
+            report.cards.append(Card.from_dict(words.hear(f"card/{rank}", left_s)))
+            report.ranks.append(rank)
+        except LinkError:
+            missing.append(rank)
+        except JobError:
+            strange.append(rank)
+    if missing or strange:
+        report.findings += card.findings
+        if missing:
+            told = (
+                f"{name_ranks(missing)} of {world} said nothing within {timeout_s:g} s; start it there, too"
+            )
+            report.findings.append(Finding("ranks", "FAIL", told))
+        if strange:
+            told = f"{name_ranks(strange)} with another version; install the same on all machines"
+            report.findings.append(Finding("same gradwire", "FAIL", told))
+        return False
+    across = compare(report.cards)
+    report.findings += [*merge([each.findings for each in report.cards]), *across]
+    unreachable = any(each.check == "reachable" and each.result == "FAIL" for each in across)
+    return not unreachable
+
+
+def _examine(
+    words: Words, conductor: _Conductor, connect: Connect, timeout_s: float, report: Report, *, lines: bool
+) -> None:
+    """Connect the ranks and use the link between them; what breaks is a finding."""
+    doing = "connection"
+    conductor.order("connect")
+    try:
+        with connect() as link:
+            report.findings.append(Finding(doing, "ok", f"{link.world} ranks are connected"))
+            doing = "clocks"
+            for peer in range(1, link.world):
+                conductor.order("clock", rank=peer)
+                report.offsets[peer] = measure_offset(link, peer)
+            report.findings.append(check_clocks(report.offsets))
+            doing = "line rate"
+            for peer in range(1, link.world) if lines else ():
+                conductor.order("line", rank=peer)
+                report.looks[peer] = look_at_line(link, peer)
+            report.findings += check_lines(report.looks) if lines else []
+            doing = "trial"
+            report.findings += _trial(words, conductor, link, timeout_s, report.cards)
+    except LinkError as error:
+        remedy = "check the interface (GLOO_SOCKET_IFNAME), the firewall and whether all ranks still run"
+        report.findings.append(Finding(doing, "FAIL", f"{error}; {remedy}"))
+
+
+def _trial(
+    words: Words, conductor: _Conductor, link: Link, timeout_s: float, cards: list[Card]
+) -> list[Finding]:
+    """Try the plan where all ranks have the same one."""
+    if not cards[0].plan or len({card.plan for card in cards}) > 1:
+        return []
+    plan = Plan.from_json(cards[0].plan)
+    conductor.order("trial")
+    outcomes = {0: try_plan(link, plan)}
+    for rank in range(1, link.world):
+        outcomes[rank] = Outcome(**words.hear(f"trial/{rank}", timeout_s + STEP_S))
+    return [check_trial(outcomes, allowed_error(plan, link.world))]

@@ -1,0 +1,185 @@
+"""Ranks as MPI processes: frames travel over a communicator of the link's own, through mpi4py.
+
+MPI moves messages while a process is in one of its calls, and its waits know no timeout. So a link never
+calls one: it asks whether a message is through, sleeps a little, and asks again. It asks, too, whether the
+peer has said goodbye (``mpi_farewell``), which ends a wait with an error.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.base import Link
+from gradwire.links.mpi.calls import calls, load_mpi, poll, reason
+from gradwire.links.mpi.farewell import GOODBYE, Remains, left_behind, sweep
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_FRAME = 0  # the frames' tag
+_GRACE_S = 0.1  # a goodbye may overtake the end of a large frame
+_unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # what MPI may still write to
+
+
+class _Operation:
+    """A send or a receive under way."""
+
+    def __init__(
+        self, link: MpiLink, request: MPI.Request, memory: torch.Tensor, peer: int, what: str
+    ) -> None:
+        self.link, self.memory, self.peer, self.what = link, memory, peer, what
+        self.request: MPI.Request | None = request
+        self.nbytes: int | None = None
+
+    def settle(self) -> int:
+        """Return how many bytes went through. Raises ``LinkError``."""
+        try:
+            in_time = poll(lambda: self._is_done() or self.link.has_left(self.peer), self.link.timeout_s)
+            if in_time and not poll(self._is_done, _GRACE_S):
+                raise LinkError(f"{self.what}: rank {self.peer} has closed its link")
+        except RuntimeError as error:  # mpi4py's exception is one
+            raise LinkError(f"{self.what}: {reason(error)}") from error
+        if self.nbytes is None:
+            raise LinkTimeoutError(f"{self.what}: nothing happened within {self.link.timeout_s:g} s")
+        return self.nbytes
+
+    def give_up(self) -> tuple[MPI.Request, torch.Tensor]:
+        """End all waits; return what MPI still has of it. MPI cancels receives, but no sends."""
+        request, self.request = self.request, None
+        assert request is not None
+        if isinstance(self, _Receiving):
+            with suppress(RuntimeError):
+                request.Cancel()
+        return request, self.memory
+
+    def _is_done(self) -> bool:
+        if self.nbytes is None:
+            with calls:
+                if self.request is None:
+                    raise LinkError(f"{self.what}: the own link is closed")
+                status = self.link.mpi.Status()
+                if self.request.Test(status):
+                    self.nbytes = status.Get_count(self.link.mpi.BYTE)
+                    self.link.finished(self)
+        return self.nbytes is not None
+
+
+class _Sending(_Operation):
+    def wait(self) -> None:
+        self.settle()
+
+
+class _Receiving(_Operation):
+    def wait(self) -> torch.Tensor:
+        return self.memory[: self.settle()]
+
+
+_Kind = TypeVar("_Kind", _Sending, _Receiving)
+
+
+class MpiLink(Link):
+    """One process of an MPI job, connected with the other processes of a communicator.
+
+    All of them make their links of one communicator in the same order, together; a link's ranks are the
+    communicator's. Frames travel over a duplicate, and so never meet messages of the caller's. Every rank
+    closes its link when it is done: the communicator is freed once all have.
+
+    A link serves any thread, one at a time. MPI must allow that (THREAD_SERIALIZED): training exchanges
+    gradients in a thread of its own. Whoever makes MPI calls of their own meanwhile needs THREAD_MULTIPLE,
+    which is what mpi4py asks for by default.
+
+    Parameters
+    ----------
+    comm
+        An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` where it is None.
+    timeout_s
+        How long a wait lasts at most, in seconds.
+
+    Raises
+    ------
+    LinkError
+        Where mpi4py or MPI is missing or allows too few threads, for a communicator that no link can have,
+        and when the other ranks do not come within the timeout (``LinkTimeoutError``).
+    """
+
+    def __init__(self, comm: MPI.Comm | None = None, timeout_s: float = 30.0) -> None:
+        self.mpi = load_mpi()
+        parent = self.mpi.COMM_WORLD if comm is None else comm
+        if parent == self.mpi.COMM_NULL or parent.Is_inter():
+            raise LinkError(
+                "a link over MPI needs an intracommunicator that this process belongs to, such as COMM_WORLD"
+            )
+        self.rank, self.world, self.timeout_s = parent.Get_rank(), parent.Get_size(), timeout_s
+        self._pending: set[_Operation] = set()  # keeps their memory alive, too, whatever the caller drops
+        self._sent, self._received = np.zeros((2, self.world), dtype=np.int64)
+        self._comm: MPI.Comm | None = self._duplicate(parent)
+
+    def isend(self, to: int, frame: torch.Tensor) -> _Sending:
+        """Start sending ``frame`` to the rank ``to``."""
+        sending = self._start(_Sending, "Isend", to, frame, f"rank {self.rank} sending to rank {to}")
+        self._sent[to] += 1
+        return sending
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> _Receiving:
+        """Start receiving a frame from the rank ``source`` into ``buffer``; its exact length comes back."""
+        what = f"rank {self.rank} receiving from rank {source}"
+        return self._start(_Receiving, "Irecv", source, buffer, what)
+
+    def close(self) -> None:
+        """Take leave of the peers, whose waits for this rank end with an error; give up what is under way."""
+        with calls:
+            comm, self._comm = self._comm, None
+            if comm is None or self.mpi.Is_finalized():
+                return
+            under_way = [operation.give_up() for operation in self._pending]
+            self._pending.clear()
+            left_behind.append(Remains(self.mpi, comm, under_way, self._sent, self._received))
+            sweep()
+
+    def has_left(self, peer: int) -> bool:
+        """Return whether the goodbye of ``peer`` has come."""
+        with calls:
+            return self._comm is not None and self._comm.Iprobe(peer, GOODBYE)
+
+    def finished(self, operation: _Operation) -> None:
+        """Strike an operation off the list of those under way."""
+        self._pending.discard(operation)
+        if isinstance(operation, _Receiving):
+            self._received[operation.peer] += 1
+
+    def _start(self, kind: type[_Kind], call: str, peer: int, memory: torch.Tensor, what: str) -> _Kind:
+        with calls:
+            if self._comm is None:
+                raise LinkError(f"{what}: the own link is closed")
+            try:
+                request = getattr(self._comm, call)([memory.numpy(), self.mpi.BYTE], peer, _FRAME)
+            except RuntimeError as error:
+                raise LinkError(f"{what}: {reason(error)}") from error
+            operation = kind(self, request, memory, peer, what)
+            self._pending.add(operation)
+            return operation
+
+    def _duplicate(self, parent: MPI.Comm) -> MPI.Comm:
+        what = f"rank {self.rank} joining the {self.world} ranks of its communicator"
+
+        def is_made() -> bool:
+            with calls:
+                return request.Test()
+
+        try:
+            with calls:
+                sweep()
+                comm, request = parent.Idup()
+            if not poll(is_made, self.timeout_s):
+                _unfinished.append((comm, request))
+                raise LinkTimeoutError(f"{what}: nothing happened within {self.timeout_s:g} s")
+            with calls:
+                comm.Set_errhandler(self.mpi.ERRORS_RETURN)
+        except RuntimeError as error:
+            raise LinkError(f"{what}: {reason(error)}") from error
+        return comm

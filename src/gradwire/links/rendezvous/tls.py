@@ -1,0 +1,244 @@
+"""TLS of the links' own sockets, which three variables switch on: who may join, and how two ends agree.
+
+``GRADWIRE_TLS_KEY`` and ``GRADWIRE_TLS_CERT`` are this rank's, ``GRADWIRE_TLS_CA`` is the authority that has
+signed the certificates of all ranks; each names a file in PEM. Both ends show a certificate, and both check
+the other's (TLS 1.3 at least). Whoever has one of that authority may be any rank, so let it sign for nobody
+else, or let ``GRADWIRE_TLS_NAMES`` say which rank has which name (``tls_names``).
+
+Once one of the variables is set nothing goes in plain text instead: what does not fit is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.rendezvous.encrypted_socket import EncryptedSocket
+from gradwire.links.rendezvous.tls_names import NAMES, Names, check_name, names_in
+
+KEY, CERTIFICATE, AUTHORITY = VARIABLES = ("GRADWIRE_TLS_KEY", "GRADWIRE_TLS_CERT", "GRADWIRE_TLS_CA")
+
+
+Done = TypeVar("Done")
+
+
+@dataclass(frozen=True)
+class Encryption:
+    """What this rank shows, and asks others for: as who calls, and as who answers.
+
+    ``own`` are the names in its certificate. ``wanted`` says which names each peer's has to have one of;
+    where it is None any certificate of the authority will do.
+    """
+
+    calling: ssl.SSLContext
+    answering: ssl.SSLContext
+    names: Names | None = None
+    own: frozenset[str] = frozenset()
+    wanted: Mapping[int, frozenset[str]] | None = None
+
+    def of_link(self, rank: int, order: Sequence[int]) -> Encryption:
+        """Return this for the rank ``rank`` of a link, whose ranks are these of the world.
+
+        Raises ``LinkError`` where the own certificate is not one that this rank may show.
+        """
+        if self.names is None:
+            return self
+        wanted = {place: self.names.of(each) for place, each in enumerate(order)}
+        if not self.own & wanted[rank]:
+            raise LinkError(
+                f"this is rank {order[rank]}, for which {NAMES} wants a certificate of "
+                f"{' or '.join(sorted(wanted[rank]))}, but {CERTIFICATE} names one of "
+                f"{' and '.join(sorted(self.own)) or 'nobody'}; give this rank its own certificate"
+            )
+        return replace(self, wanted=wanted)
+
+    def check(self, peer: int, connection: ssl.SSLSocket) -> None:
+        """Raise ``LinkError`` where ``peer`` has shown a certificate that it must not have."""
+        if self.wanted is not None:
+            check_name(peer, self.wanted[peer], connection.getpeercert())
+
+
+def encryption(environment: Mapping[str, str]) -> Encryption | None:
+    """Return what the variables ask for, None where none of them is set.
+
+    Raises ``LinkError`` where only some are set, or a file is missing, unreadable, expired or of another
+    authority: before anything is sent.
+    """
+    missing = [variable for variable in VARIABLES if variable not in environment]
+    present = [variable for variable in (*VARIABLES, NAMES) if variable in environment]
+    if not present:
+        return None
+    if missing:
+        raise LinkError(
+            f"{' and '.join(present)} {'is' if len(present) == 1 else 'are'} set, but "
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not; "
+            "set all three to encrypt, or none"
+        )
+    for variable in VARIABLES:
+        _check_file(variable, environment[variable])
+    found = Encryption(
+        _context(ssl.PROTOCOL_TLS_CLIENT, environment),
+        _context(ssl.PROTOCOL_TLS_SERVER, environment),
+        Names(environment[NAMES]) if NAMES in environment else None,
+    )
+    return replace(found, own=_own_names(found, environment))
+
+
+def encrypted(
+    connection: socket.socket, ours: Encryption, peer: int, says: bytes, hears: bytes, left_s: float
+) -> ssl.SSLSocket:
+    """Return the connection with ``peer``, whom this rank has called, encrypted.
+
+    ``connection`` itself is of no further use. Raises ``LinkError``, after closing the connection.
+    """
+    deadline = time.monotonic() + left_s
+    end = wrapped(connection, ours.calling)
+    try:
+        steps = handshake(end, ours, peer, says, hears)
+        for events in steps:
+            poll = select.poll()
+            poll.register(end, events)
+            if not poll.poll(1e3 * max(0.0, deadline - time.monotonic())):
+                raise LinkTimeoutError(f"rank {peer} did not finish the TLS handshake")
+    except BaseException:
+        end.close()
+        raise
+    return end
+
+
+def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Return the connection as one of TLS, before the handshake; ``connection`` is of no further use.
+
+    Raises ``OSError`` where the peer is gone.
+    """
+    connection.setblocking(False)
+    try:
+        connection.getpeername()  # ssl would lose the socket of a peer that has hung up
+        return context.wrap_socket(
+            connection,
+            server_side=context.protocol is ssl.PROTOCOL_TLS_SERVER,
+            do_handshake_on_connect=False,
+        )
+    except BaseException:
+        connection.close()
+        raise
+
+
+def handshake(
+    end: ssl.SSLSocket, ours: Encryption, peer: int, says: bytes, hears: bytes
+) -> Generator[int, None, None]:
+    """Shake hands with ``peer``; yield what to poll for (``select.POLLIN`` or ``POLLOUT``) before going on.
+
+    Both ends then say, where nobody can alter it, what they have said in plain text. Only that tells who
+    has called that its certificate was taken: in TLS 1.3 its own handshake ends before.
+
+    Raises ``LinkError``.
+    """
+    try:
+        yield from _until(end.do_handshake)
+        ours.check(peer, end)
+        if end.server_side:
+            yield from _until(lambda: end.write(says))
+        heard = yield from _read(end, len(hears))
+        if not end.server_side:  # whom the other end refuses reads its reason above
+            yield from _until(lambda: end.write(says))
+    except OSError as error:
+        raise LinkError(
+            f"the TLS handshake with rank {peer} failed ({reason(error)}); "
+            f"both ranks need a certificate of the authority that {AUTHORITY} names"
+        ) from error
+    if heard != hears:
+        raise LinkError(f"rank {peer} said other words after the TLS handshake than before")
+
+
+def _read(end: ssl.SSLSocket, nbytes: int) -> Generator[int, None, bytes]:
+    heard = b""
+    while len(heard) < nbytes:
+        more = yield from _until(partial(end.read, nbytes - len(heard)))
+        if not more:
+            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+        heard += more
+    return heard
+
+
+def _until(act: Callable[[], Done]) -> Generator[int, None, Done]:
+    while True:
+        try:
+            return act()
+        except ssl.SSLWantReadError:
+            yield select.POLLIN
+        except ssl.SSLWantWriteError:
+            yield select.POLLOUT
+
+
+def reason(error: OSError) -> str:
+    """Return in a few words why a handshake failed, or a file does not fit."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or type(error).__name__
+
+
+def _context(protocol: int, environment: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.sslsocket_class = EncryptedSocket
+    if protocol is ssl.PROTOCOL_TLS_SERVER:
+        # Nobody would read them, and a close with unread bytes destroys what was sent before it.
+        context.num_tickets = 0
+    else:
+        context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_cert_chain(environment[CERTIFICATE], environment[KEY], password=lambda: "")
+    except (ssl.SSLError, OSError) as error:
+        raise LinkError(
+            f"{CERTIFICATE} and {KEY} are no pair in PEM without a password: {reason(error)}"
+        ) from error
+    authority = environment[AUTHORITY]
+    try:
+        context.load_verify_locations(cafile=authority)
+    except (ssl.SSLError, OSError) as error:
+        raise LinkError(
+            f"{AUTHORITY} names {authority}, which holds no certificate in PEM: {reason(error)}"
+        ) from error
+    return context
+
+
+def _check_file(variable: str, name: str) -> None:
+    if not Path(name).is_file():
+        raise LinkError(f"{variable} names {name!r}, which is no file here; set it to a file in PEM")
+    if not os.access(name, os.R_OK):
+        raise LinkError(f"{variable} names {name}, which this user may not read; change its owner or mode")
+
+
+def _own_names(found: Encryption, environment: Mapping[str, str]) -> frozenset[str]:
+    """Return the names in the own certificate, which meets itself for that.
+
+    What others would refuse raises ``LinkError`` here, before they see it.
+    """
+    to_calling, to_answering = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        found.calling.wrap_bio(to_calling, to_answering),
+        found.answering.wrap_bio(to_answering, to_calling, server_side=True),
+    )
+    try:
+        for end in ends * 2:  # a hello, the answer, and each certificate behind that
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLError as error:
+        raise LinkError(
+            f"the certificate {environment[CERTIFICATE]} would be refused by ranks with the authority "
+            f"{environment[AUTHORITY]}: {reason(error)}; sign a new one with that authority"
+        ) from error
+    return names_in(ends[1].getpeercert())

@@ -1,0 +1,1 @@
+"""Candidates, their predicted times, and the choice among them."""

@@ -1,0 +1,117 @@
+"""The plans that a search considers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from gradwire import collectives
+from gradwire.codecs import Codec, Identity
+from gradwire.collectives import backend
+from gradwire.errors import SpecError
+from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
+from gradwire.planner.inputs.workload import Workload
+from gradwire.wire import MAX_FRAME_NBYTES
+
+DEFAULT_CODECS = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
+"""What is tried when nobody names codecs: those whose error is a known share of the values, so that they need
+no knowledge of the gradients' scale; the order in which they win ties. Left out are
+
+- ``errbound`` with an absolute bound, which wants a bound that suits the gradients (and then is the best);
+- ``fp16``, whose range ends at 65520 and at 6e-8; ``truncate:16``, which is bf16 without its rounding;
+- ``quantize:4``, ``terngrad`` and ``topk``, which need their losses fed back; ``lossless``, slower than most
+  lines.
+"""
+ALGORITHMS = (backend.NAME, "ring", "butterfly", "tree", "star")
+"""The order in which they win ties: the transport's own all-reduce, for buckets that are not compressed; then
+from the simplest to tune to the one that loads a single rank."""
+SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)
+BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
+MOST_BUCKETS = 64
+
+
+@dataclass(frozen=True)
+class Space:
+    """The choices for each part of a plan.
+
+    Parameters
+    ----------
+    codecs
+        The preferred first. ``identity`` is always among them.
+    algorithms
+        Names or specs of ``gradwire.collectives``, the preferred first.
+    pipelines
+        How many steps may be under way: (1,), (2,) or (1, 2).
+    segments_nbytes
+        As in a plan.
+    buckets_nbytes
+        Sizes of buckets to try beside one bucket for all. They are tried for a pipeline of 1 only, and where
+        backward takes time that they can hide behind.
+
+    Raises
+    ------
+    SpecError
+        For names that are not known, and for an empty choice.
+    """
+
+    codecs: tuple[Codec, ...]
+    algorithms: tuple[str, ...] = ALGORITHMS
+    pipelines: tuple[int, ...] = (1,)
+    segments_nbytes: tuple[int, ...] = SEGMENTS_NBYTES
+    buckets_nbytes: tuple[int, ...] = BUCKETS_NBYTES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codecs", tuple(dict.fromkeys((Identity(), *self.codecs))))
+        for name in ("algorithms", "pipelines", "segments_nbytes"):
+            values = tuple(dict.fromkeys(getattr(self, name)))
+            if not values:
+                raise SpecError(f"the planner wants one or more {name.partition('_')[0]} to choose from")
+            object.__setattr__(self, name, values)
+        for codec in self.codecs:
+            Plan(codec, segment_nbytes=SEGMENT_UNIT_NBYTES)
+        for algorithm in self.algorithms:
+            collectives.get(algorithm)
+        for pipeline in self.pipelines:
+            Plan(pipeline=pipeline)
+        for segment_nbytes in self.segments_nbytes:
+            Plan(segment_nbytes=segment_nbytes)
+
+
+def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
+    """Yield the plans for ``world`` ranks, the preferred ones first among those that may take as long.
+
+    The transport cuts its own all-reduce itself, so that one size of segments stands for all.
+    """
+    for pipeline, codec, algorithm in product(space.pipelines, space.codecs, space.algorithms):
+        if algorithm == backend.NAME and not isinstance(codec, Identity):
+            continue  # it would be a ring
+        for bucket_nbytes in _buckets(space, workload, pipeline):
+            longest = max(part.count for part in workload.parts(bucket_nbytes))
+            segments = list(_segments(space, longest, collectives.get(algorithm).chunks(world)))
+            for segment_nbytes in segments[:1] if algorithm == backend.NAME else segments:
+                if frame_nbytes(codec, segment_nbytes) <= MAX_FRAME_NBYTES:
+                    yield Plan(codec, algorithm, segment_nbytes, pipeline, bucket_nbytes)
+
+
+def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | None]:
+    """Yield sizes that cut the model into different numbers of buckets, beginning with one for all."""
+    yield None
+    if pipeline > 1 or workload.backward_s == 0:
+        return
+    seen = {1}
+    for bucket_nbytes in sorted(space.buckets_nbytes, reverse=True):
+        number = len(workload.parts(bucket_nbytes))
+        if number not in seen and number <= MOST_BUCKETS:
+            seen.add(number)
+            yield bucket_nbytes
+
+
+def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
+    """Yield sizes up to the first that holds a whole chunk: larger ones would make the same frames."""
+    chunk_nbytes = FLOAT_NBYTES * math.ceil(count / chunks)
+    for segment_nbytes in sorted(space.segments_nbytes):
+        yield segment_nbytes
+        if segment_nbytes >= chunk_nbytes:
+            return

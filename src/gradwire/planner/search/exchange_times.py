@@ -1,0 +1,176 @@
+"""What exchanges take in one environment, remembered, and found by the cheapest way that is exact enough.
+
+- Up to ``REPLAYED_WORLD`` ranks an exchange is replayed frame by frame.
+- A bucket of very many frames is not replayed as a whole: with whole segments of one size the time grows by
+  the same amount with each, so two shorter buckets tell what the whole one takes.
+- With more ranks the steps of the schedule are walked, and what that comes to is scaled by what a replay
+  among ``REPLAYED_WORLD`` ranks comes to beside the same walk among them.
+
+Nothing is told to take less than the lower bound of ``bound.least``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from gradwire import collectives
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.planner.inputs.other_world import among, cores, with_residuals
+from gradwire.planner.search.bound import least
+from gradwire.planner.search.terms import Terms
+from gradwire.timing.replay.backend import as_seen_by
+from gradwire.timing.replay.environment import Environment
+from gradwire.timing.replay.replay import Replay, replay
+from gradwire.timing.schedule_model.network import Groups, Network
+from gradwire.timing.schedule_model.simulate import simulate
+
+REPLAYED_WORLD = 16
+MOST_FRAMES = 1200
+"""A replay takes some 50 us for a frame."""
+FEWEST_SEGMENTS = 3
+"""In each chunk of the shorter of two buckets: by then the lines are as busy as they will be."""
+_FASTEST_NBYTES_PER_S = 1e15
+"""What a line that takes no time has where a finite rate is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a bucket is exchanged: a plan without its pipeline and its buckets."""
+
+    algorithm: str
+    segment_nbytes: int
+    codec: str
+    residual: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan) -> Way:
+        """Return how ``plan`` exchanges each of its buckets."""
+        return cls(plan.algorithm, plan.segment_nbytes, str(plan.codec), plan.keeps_residual)
+
+
+class Family:
+    """The times of exchanges in one environment, between any number of ranks: what one knows serves all."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self._of_world: dict[int, ExchangeTimes] = {}
+
+    def among(self, world: int) -> ExchangeTimes:
+        """Return the times between ``world`` ranks."""
+        if world not in self._of_world:
+            self._of_world[world] = ExchangeTimes(self, world)
+        return self._of_world[world]
+
+
+class ExchangeTimes:
+    """The times of exchanges between ``world`` ranks; ``Family`` makes it."""
+
+    def __init__(self, family: Family, world: int) -> None:
+        self._family, self.world = family, world
+        self.environment = among(family.environment, world)
+        self._with_residuals = lru_cache(None)(partial(with_residuals, self.environment))
+        self._known: dict[tuple[Way, int], Terms] = {}
+        self._bounds: dict[tuple[Way, int], Terms] = {}
+
+    def least(self, way: Way, count: int) -> Terms:
+        """Return a lower bound for the exchange of ``count`` floats."""
+        key = way, count
+        if key not in self._bounds:
+            self._bounds[key] = least(
+                way.algorithm, self.world, count, way.segment_nbytes, way.codec, self.environment
+            )
+        return self._bounds[key]
+
+    def terms(self, way: Way, count: int) -> Terms:
+        """Return what the exchange of ``count`` floats takes."""
+        key = way, count
+        if key not in self._known:
+            self._known[key] = _at_least(self._find(way, count), self.least(way, count))
+        return self._known[key]
+
+    def between(self, way: Way, count: int) -> Terms:
+        """Return what ``count`` floats take, on the straight line between round numbers of them.
+
+        There are four such numbers from one power of two to the next. For models with many buckets of
+        different sizes.
+        """
+        apart = max(1, (1 << max(0, count.bit_length() - 1)) // 4)
+        below, beyond = divmod(count, apart)
+        found = self.terms(way, below * apart)
+        if beyond:
+            found = found.towards(self.terms(way, (below + 1) * apart), beyond / apart)
+        return _at_least(found, self.least(way, count))
+
+    def _find(self, way: Way, count: int) -> Terms:
+        if self.world <= REPLAYED_WORLD:
+            return self._replayed_or_extended(way, count)
+        return self._walked(way, count)
+
+    def _replayed_or_extended(self, way: Way, count: int) -> Terms:
+        chunks = collectives.get(way.algorithm).chunks(self.world)
+        whole = chunks * way.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
+        frames = 2 * (self.world - 1) * chunks
+        fewer = max(FEWEST_SEGMENTS, MOST_FRAMES // (3 * frames))
+        if frames * count / whole <= max(MOST_FRAMES, 3 * fewer * frames):
+            return self._replayed(way, count)
+        short, long = (self._replayed(way, each * whole) for each in (fewer, 2 * fewer))
+        return short.towards(long, (count / whole - fewer) / fewer)
+
+    def _replayed(self, way: Way, count: int) -> Terms:
+        environment = self._with_residuals(way.codec) if way.residual else self.environment
+        done = replay(way.algorithm, self.world, count, way.segment_nbytes, way.codec, environment)
+        busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)
+        last = done.last
+        return Terms(
+            last.encode_s,
+            last.decode_s,
+            last.handle_s,
+            max(0.0, last.wait_s),  # a difference, which may be less than nothing by rounding
+            busiest.raw_nbytes,
+            busiest.wire_nbytes,
+            self._cores_s(done) if environment.host.ranks_per_machine > 1 else 0.0,
+        )
+
+    def _cores_s(self, done: Replay) -> float:
+        host = self.environment.host
+        work_s = sum(rank.encode_s + rank.decode_s + rank.handle_s for rank in done.ranks)
+        work_s += sum(rank.wire_nbytes for rank in done.ranks) * 2 * host.beside_s_per_nbyte
+        return work_s / cores(self.world, self.environment)
+
+    def _walked(self, way: Way, count: int) -> Terms:
+        fewer = self._family.among(REPLAYED_WORLD)
+        scale = fewer.terms(way, count).total_s / fewer.walk_s(way, count)
+        terms = self.least(way, count)
+        return replace(terms, wait_s=max(0.0, scale * self.walk_s(way, count) - terms.work_s))
+
+    def walk_s(self, way: Way, count: int) -> float:
+        """Return the seconds of a walk over the steps: every hop by itself, one after the other."""
+        environment = as_seen_by(way.algorithm, self.environment)
+        host = environment.host
+        cost = environment.cost(way.codec)
+        typical = cost.at(max(1, self.world // 2))
+        lines = [environment.line_of(rank) for rank in range(self.world)]
+        rates = tuple(min(line.nbytes_per_s, _FASTEST_NBYTES_PER_S) for line in lines)
+        handling_s = host.send_s + host.receive_s + 2 * cost.call_s
+        groups = None
+        if environment.groups:
+            of = tuple(number for number, size in enumerate(environment.groups) for _ in range(size))
+            groups = Groups(of, min(environment.core_nbytes_per_s, _FASTEST_NBYTES_PER_S))
+        network = Network(
+            self.world,
+            rates,
+            rates,
+            latency_s=max(line.latency_s for line in lines) + handling_s,
+            reduce_s_per_nbyte=(typical.encode_s + typical.decode_add_s) / FLOAT_NBYTES,
+            groups=groups,
+        )
+        ratio = min(cost.ratio(max(1, self.world // 2)), 1e6)
+        done = simulate(collectives.get(way.algorithm), network, FLOAT_NBYTES * count, ratio=ratio)
+        return max(done.total_s, math.ulp(1.0))
+
+
+def _at_least(terms: Terms, bound: Terms) -> Terms:
+    missing_s = max(0.0, bound.total_s - terms.total_s)
+    return replace(terms, wait_s=terms.wait_s + missing_s, cores_s=max(terms.cores_s, bound.cores_s))

@@ -1,0 +1,142 @@
+"""What a step takes with a plan.
+
+A step computes for ``compute_s`` (forward, backward, update), and its gradient's exchange takes
+``exchange_s``, of which ``exposed_s`` add to the step: what computation does not hide.
+
+- One step at a time (``pipeline`` 1): buckets go out one after the other, each when backward has it ready; a
+  single bucket hides nothing (Pipe-SGD, equation 2).
+- Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs beside the computation of the next
+  step, and the slower one decides (Pipe-SGD, equation 4). Computation includes the local update of an eager
+  pipeline, which is the default.
+- Where ranks share the cores of one machine, hidden work takes them from computation: the step takes at least
+  as long as the cores need for both.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+from gradwire.plan import Plan
+from gradwire.planner.inputs.workload import Part, Workload
+from gradwire.planner.search.exchange_times import Family, Way
+from gradwire.planner.search.terms import Terms
+from gradwire.timing.closed_form.step_time import Bucket, overlap, pipelined_s
+
+_FEW_SIZES = 3
+"""Buckets of more sizes than these are looked up between round numbers of floats, which saves replays."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The time of one step with a plan, by its terms, in seconds; bytes for the rank that sends most.
+
+    ``step_s`` is ``compute_s + exposed_s``. ``exchange_s`` is ``encode_s + decode_s + handling_s + wait_s``,
+    where ``wait_s`` is waiting for the wire, for other ranks and for cores; ``hidden_s`` of it pass behind
+    computation, ``exposed_s`` do not.
+    """
+
+    plan: Plan
+    compute_s: float
+    exposed_s: float
+    encode_s: float
+    decode_s: float
+    handling_s: float
+    wait_s: float
+    raw_nbytes: float
+    wire_nbytes: float
+    buckets: int
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the step."""
+        return self.compute_s + self.exposed_s
+
+    @property
+    def exchange_s(self) -> float:
+        """Seconds of the exchange of all buckets."""
+        return self.encode_s + self.decode_s + self.handling_s + self.wait_s
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds of the exchange that computation hides."""
+        return max(0.0, self.exchange_s - self.exposed_s)
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes travel than the floats have, headers included."""
+        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+
+    @property
+    def efficiency(self) -> float:
+        """The part of the step that computes; the scaling efficiency of Pipe-SGD, section 3.2."""
+        return self.compute_s / self.step_s if self.step_s else 1.0
+
+    def values(self) -> dict[str, object]:
+        """Return everything as a JSON object, with what follows from it."""
+        values = asdict(self) | {"plan": json.loads(self.plan.to_json())}
+        return values | {
+            name: getattr(self, name) for name in ("step_s", "exchange_s", "hidden_s", "ratio", "efficiency")
+        }
+
+
+class Predictor:
+    """Predicts the steps of ``workload`` on ``world`` hosts; remembers what exchanges take."""
+
+    def __init__(self, workload: Workload, world: int, family: Family) -> None:
+        self.workload, self.world = workload, world
+        self._times = family.among(world)
+        self._host = self._times.environment.host
+        self._parts = lru_cache(None)(workload.parts)
+
+    def predict(self, plan: Plan) -> Prediction:
+        """Return what a step takes with ``plan``. Raises ``SpecError`` for a codec without costs."""
+        parts, way = self._parts(plan.bucket_nbytes), Way.of(plan)
+        sizes = {part.count for part in parts}
+        find = self._times.terms if len(sizes) <= _FEW_SIZES else self._times.between
+        return self._prediction(plan, parts, [find(way, part.count) for part in parts])
+
+    def least_s(self, plan: Plan) -> float:
+        """Return a lower bound of the step's seconds, for the cost of a formula."""
+        parts, way = self._parts(plan.bucket_nbytes), Way.of(plan)
+        return self._prediction(plan, parts, [self._times.least(way, part.count) for part in parts]).step_s
+
+    def _prediction(self, plan: Plan, parts: list[Part], terms: list[Terms]) -> Prediction:
+        total = sum(terms, Terms())
+        return Prediction(
+            plan=plan,
+            compute_s=self.workload.compute_with_s(plan.pipeline),
+            exposed_s=min(self._exposed_s(plan, parts, terms, total), total.total_s),
+            encode_s=total.encode_s,
+            decode_s=total.decode_s,
+            handling_s=total.handling_s,
+            wait_s=total.wait_s,
+            raw_nbytes=total.raw_nbytes,
+            wire_nbytes=total.wire_nbytes,
+            buckets=len(parts),
+        )
+
+    def _exposed_s(self, plan: Plan, parts: list[Part], terms: list[Terms], total: Terms) -> float:
+        work = self.workload
+        compute_s = work.compute_with_s(plan.pipeline)
+        if plan.pipeline > 1:
+            slower_s = pipelined_s(
+                1,
+                update_s=compute_s - work.forward_s - work.backward_s,
+                compute_s=work.forward_s + work.backward_s,
+                communicate_s=total.total_s,
+            )
+            exposed_s = slower_s - compute_s
+        else:
+            buckets = [Bucket(part.ready_s, each.total_s) for part, each in zip(parts, terms, strict=True)]
+            exposed_s = overlap(buckets, work.backward_s).exposed_s
+        return max(exposed_s, self._taken_s(compute_s, total))
+
+    def _taken_s(self, compute_s: float, total: Terms) -> float:
+        """Return by how much the cores of a shared machine keep the step from hiding the exchange."""
+        ranks = self._host.ranks_per_machine
+        if ranks <= 1:
+            return 0.0
+        busy_s = compute_s * min(1.0, ranks / self._host.cores)
+        return max(0.0, busy_s + total.cores_s - compute_s)

@@ -1,0 +1,115 @@
+"""The fastest plan, or the simplest of those that the model cannot tell from it.
+
+Candidates are sorted by a lower bound of their step and predicted in that order, until no bound is below what
+could still matter; so most are never replayed, and the choice is that of an exhaustive search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gradwire.codecs import Identity
+from gradwire.plan import Plan
+from gradwire.planner.search.candidates import Space, candidates
+from gradwire.planner.search.predict import Prediction, Predictor
+
+UNCERTAINTY = 0.03
+"""By how much predictions may be wrong at least: steps that differ by less are taken for equal."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen, and from what.
+
+    Parameters
+    ----------
+    prediction
+        Of the chosen plan.
+    uncompressed
+        Of the fastest plan without compression, which the gain of a codec is measured by.
+    ranking
+        The predictions that were made, the fastest first. All other candidates are slower than the fastest by
+        more than the uncertainty, which their lower bounds say already.
+    considered
+        How many candidates there were.
+    uncertainty
+        The share of itself by which a step may be wrong.
+    """
+
+    prediction: Prediction
+    uncompressed: Prediction
+    ranking: tuple[Prediction, ...]
+    considered: int
+    uncertainty: float = UNCERTAINTY
+
+    @property
+    def plan(self) -> Plan:
+        """The chosen plan."""
+        return self.prediction.plan
+
+
+def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Selection:
+    """Return the choice among the plans of ``space``.
+
+    A step that is longer than the shortest by less than the share ``uncertainty`` of itself ties with it.
+    Among ties no compression wins over compression, which must be faster by more than the uncertainty; then a
+    pipeline of 1 over a longer one (which changes the training), the earlier algorithm of ``space`` over the
+    later, the earlier codec, fewer buckets and larger segments, which have fewer frames; then the shorter
+    step wins.
+    """
+    plans = list(candidates(space, predictor.workload, predictor.world))
+    exact = _search(predictor, [plan for plan in plans if _is_exact(plan)], uncertainty)
+    lossy = [plan for plan in plans if not _is_exact(plan)]
+    every = exact + _search(predictor, lossy, uncertainty, _fastest_s(exact))
+    worth_s = _fastest_s(exact) * (1 - uncertainty)
+    worthwhile = [each for each in every if _is_exact(each.plan) or each.step_s < worth_s]
+    return Selection(
+        _simplest(worthwhile, space, uncertainty),
+        min(exact, key=lambda each: each.step_s),
+        tuple(sorted(every, key=lambda each: each.step_s)),
+        len(plans),
+        uncertainty,
+    )
+
+
+def _search(
+    predictor: Predictor, plans: Iterable[Plan], uncertainty: float, fastest_s: float | None = None
+) -> list[Prediction]:
+    """Predict all plans that may be the fastest, or tie with it."""
+    bounds = {plan: predictor.least_s(plan) for plan in plans}
+    found: list[Prediction] = []
+    for plan in sorted(bounds, key=bounds.__getitem__):
+        if fastest_s is not None and bounds[plan] * (1 - uncertainty) > fastest_s:
+            break
+        found.append(predictor.predict(plan))
+        step_s = found[-1].step_s
+        fastest_s = step_s if fastest_s is None else min(fastest_s, step_s)
+    return found
+
+
+def _simplest(predictions: list[Prediction], space: Space, uncertainty: float) -> Prediction:
+    fastest_s = _fastest_s(predictions)
+    ties = [each for each in predictions if each.step_s * (1 - uncertainty) <= fastest_s]
+    return min(ties, key=lambda each: _preference(each, space))
+
+
+def _preference(prediction: Prediction, space: Space) -> tuple[float, ...]:
+    plan = prediction.plan
+    return (
+        not _is_exact(plan),
+        plan.pipeline,
+        space.algorithms.index(plan.algorithm),
+        space.codecs.index(plan.codec),
+        prediction.buckets,
+        -plan.segment_nbytes,
+        prediction.step_s,
+    )
+
+
+def _fastest_s(predictions: list[Prediction]) -> float:
+    return min(each.step_s for each in predictions)
+
+
+def _is_exact(plan: Plan) -> bool:
+    return isinstance(plan.codec, Identity)

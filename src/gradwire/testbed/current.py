@@ -1,0 +1,38 @@
+"""What a process may know of the testbed that it runs in: its network, as records and titles tell it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from gradwire.errors import JobError, SpecError
+from gradwire.testbed.network.topology import Topology
+from gradwire.testbed.run.variables import TOPOLOGY
+from gradwire.units import format_rate
+
+
+def described() -> Any:
+    """Return what the testbed says about itself, None outside of one. Raises ``JobError``."""
+    text = os.environ.get(TOPOLOGY)
+    if not text:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise JobError(f"{TOPOLOGY} must hold JSON, but {text[:40]!r} came; unset it: {error}") from error
+
+
+def rates_in_words() -> str | None:
+    """Return the rates of the testbed's links, as in ``1gbit``; None outside of one. Raises ``JobError``."""
+    found = described()
+    if found is None:
+        return None
+    try:
+        topology = Topology.from_dict(found["topology"])
+    except (SpecError, KeyError, TypeError) as error:
+        raise JobError(f"{TOPOLOGY} must describe a network, but does not ({error}); unset it") from error
+    slowest, *others = sorted({float("inf") if r is None else r for r in topology.rates_nbytes_per_s})
+    rates = format_rate(slowest) + (f" to {format_rate(others[-1])}" if others else "")
+    core = topology.core_nbytes_per_s
+    return rates if core is None else f"{rates}, {format_rate(core)} between groups"

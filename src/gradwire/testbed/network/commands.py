@@ -1,0 +1,122 @@
+"""What ``ip`` and ``tc`` are told, as lines for their ``-batch``: pure, so that tests need no privileges.
+
+A host's link is a veth pair: ``eth0`` in the host's namespace and ``h0``, ``h1``, ... at a bridge, its
+switch. What leaves through an end is limited there: at ``eth0`` what the host sends, at ``h0`` what it gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.testbed.network.limits import (
+    MTU_NBYTES,
+    NETEM_QUEUE_PACKETS,
+    burst_nbytes,
+    gso_nbytes,
+    queue_nbytes,
+)
+from gradwire.testbed.network.topology import INTERFACE, Topology, address, hardware_address, host_name
+
+CORE = "core"
+
+
+def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
+    """Return the lines for ``ip`` that make bridges and veth pairs.
+
+    Parameters
+    ----------
+    namespaces
+        For each host a path of its network namespace, where its end of the link goes.
+    """
+    groups = len(topology.groups) or 1
+    lines = [line for group in range(groups) for line in _bridge(_switch(group))]
+    for host, group in enumerate(topology.group_of):
+        lines += [
+            f"link add name {host_name(host)} mtu {MTU_NBYTES} type veth peer name {INTERFACE} "
+            f"mtu {MTU_NBYTES} address {hardware_address(host)} netns {namespaces[host]}",
+            f"link set dev {host_name(host)} master {_switch(group)} up",
+        ]
+    return lines + (_core_links(groups) if groups > 1 else [])
+
+
+def switch_limits(topology: Topology) -> list[str]:
+    """Return the lines for ``tc`` that limit what hosts get, and what crosses the core."""
+    lines: list[str] = []
+    for host, rate in enumerate(topology.rates_nbytes_per_s):
+        lines += _limit(host_name(host), rate, topology)
+        lines += _delay(host_name(host), rate, topology)
+    if len(topology.groups) > 1:
+        for group in range(len(topology.groups)):
+            for end in _uplink(group):
+                lines += _limit(end, topology.core_nbytes_per_s, topology)
+    return lines
+
+
+def host_links(topology: Topology, host: int) -> list[str]:
+    """Return the lines for ``ip`` inside a host.
+
+    The hosts know each other's Ethernet addresses from the start: a question for one would wait in the queue
+    of a busy link like everything else, and after three seconds the host would count as unreachable.
+    """
+    rate = topology.rates_nbytes_per_s[host]
+    gso = "" if rate is None else f" gso_max_size {gso_nbytes(rate)}"
+    lines = [
+        "link set dev lo up",
+        f"link set dev {INTERFACE} addrgenmode none{gso} up",
+        f"address add {address(host)}/24 dev {INTERFACE}",
+    ]
+    return lines + [
+        f"neighbour add {address(peer)} lladdr {hardware_address(peer)} dev {INTERFACE} nud permanent"
+        for peer in range(topology.hosts)
+        if peer != host
+    ]
+
+
+def host_limits(topology: Topology, host: int) -> list[str]:
+    """Return the lines for ``tc`` inside a host: they limit what it sends."""
+    return _limit(INTERFACE, topology.rates_nbytes_per_s[host], topology)
+
+
+def _bridge(name: str) -> list[str]:
+    return [f"link add name {name} type bridge", f"link set dev {name} addrgenmode none up"]
+
+
+def _switch(group: int) -> str:
+    return f"g{group}"
+
+
+def _uplink(group: int) -> tuple[str, str]:
+    """Return the two ends of the link between a group's switch and the core."""
+    return f"up{group}", f"down{group}"
+
+
+def _core_links(groups: int) -> list[str]:
+    lines = _bridge(CORE)
+    for group in range(groups):
+        up, down = _uplink(group)
+        lines += [
+            f"link add name {up} mtu {MTU_NBYTES} type veth peer name {down} mtu {MTU_NBYTES}",
+            f"link set dev {up} master {_switch(group)} up",
+            f"link set dev {down} master {CORE} up",
+        ]
+    return lines
+
+
+def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
+    if rate_nbytes_per_s is None:
+        return []
+    return [
+        f"qdisc add dev {device} root handle 1: tbf rate {round(rate_nbytes_per_s)}bps "
+        f"burst {burst_nbytes(rate_nbytes_per_s)} limit {queue_nbytes(topology.hosts)}"
+    ]
+
+
+def _delay(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
+    """Delay frames once, on their last link; they wait for the rate after that, not before."""
+    if topology.delay_s == 0:
+        return []
+    place = "root" if rate_nbytes_per_s is None else "parent 1:1"
+    return [
+        f"qdisc add dev {device} {place} handle 10: netem delay {topology.delay_s * 1e6:.3f}us "
+        f"limit {NETEM_QUEUE_PACKETS}"
+    ]

@@ -1,0 +1,1 @@
+"""A command on all hosts of a testbed: started, watched, recorded."""

@@ -1,0 +1,119 @@
+"""When to end the hosts of a run: pure, the time comes in from outside."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from gradwire.testbed.network.topology import host_name
+from gradwire.units import format_duration
+
+KILL_AFTER_S = 2.0
+"""What a command that was asked to end has for doing so."""
+EXIT_TIMEOUT = 124  # as with timeout(1)
+
+
+@dataclass(frozen=True, slots=True)
+class HostExit:
+    """How a host's command ended: its exit code, 128 + n for signal n, and how long it ran in seconds."""
+
+    exit_code: int
+    seconds: float
+
+
+class Watch:
+    """Knows who runs, who failed first and which signal is due next.
+
+    A host that fails gives the others ``grace_s`` to notice and end; then they are asked to (SIGTERM), and
+    after two seconds made to (SIGKILL). The same happens when the run's time is over. An interrupt asks at
+    once (SIGINT), a second one ends at once.
+    """
+
+    def __init__(self, hosts: int, now: float, timeout_s: float | None, grace_s: float) -> None:
+        self.exits: list[HostExit | None] = [None] * hosts
+        self.interrupts = 0
+        self._grace_s = grace_s
+        self._timeout_s = timeout_s
+        self._failed: int | None = None
+        self._ended: list[int] = []  # hosts that were asked to end, in any way
+        self._timed_out = False
+        over = () if timeout_s is None else _end(now + timeout_s)
+        self._due: list[tuple[float, signal.Signals]] = list(over)
+
+    @property
+    def running(self) -> list[int]:
+        """The hosts whose command has not ended yet."""
+        return [host for host, ended in enumerate(self.exits) if ended is None]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every host's command has ended."""
+        return not self.running
+
+    def exited(self, host: int, code: int, seconds: float, now: float) -> None:
+        """Note the end of a host's command; ``code`` is negative for a signal, as Python has it."""
+        self.exits[host] = HostExit(code if code >= 0 else 128 - code, seconds)
+        if code != 0 and self._failed is None and not self._ended:
+            self._failed = host
+            self._due = list(_end(now + self._grace_s))
+
+    def interrupted(self, now: float) -> None:
+        """Note that the user wants the run to end."""
+        self.interrupts += 1
+        if self.interrupts == 1:
+            self._due = [(now, signal.SIGINT), (now + self._grace_s, signal.SIGKILL)]
+        else:
+            self._due = [(now, signal.SIGKILL)]
+
+    def wait_s(self, now: float) -> float | None:
+        """Return the time until a signal is due, None where none is."""
+        return max(0.0, self._due[0][0] - now) if self._due and not self.is_over else None
+
+    def due(self, now: float) -> signal.Signals | None:
+        """Return the signal that all running hosts are to get now, once."""
+        if self.is_over or not self._due or now < self._due[0][0]:
+            return None
+        if not self._ended:
+            self._ended = self.running
+            self._timed_out = self._failed is None and self.interrupts == 0
+        return self._due.pop(0)[1]
+
+    @property
+    def failure(self) -> str | None:
+        """One sentence on what went wrong, None where nothing did."""
+        if self._timed_out:
+            limit = format_duration(self._timeout_s or 0.0)
+            return f"{_names(self._ended)} did not end within {limit} and had to be ended"
+        if self._failed is None:
+            return None
+        first = self.exits[self._failed]
+        assert first is not None
+        told = f"{host_name(self._failed)} {_how(first)} after {format_duration(first.seconds)}"
+        if not self._ended:
+            return told
+        grace = format_duration(self._grace_s)
+        return f"{told}; {_names(self._ended)} did not end within {grace} after that and had to be ended"
+
+    @property
+    def exit_code(self) -> int:
+        """0, the exit code of the host that failed first, or 124 when the time was over."""
+        if self._timed_out:
+            return EXIT_TIMEOUT
+        first = None if self._failed is None else self.exits[self._failed]
+        return 0 if first is None else first.exit_code
+
+
+def _end(at: float) -> tuple[tuple[float, signal.Signals], ...]:
+    return (at, signal.SIGTERM), (at + KILL_AFTER_S, signal.SIGKILL)
+
+
+def _how(ended: HostExit) -> str:
+    try:
+        return f"was ended by {signal.Signals(ended.exit_code - 128).name}"
+    except ValueError:
+        return f"ended with exit code {ended.exit_code}"
+
+
+def _names(hosts: list[int]) -> str:
+    names = [host_name(host) for host in hosts]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

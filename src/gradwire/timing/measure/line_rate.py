@@ -1,0 +1,160 @@
+"""Measure the line between two ranks: latency and bandwidth by message size, over the link of training.
+
+The rank with the lower number leads: it decides from its own clock how many messages a figure needs and tells
+the other, so that a fast line gets enough of them and a slow one is not measured for hours.
+
+Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
+message, the bandwidth the plateau over message sizes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gradwire.errors import SpecError
+from gradwire.links.base import Link
+from gradwire.timing.measure.traffic import Pair
+from gradwire.timing.replay.line import Point
+
+_ORDER = struct.Struct("<4sqq")
+_TRIPS, _STREAM, _DUPLEX, _END = b"trip", b"strm", b"dupl", b"done"
+_MOST = 10_000
+"""Messages in a figure; more do not make it better."""
+_SETTLE_S = 0.05
+"""After streams, so that a rate limiter has its burst again before round trips."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thoroughly a line is measured; the same on both ranks.
+
+    Parameters
+    ----------
+    sizes
+        Message sizes in bytes, rising.
+    repeats
+        Streams per size and direction, of which the median counts.
+    time_s
+        Seconds that a figure may take in all, where its few messages allow that; once the bytes of a message
+        take five times as long, larger ones are left out.
+    window
+        Messages of a stream under way at once.
+
+    Raises
+    ------
+    SpecError
+        For what cannot be measured.
+    """
+
+    sizes: tuple[int, ...]
+    repeats: int = 5
+    time_s: float = 0.1
+    window: int = 16
+
+    def __post_init__(self) -> None:
+        if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
+            raise SpecError(f"message sizes must be at least 1 byte and rise, but are {self.sizes}")
+        if min(self.repeats, self.window) < 1 or not 0 < self.time_s < math.inf:
+            raise SpecError(
+                "repeats, window and seconds of a line's measurement must be above 0, but are "
+                f"{self.repeats}, {self.window} and {self.time_s:g}"
+            )
+
+
+QUICK = Effort(
+    tuple(1 << power for power in (0, 10, 14, 16, 18, 19, 20, 21, 22, 23, 24)), repeats=3, time_s=0.05
+)
+"""Enough for a line to be fitted, within a few seconds."""
+
+
+def measure(
+    link: Link, peer: int, effort: Effort, show: Callable[[Point], None] = lambda _: None
+) -> tuple[Point, ...]:
+    """Return the points of the line to ``peer``, on the rank that leads; () on the other.
+
+    Both ranks call it. ``show`` gets every point when it is there. Raises ``LinkError``.
+    """
+    pair = Pair(link, peer, effort.window)
+    if not pair.leads:
+        _follow(pair)
+        return ()
+    leader = _Leader(pair, effort)
+    points: list[Point] = []
+    for nbytes in effort.sizes:
+        if points and _transfer_s(points) > 5 * effort.time_s:
+            break
+        points.append(leader.point(nbytes))
+        show(points[-1])
+    leader.dismiss()
+    return tuple(points)
+
+
+def _transfer_s(points: list[Point]) -> float:
+    """Return what the last size's bytes took, without what even the first size's message does."""
+    times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
+    return times[1] - times[0]
+
+
+class _Leader:
+    """The rank that decides what is measured next."""
+
+    def __init__(self, pair: Pair, effort: Effort) -> None:
+        self._pair, self._effort = pair, effort
+
+    def point(self, nbytes: int) -> Point:
+        """Measure one size: streams first, since they tell how long a burst needs to come back."""
+        (trip_s,) = self._trips(nbytes, 1)
+        rate = self._rate(_STREAM, nbytes, trip_s / 2)
+        duplex_rate = self._rate(_DUPLEX, nbytes, trip_s / 2)
+        time.sleep(_SETTLE_S)
+        return Point(nbytes, self._time_s(nbytes, rate), rate, duplex_rate)
+
+    def dismiss(self) -> None:
+        """Tell the other rank that all is measured."""
+        self._pair.tell(_ORDER.pack(_END, 0, 0))
+
+    def _rate(self, pattern: bytes, nbytes: int, message_s: float) -> float:
+        effort = self._effort
+        probe = min(effort.window, max(2, math.ceil(effort.time_s / message_s)))
+        message_s = self._flow(pattern, nbytes, probe) / probe
+        count = min(max(math.ceil(effort.time_s / effort.repeats / message_s), 2), _MOST)
+        return (
+            nbytes
+            * count
+            / statistics.median(self._flow(pattern, nbytes, count) for _ in range(effort.repeats))
+        )
+
+    def _time_s(self, nbytes: int, rate: float) -> float:
+        """Return half of the median round trip, after pauses in which a rate limiter's burst comes back."""
+        trip_s = self._trips(nbytes, 2)[1]
+        pause_s = max(0.0, nbytes / rate - trip_s)
+        count = min(max(round(self._effort.time_s / (trip_s + pause_s)), 3), _MOST)
+        return statistics.median(self._trips(nbytes, count, pause_s)) / 2
+
+    def _trips(self, nbytes: int, count: int, pause_s: float = 0.0) -> list[float]:
+        self._pair.tell(_ORDER.pack(_TRIPS, nbytes, count))
+        return self._pair.round_trips(nbytes, count, pause_s)
+
+    def _flow(self, pattern: bytes, nbytes: int, count: int) -> float:
+        self._pair.tell(_ORDER.pack(pattern, nbytes, count))
+        return self._pair.stream(nbytes, count) if pattern == _STREAM else self._pair.duplex(nbytes, count)
+
+
+def _follow(pair: Pair) -> None:
+    """Take part in what the leader orders, until it has enough."""
+    while True:
+        pattern, nbytes, count = _ORDER.unpack(pair.hear(_ORDER.size))
+        if pattern == _END:
+            return
+        if pattern == _TRIPS:
+            pair.round_trips(nbytes, count)
+        elif pattern == _STREAM:
+            pair.stream(nbytes, count)
+        else:
+            pair.duplex(nbytes, count)

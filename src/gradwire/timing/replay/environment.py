@@ -1,0 +1,105 @@
+"""Where a plan runs, as far as a prediction needs to know: lines, hosts, and what codecs cost there."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from gradwire.errors import SpecError
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
+from gradwire.wire import HEADER_NBYTES
+
+
+@dataclass(frozen=True)
+class CodecPoint:
+    """A codec's cost on a sum of ``terms`` gradients: payload bytes and seconds, per float32 value.
+
+    Partial sums grow along a collective, and with them the payloads of codecs with an absolute bound.
+    ``largest_error`` is the largest absolute error that was seen in one encoding.
+    """
+
+    terms: int
+    nbytes: float
+    encode_s: float
+    decode_s: float
+    decode_add_s: float
+    largest_error: float = 0.0
+
+
+@dataclass(frozen=True)
+class CodecCost:
+    """A codec's costs over the number of terms in a sum, and the seconds that any call takes besides.
+
+    Checksums are included. Who publishes a chunk has to decode it too, unless the codec is ``exact``.
+    ``disagreement`` is that of the repeats that the costs are medians of; see ``timing.repeats``.
+    """
+
+    codec: str
+    points: tuple[CodecPoint, ...]
+    call_s: float = 0.0
+    exact: bool = False
+    disagreement: float = 0.0
+
+    def __post_init__(self) -> None:
+        terms = [point.terms for point in self.points]
+        if not terms or terms != sorted(set(terms)) or terms[0] < 1:
+            raise SpecError(
+                f"the costs of {self.codec} need points with rising numbers of terms from 1 up, not {terms}"
+            )
+
+    def at(self, terms: int) -> CodecPoint:
+        """Return the costs for a sum of ``terms``, between measured ones by the logarithm of ``terms``."""
+        place = bisect.bisect_left(self.points, terms, key=lambda point: point.terms)
+        if place == len(self.points):
+            return self.points[-1]
+        above = self.points[place]
+        if above.terms == terms or place == 0:
+            return above
+        below = self.points[place - 1]
+        share = math.log(terms / below.terms) / math.log(above.terms / below.terms)
+        mixed = {
+            name: (1 - share) * value + share * getattr(above, name)
+            for name, value in asdict(below).items()
+            if name != "terms"
+        }
+        return CodecPoint(terms, **mixed)
+
+    def ratio(self, terms: int = 1) -> float:
+        """Return how many times smaller a payload is than its floats."""
+        return 4.0 / self.at(terms).nbytes if self.at(terms).nbytes else math.inf
+
+
+FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
+"""An identity that takes no time: what the closed forms assume."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Everything that a prediction needs to know about where a plan will run.
+
+    ``line`` is every host's line unless ``lines`` has one for each rank. ``groups`` are the sizes of groups
+    of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in each
+    direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec.
+    """
+
+    line: Line
+    codecs: Mapping[str, CodecCost]
+    host: HostCost = field(default_factory=HostCost)
+    lines: tuple[Line, ...] = ()
+    groups: tuple[int, ...] = ()
+    core_nbytes_per_s: float = math.inf
+    header_nbytes: int = field(default=HEADER_NBYTES)
+
+    def cost(self, codec: str) -> CodecCost:
+        """Return the costs of the codec with this spec. Raises ``SpecError`` where it was not measured."""
+        if codec not in self.codecs:
+            known = ", ".join(self.codecs) or "none"
+            raise SpecError(f"the costs of {codec} were not measured (measured: {known}); calibrate with it")
+        return self.codecs[codec]
+
+    def line_of(self, rank: int) -> Line:
+        """Return the line of one rank."""
+        return self.lines[rank] if self.lines else self.line

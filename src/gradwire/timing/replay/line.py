@@ -1,0 +1,198 @@
+"""The line: what one direction of a host's network carries, as measured or as told.
+
+A message of ``n`` bytes takes ``latency + max(0, n - burst) / rate``: the alpha-beta model of the measurement
+study (section on the methodology: the time of a 1-byte message is the latency, the plateau over message sizes
+is the bandwidth), with the burst that a rate limiter lets through at once after a pause.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gradwire.errors import SpecError
+from gradwire.machine import describe_machine, machine_id
+from gradwire.timing.replay.host import HostCost
+from gradwire.units import format_duration, format_rate, is_number
+
+SCHEMA = "gradwire.line-rate/1"
+"""Changes whenever a field changes its name, unit or meaning."""
+
+_BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
+"""Messages of these sizes tell a burst of some 100 kB from the noise of their own duration."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One direction between two hosts.
+
+    Parameters
+    ----------
+    latency_s
+        Alpha: seconds from sending to receiving the smallest message, software on both sides included.
+    nbytes_per_s
+        1 / beta: bytes per second on the plateau; ``math.inf`` for a line that costs nothing.
+    burst_nbytes
+        Bytes that pass at once after a pause.
+    duplex_share
+        The share of the rate that each direction keeps while the other is busy, too: acknowledgements take
+        some of it, and on one machine the processor.
+
+    Raises
+    ------
+    SpecError
+        For a number that no line has.
+    """
+
+    latency_s: float
+    nbytes_per_s: float
+    burst_nbytes: float = 0.0
+    duplex_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("latency_s", self.latency_s, 0.0),
+            ("burst_nbytes", self.burst_nbytes, 0.0),
+        ):
+            if not (is_number(value) and least <= value < math.inf):
+                raise SpecError(f"a line's {name} must be a number from 0 up, but is {value!r}")
+        rate = self.nbytes_per_s
+        if not (is_number(rate) and rate > 0):
+            raise SpecError(f"a line's nbytes_per_s must be a number above 0, but is {rate!r}")
+        if not (is_number(self.duplex_share) and 0 < self.duplex_share <= 1):
+            raise SpecError(
+                f"a line's duplex_share must be above 0 and at most 1, but is {self.duplex_share!r}"
+            )
+
+    @property
+    def beta_s_per_nbyte(self) -> float:
+        """Seconds per byte on the plateau."""
+        return 1.0 / self.nbytes_per_s
+
+    def time_s(self, nbytes: float) -> float:
+        """Return the seconds that one message takes after a pause."""
+        return self.latency_s + max(0.0, nbytes - self.burst_nbytes) / self.nbytes_per_s
+
+    def __str__(self) -> str:
+        return f"{format_rate(self.nbytes_per_s)}, {format_duration(self.latency_s)}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """What was measured with messages of one size; medians.
+
+    ``time_s`` is half of a round trip after a pause, ``nbytes_per_s`` a stream in one direction,
+    ``duplex_nbytes_per_s`` each direction of two streams at once.
+    """
+
+    nbytes: int
+    time_s: float
+    nbytes_per_s: float
+    duplex_nbytes_per_s: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (is_number(value) and 0 < value < math.inf):
+                raise SpecError(f"a measured point's {name} must be a number above 0, but is {value!r}")
+
+
+@dataclass(frozen=True)
+class LineRate:
+    """A measured line: the points, what they come to, where they were taken, and what frames cost there.
+
+    ``host`` is None in a record that does not know what frames cost.
+    """
+
+    line: Line
+    points: tuple[Point, ...]
+    machine: Mapping[str, object]
+    machine_id: str
+    host: HostCost | None = None
+
+    @classmethod
+    def of(cls, points: Sequence[Point], host: HostCost | None = None) -> LineRate:
+        """Return the record of what was measured on this machine."""
+        return cls(fit(points), tuple(points), describe_machine(), machine_id(), host)
+
+    def to_json(self) -> str:
+        """Return the record as readable JSON."""
+        values = {
+            "schema": SCHEMA,
+            "line": asdict(self.line),
+            "machine": dict(self.machine),
+            "machine_id": self.machine_id,
+            "points": [asdict(point) for point in self.points],
+            "host": None if self.host is None else asdict(self.host),
+        }
+        return json.dumps(values, indent=2) + "\n"
+
+    @classmethod
+    def load(cls, path: Path, *, elsewhere: bool = False) -> LineRate:
+        """Read what ``to_json`` wrote.
+
+        Raises ``SpecError`` for a file that is missing or no such record, and for one of another machine
+        unless ``elsewhere`` says that this is meant.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SpecError(
+                f"the line rate {path} cannot be read: {error.strerror or error}; "
+                "'gradwire bench line-rate --json FILE' writes one"
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise SpecError(f"the line rate {path} is no JSON: {error}") from error
+        rate = cls._from(values, path)
+        if rate.machine_id != machine_id() and not elsewhere:
+            processor, cores = rate.machine.get("processor", "unknown"), rate.machine.get("cores", "?")
+            raise SpecError(
+                f"the line rate {path} was measured on another machine ({processor}, {cores} cores); measure "
+                "here with 'gradwire bench line-rate', or say --elsewhere if the plan is for that machine"
+            )
+        return rate
+
+    @classmethod
+    def _from(cls, values: object, path: Path) -> LineRate:
+        if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+            found = values.get("schema") if isinstance(values, dict) else None
+            raise SpecError(f"{path} is no line rate: its schema must be {SCHEMA}, but is {found!r}")
+        try:
+            points = tuple(Point(**point) for point in values["points"])
+            host = HostCost(**values["host"]) if values.get("host") else None
+            line = Line(**values["line"])
+            return cls(line, points, dict(values["machine"]), str(values["machine_id"]), host)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(f"{path} is a damaged line rate: {error}; measure it again") from error
+
+
+def fit(points: Sequence[Point]) -> Line:
+    """Return the line that measured points come to. Raises ``SpecError`` without any point.
+
+    The latency is the time of the smallest message, and the burst what the middle sizes were faster than the
+    rate. The rate, and what both directions at once leave of it, are the most that two of the sizes within a
+    factor of 16 of the largest have reached: nothing makes a line faster than it is, but other work makes it
+    slower, and so does TCP where a stream ends before its windows have opened.
+    """
+    if not points:
+        raise SpecError("a line rate needs at least one measured message size, but there is none")
+    ordered = sorted(points, key=lambda point: point.nbytes)
+    latency_s = ordered[0].time_s
+    largest = ordered[-1].nbytes
+    large = [point for point in ordered if 16 * point.nbytes >= largest]
+    rate = _second(point.nbytes_per_s for point in large)
+    duplex_share = min(1.0, _second(point.duplex_nbytes_per_s for point in large) / rate)
+    low, high = _BURST_SHOWS_NBYTES
+    early = [
+        point.nbytes - (point.time_s - latency_s) * rate for point in ordered if low <= point.nbytes <= high
+    ]
+    burst_nbytes = max(0.0, statistics.median(early)) if early else 0.0
+    return Line(latency_s, rate, burst_nbytes, duplex_share)
+
+
+def _second(rates: Iterable[float]) -> float:
+    """Return the largest rate but one; the only one where there is one."""
+    return sorted(rates)[-2:][0]

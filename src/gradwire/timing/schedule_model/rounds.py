@@ -1,0 +1,183 @@
+"""The messages of an all-reduce as arrays, one round after the other, for thousands of ranks.
+
+A round is a set of messages that wait for none of each other. Where every rank does what rank 0 does,
+shifted, rank 0's schedule alone is read; algorithms of several levels are put together from those of their
+levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise, zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.collectives import Collective, Hierarchical, Step
+from gradwire.collectives.hierarchical import layout
+from gradwire.collectives.levels import ALGORITHMS, Instance
+from gradwire.timing.schedule_model.matching import messages
+
+Ints = NDArray[np.intp]
+Index = Ints | slice
+ALL = slice(None)
+
+_Schedule = Callable[[int, int], Iterator[Step]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pairs:
+    """Who sends to whom at once: ``source[i]`` to ``target[i]``; no rank is twice in either of them.
+
+    ``senders`` are the sources once more, and ``receivers`` the targets of the messages in the order of
+    ``by_receiver``: slices where all ranks have a message, because those are faster. Rounds with the same
+    pairs share one object, so that what follows from it is worked out once.
+    """
+
+    source: Ints
+    target: Ints
+    senders: Index
+    receivers: Index
+    by_receiver: Index
+
+    @classmethod
+    def some(cls, source: Ints, target: Ints) -> Pairs:
+        """Return the pairs of any ranks."""
+        return cls(source, target, senders=source, receivers=target, by_receiver=ALL)
+
+    @classmethod
+    def shifted(cls, world: int, by: int) -> Pairs:
+        """Return the pairs of every rank and the one ``by`` further on."""
+        ranks = np.arange(world, dtype=np.intp)
+        target, sender = (ranks + by) % world, (ranks - by) % world
+        return cls(ranks, target, senders=ALL, receivers=ALL, by_receiver=sender)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Round:
+    """Messages at once, of the chunks ``first[i]`` up to ``last[i]``; the target adds if ``combine[i]``.
+
+    ``enter`` are the ranks whose step begins with this round: the others have had a message of the same step
+    before.
+    """
+
+    pairs: Pairs
+    first: Ints
+    last: Ints
+    combine: NDArray[np.bool_]
+    enter: Index
+
+
+def rounds(collective: Collective, world: int) -> Iterator[Round]:
+    """Yield the rounds of an all-reduce, each after those that it waits for. Raises ``SpecError``."""
+    if not isinstance(collective, Hierarchical):
+        yield from _flat(collective, collective.schedule, world)
+        return
+    levels = layout(collective, world).levels
+    for level in levels:
+        yield from _level(level, lambda algorithm: algorithm.reduce)
+    for level in reversed(levels):
+        yield from _level(level, lambda algorithm: algorithm.broadcast)
+
+
+def _flat(collective: Collective, schedule: _Schedule, world: int) -> Iterator[Round]:
+    if collective.ROTATES:
+        return _rotated(schedule(0, world), collective.chunks(world), world)
+    return _assembled(schedule, world)
+
+
+def _rotated(steps: Iterable[Step], chunks: int, world: int) -> Iterator[Round]:
+    around = np.arange(world + chunks, dtype=np.intp) % chunks
+    known = dict[int, Pairs]()
+    for step in steps:
+        shift = step.send_to or 0
+        if shift not in known:
+            known[shift] = Pairs.shifted(world, shift)
+        first = around[step.send[0] : step.send[0] + world]
+        yield Round(known[shift], first, first + 1, np.full(world, step.combine), ALL)
+
+
+def _assembled(schedule: _Schedule, world: int) -> Iterator[Round]:
+    found = messages([schedule(rank, world) for rank in range(world)])
+    columns = np.array(list(found), dtype=np.intp).reshape(-1, 8)
+    columns = columns[np.argsort(columns[:, -1], kind="stable")]
+    source, target, send_step, recv_step, first, last, combine, number = columns.T
+    enters = _first_of_step(np.stack([source, target], 1), np.stack([send_step, recv_step], 1))
+    borders = [*np.flatnonzero(np.diff(number, prepend=-1)), len(number)]
+    for start, stop in pairwise(borders):
+        at = slice(start, stop)
+        enter = np.concatenate([source[at][enters[at, 0]], target[at][enters[at, 1]]])
+        yield Round(
+            Pairs.some(source[at], target[at]), first[at], last[at], combine[at].astype(np.bool_), enter
+        )
+
+
+def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
+    """Say for both ends of every message, sorted by round, whether its rank has its first of a step there."""
+    keys = (rank * (step.max(initial=0) + 1) + step).ravel()
+    first = np.zeros(keys.size, dtype=np.bool_)
+    first[np.unique(keys, return_index=True)[1]] = True
+    return first.reshape(rank.shape)
+
+
+def _level(level: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
+    """Yield the rounds of the instances of one level: side by side those that have no rank in common."""
+    for apart in _apart(level):
+        alike = groupby(sorted(apart, key=_kind), key=_kind)
+        together = [_alike(list(instances), half) for _, instances in alike]
+        known = dict[tuple[Pairs, ...], Pairs]()
+        for several in zip_longest(*together):
+            yield _merged([each for each in several if each is not None], known)
+
+
+def _kind(instance: Instance) -> tuple[str, int]:
+    return instance.name, len(instance.members)
+
+
+def _apart(level: list[Instance]) -> list[list[Instance]]:
+    """Part instances into sets without a common rank, so that every rank meets its own in their order."""
+    sets: list[list[Instance]] = []
+    begun = dict[int, int]()
+    for instance in level:
+        number = max(begun.get(rank, 0) for rank in instance.members)
+        if number == len(sets):
+            sets.append([])
+        sets[number].append(instance)
+        begun.update(dict.fromkeys(instance.members, number + 1))
+    return sets
+
+
+def _alike(instances: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
+    """Yield the rounds of instances of one algorithm among equally many ranks."""
+    name, size = _kind(instances[0])
+    members = np.array([instance.members for instance in instances], dtype=np.intp)
+    cuts = np.array([instance.cuts for instance in instances], dtype=np.intp)
+    known = dict[Pairs, Pairs]()
+    for one in _flat(ALGORITHMS[name], half(ALGORITHMS[name]), size):
+        if one.pairs not in known:
+            source, target = members[:, one.pairs.source], members[:, one.pairs.target]
+            known[one.pairs] = Pairs.some(source.ravel(), target.ravel())
+        yield Round(
+            known[one.pairs],
+            cuts[:, one.first].ravel(),
+            cuts[:, one.last].ravel(),
+            np.tile(one.combine, len(instances)),
+            members[:, one.enter].ravel(),
+        )
+
+
+def _merged(several: list[Round], known: dict[tuple[Pairs, ...], Pairs]) -> Round:
+    if len(several) == 1:
+        return several[0]
+    pairs = tuple(each.pairs for each in several)
+    if pairs not in known:
+        source = np.concatenate([each.source for each in pairs])
+        known[pairs] = Pairs.some(source, np.concatenate([each.target for each in pairs]))
+    return Round(
+        known[pairs],
+        np.concatenate([each.first for each in several]),
+        np.concatenate([each.last for each in several]),
+        np.concatenate([each.combine for each in several]),
+        np.concatenate([each.enter for each in several]),
+    )

@@ -1,0 +1,1 @@
+"""The thread that exchanges gradients while others are computed."""

@@ -1,0 +1,1 @@
+"""gradwire as the communication hook of DistributedDataParallel."""

@@ -1,0 +1,375 @@
+"""One line on DDP: gradwire exchanges its gradients, bucket by bucket, while backward computes the rest.
+
+The hook is the one that ``DistributedDataParallel.register_comm_hook`` takes. How DDP cuts and orders buckets
+is told in Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.api import check_timeout, connect
+from gradwire.codecs import Codec
+from gradwire.errors import AttachError, GradwireError, SpecError
+from gradwire.exchange import Exchange
+from gradwire.links.process_group import timeout_s_of
+from gradwire.plan import Plan
+from gradwire.training.ddp.copies import Copied, CopiedCheck, TakenHooks, forget_original, own_hooks
+from gradwire.training.ddp.grad_bucket import DDPBucket
+from gradwire.training.ddp.rounds import Averaged, Rounds
+from gradwire.training.ddp.uneven import divides_by_active
+from gradwire.training.gradients.residual import Residuals
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.methods.trained import check_extras, import_all_of_torch
+from gradwire.training.replicas.agreement import AFTER_AGREEING, REFUSED, agree
+from gradwire.version import version
+
+
+def attach(
+    model: DistributedDataParallel,
+    plan: Plan | Codec | str | os.PathLike[str] | None = None,
+    *,
+    timeout_s: float = 30.0,
+    begin_timeout_s: float | None = None,
+    ledger: Ledger | None = None,
+    strict: bool = False,
+) -> Attached:
+    """Let gradwire average a DDP model's gradients, compressed on every hop; the training loop stays.
+
+    All ranks of the model's group call this at the same point with the same plan. A communication thread
+    exchanges each bucket while backward computes the others; ``backward`` returns when all are averaged, with
+    identical bits on all ranks. Gradients in float16 and bfloat16 are exchanged as float32 and rounded at the
+    end. Those of other dtypes go through torch's own all-reduce, which the ledger counts.
+
+    Parameters
+    ----------
+    model
+        A ``DistributedDataParallel`` without another hook, on the CPU or on GPUs, before or after
+        ``torch.compile``. DDP cuts the buckets: its ``bucket_cap_mb`` counts, not the plan's
+        ``bucket_nbytes``.
+    plan
+        A plan; a codec, or its spec such as ``quantize:8``; or the file that ``Plan.save`` or the planner
+        wrote: any path, or a string that ends with ``.json`` or holds a ``/``. By default the codec
+        ``fp8`` over a ring.
+    timeout_s
+        How long any single wait for a peer lasts before it is an error, here and within a step; above 0, at
+        most 1e6 seconds.
+    begin_timeout_s
+        How long a rank that has begun a step waits for the others to begin it, too: they may compile,
+        evaluate or save alone meanwhile. By default the timeout of the model's process group, as DDP's own
+        (30 minutes for Gloo, where nothing else was said), or ``timeout_s`` where that is longer. A process
+        that dies is noticed at once, not by a timeout.
+    ledger
+        Where buckets and bypasses are counted; the caller closes it. By default one of its own.
+    strict
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, where encoding has taken
+        more than half of a parameter's gradient in several steps and nothing keeps it, on any rank. By
+        default that rank warns (``LossyWarning``), once for the parameters of a bucket;
+        ``docs/accounting.md`` has the details.
+
+    Returns
+    -------
+    Attached
+        For its ledger, its state in checkpoints, and ``close``.
+
+    Raises
+    ------
+    AttachError
+        For a model that is no DDP, is attached or has another hook, or gradients or parameters that no hook
+        can take, on all ranks when it is so on one; and when plans or versions differ, or a rank does not
+        come in time.
+    SpecError
+        For a plan that cannot be or that pipelines, and for a timeout that cannot be.
+    LossyError
+        From ``backward``, where ``strict``. All buckets are averaged then, and the next step can be taken.
+    """
+    if not isinstance(model, DistributedDataParallel):
+        raise AttachError(
+            f"attach wants a DistributedDataParallel, but got a {type(model).__name__}; wrap the model first"
+        )
+    check_extras("attach", ledger, strict)
+    check_timeout(timeout_s)
+    if begin_timeout_s is not None:
+        check_timeout(begin_timeout_s, "begin_timeout_s")
+    import_all_of_torch()
+    chosen = _agreed_plan(model, plan, timeout_s, strict)
+    if begin_timeout_s is None:
+        begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
+    link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}")
+    attached = Attached(model, Exchange(link, chosen), ledger, begin_timeout_s, strict)
+    try:
+        _register(model, attached)
+    except BaseException:
+        attached.close()
+        raise
+    return attached
+
+
+class Scaler(Protocol):
+    """What ``torch.amp.GradScaler`` says of its scale."""
+
+    def get_scale(self) -> float:
+        """Return what losses are multiplied by now."""
+
+
+class Attached:
+    """gradwire on one DDP model; ``attach`` makes it.
+
+    Attributes
+    ----------
+    plan
+        What all ranks agreed on.
+    ledger
+        Bytes and seconds of every bucket and step, and what went around the codec.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        exchange: Exchange,
+        ledger: Ledger | None,
+        begin_timeout_s: float | None = None,
+        strict: bool = False,
+    ) -> None:
+        link = exchange.link
+        self.plan = exchange.plan
+        self.ledger = Ledger(link.rank) if ledger is None else ledger
+        self._owns_ledger = ledger is None
+        self._model = weakref.ref(
+            model
+        )  # DDP's C++ side keeps this object, out of the garbage collector's sight
+        names = {parameter: name for name, parameter in model.module.named_parameters()}
+        counts = {name: parameter.numel() for parameter, name in names.items()}
+        self._residuals = Residuals(exchange.plan, link.rank, link.world, counts)
+        self._rounds = Rounds(
+            exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict
+        )
+        self._scaler: Scaler | None = None
+        self._loaded = False
+        weakref.finalize(self, self._rounds.end)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's residuals, by the names of the parameters; each rank saves its own.
+
+        Call it between steps. ``gradwire.training.gradients.residual.redivide`` fits the states of all ranks
+        to another number of ranks.
+        """
+        self._look_at_scale()
+        return self._residuals.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Adopt what ``state_dict`` returned on this rank. Raises ``StateError`` and then changes nothing."""
+        self._residuals.load_state_dict(state)
+
+    def check_replicas(self) -> None:
+        """Compare all ranks' weights, bit for bit; all ranks call it together, after loading a checkpoint.
+
+        32 bytes per rank travel. Raises ``StateError`` on all ranks, naming those that differ from the
+        majority, or from rank 0 where there is none; and ``ExchangeError``.
+        """
+        model = self._model()
+        if model is not None:
+            self._rounds.check_weights(model.module)
+
+    def check_at_next_step(self) -> None:
+        """Let the next backward pass do what ``check_replicas`` does, for weights that are still to come."""
+        self._loaded = True
+
+    def follow(self, scaler: Scaler) -> None:
+        """Keep this rank's residuals in the units of a scaled loss, whenever its scale changes.
+
+        All ranks call it once, before the first step or before ``load_state_dict``. The scale is read when a
+        backward pass hands its first bucket over, and saved with the residuals. Raises ``SpecError`` for what
+        has no ``get_scale``.
+
+        Examples
+        --------
+        >>> scaler = torch.amp.GradScaler()  # doctest: +SKIP
+        >>> attached.follow(scaler)  # doctest: +SKIP
+        """
+        if not callable(getattr(scaler, "get_scale", None)):
+            raise SpecError(
+                f"residuals follow a scaler with get_scale, but this is a {type(scaler).__name__}"
+            )
+        self._scaler = scaler
+        self._look_at_scale()
+
+    def scale_residuals(self, factor: float) -> None:
+        """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
+
+        ``follow`` does it by itself for a ``GradScaler``. All ranks call this between two steps, whenever the
+        scale changes, with the new scale divided by the old one; a factor of 1 does nothing. Raises
+        ``SpecError`` for one that is not above 0 and finite, and where residuals follow a scaler.
+        """
+        if self._scaler is not None:
+            raise SpecError("these residuals follow their scaler by themselves; leave scale_residuals out")
+        self._residuals.scale(factor)
+
+    def _look_at_scale(self) -> None:
+        """Follow the scaler between two steps; residuals that a scaled run has saved come down to 1."""
+        if self._scaler is not None and self._residuals.kept:
+            self._residuals.follow(self._scaler.get_scale())
+        elif self._residuals.has_scale:
+            self._residuals.follow(1.0)
+
+    @property
+    def refusal(self) -> str:
+        """What another ``attach`` of the model says."""
+        if self._rounds.over:
+            return (
+                "gradwire was attached to this model before, and was closed or failed; wrap the module in "
+                "a new DistributedDataParallel and attach that"
+            )
+        return (
+            "gradwire is attached to this model already; go on with what the first attach returned, or wrap "
+            "the module in a new DistributedDataParallel and attach that"
+        )
+
+    def close(self) -> None:
+        """Give thread and connections up; the model still evaluates, but a backward pass raises.
+
+        May be called twice. Raises ``LinkTimeoutError`` if the thread does not end.
+        """
+        self._rounds.close()
+        if self._owns_ledger:
+            self.ledger.close()
+
+    def _take(self, bucket: DDPBucket) -> Averaged:
+        model = self._model()
+        # A static graph's first round begins after backward, and DDP ends it without the engine's callbacks.
+        first = self._rounds.steps_done == 0
+        last_waits = first and model is not None and model.static_graph
+        if bucket.index() == 0:
+            self._look_at_scale()
+            if self._loaded:
+                self._loaded = False
+                self.check_replicas()
+        by_active = model is not None and divides_by_active(model)
+        return self._rounds.take(bucket, last_waits=last_waits, by_active=by_active)
+
+    def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
+        """Leave this behind where the model is copied or pickled: threads and connections stay here."""
+        return Copied, ()
+
+
+class _Check:
+    """Lets a forward pass that prepares a backward pass fail with the reason, instead of DDP's guess."""
+
+    def __init__(self, rounds: Rounds, model: DistributedDataParallel) -> None:
+        self._rounds = rounds
+        self._frozen = [
+            (name, each)
+            for name, each in model.module.named_parameters()
+            if not each.requires_grad and name not in model.parameters_to_ignore
+        ]
+
+    def __call__(self, model: nn.Module, _inputs: object) -> None:
+        if torch.compiler.is_compiling():
+            return  # a compiled forward pass is traced once
+        if not torch.is_grad_enabled():
+            return
+        if getattr(model, "require_backward_grad_sync", True):
+            self._rounds.check()
+        for name, each in self._frozen:
+            if each.requires_grad:
+                raise AttachError(
+                    f"{name} was unfrozen after DistributedDataParallel was made, which averages no gradient "
+                    "of it; wrap the module in a new DistributedDataParallel and attach that"
+                )
+        if self._rounds.steps_done > 0 and not self._rounds.over and _will_cut_buckets(model):
+            self._rounds.roll_call()
+
+    def __reduce__(self) -> tuple[type[CopiedCheck], tuple[()]]:
+        return CopiedCheck, ()
+
+
+def _will_cut_buckets(model: nn.Module) -> bool:
+    """Tell whether DDP broadcasts its new buckets in this forward pass, as it does once after its first step.
+
+    That broadcast has the process group's timeout, and errors of torch's, which a roll call comes before.
+    Ranks that have run out of batches, under ``join``, answer none.
+    """
+    cuts = getattr(model, "static_graph", False) or not getattr(model, "find_unused_parameters", False)
+    joins = getattr(getattr(model, "_join_config", None), "enable", False)
+    return cuts and not joins and not getattr(model, "_has_rebuilt_buckets", True)
+
+
+def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def] # DDP wants annotations to be classes, not strings
+    """Hand a bucket over: DDP's hook, named so in its logs."""
+    return state._take(bucket)
+
+
+def _agreed_plan(
+    model: DistributedDataParallel,
+    plan: Plan | Codec | str | os.PathLike[str] | None,
+    timeout_s: float,
+    strict: bool,
+) -> Plan:
+    """Return the plan that all ranks have chosen. Raises ``AttachError`` on all of them if one cannot."""
+    try:
+        _check_model(model)
+        chosen = _read_plan(plan)
+    except GradwireError as error:
+        try:
+            agree(model.process_group, {REFUSED: str(error)}, timeout_s)
+        except AttachError:
+            raise error from None  # the others have the reason, too
+        raise
+    parts = {name: str(part) for name, part in json.loads(chosen.to_json()).items()}
+    world = str(dist.get_world_size(model.process_group))
+    facts = {**parts, "strict": str(strict), "gradwire": version(), "world": world}
+    agree(model.process_group, facts, timeout_s)
+    return chosen
+
+
+def _check_model(model: DistributedDataParallel) -> None:
+    for _, state in model._comm_hooks:
+        if isinstance(state, Attached):
+            raise AttachError(state.refusal)
+    hooks = own_hooks(model)
+    if hooks:
+        raise AttachError(f"attach wants a model without a hook, but this one has {', '.join(hooks)}")
+    if model._delay_all_reduce_params:
+        raise AttachError(
+            "parameters in delay_all_reduce_named_params are averaged past every hook; leave that option out"
+        )
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise AttachError(
+            "with skip_all_reduce_unused_params DDP leaves buckets out, which no hook is told; leave it off"
+        )
+    for name, module in model.module.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise AttachError(
+                f"{name or 'the model'} has sparse gradients, which gradwire does not exchange; make it with "
+                "sparse=False"
+            )
+
+
+def _read_plan(plan: Plan | Codec | str | os.PathLike[str] | None) -> Plan:
+    chosen = Plan.of(plan)
+    if chosen.pipeline > 1:
+        raise SpecError(
+            f"attach is synchronous, but the plan has pipeline={chosen.pipeline}; train with "
+            "gradwire.PipeSGD, or give attach a plan with pipeline=1"
+        )
+    return chosen
+
+
+def _register(model: DistributedDataParallel, attached: Attached) -> None:
+    forget_original(model)
+    try:
+        model.register_comm_hook(attached, gradwire_hook)
+    except RuntimeError as error:
+        model._comm_hooks.pop()  # torch has put it there, and then refused it
+        raise AttachError("attach wants a model without a hook, but this one has a builtin hook") from error
+    model._comm_hooks = TakenHooks(model._comm_hooks)
+    model.register_forward_pre_hook(_Check(attached._rounds, model))

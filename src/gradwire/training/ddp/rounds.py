@@ -1,0 +1,398 @@
+"""The rounds of DDP's hook: a backward pass hands its buckets over, one by one, and ends with averages.
+
+DDP calls a hook with its buckets in the order of their numbers, on all ranks, also where backward fills them
+in another order (a bucket whose turn has not come waits: ``Reducer::mark_bucket_ready``), and after it has
+cut the buckets anew (rank 0's cut is everyone's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.autograd import Variable
+
+from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
+from gradwire.exchange import Accounting, Exchange
+from gradwire.training.communication.bucket_thread import BucketThread
+from gradwire.training.communication.thread import longest_s
+from gradwire.training.ddp.grad_bucket import EXCHANGED, DDPBucket, GradientBucket, gradient_bucket
+from gradwire.training.ddp.uneven import ActiveCount
+from gradwire.training.gradients.bucket_residuals import BucketResiduals
+from gradwire.training.gradients.residual import Residuals
+from gradwire.training.ledger.ledger import Ledger, profiled
+from gradwire.training.ledger.lost_meter import LostMeter, Measure
+from gradwire.training.ledger.shares import Layout
+from gradwire.training.replicas.compare import check_weights
+
+Averaged = torch.futures.Future[torch.Tensor]
+_ADVICE = "look for a stopped peer, or attach with a longer timeout_s", "look for a stopped peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A bucket that was handed over: ``wait`` returns what its exchange cost, None where there was none."""
+
+    name: str
+    count: int
+    wait: Callable[[], Accounting | None]
+    measure: Measure = field(default_factory=Measure)
+    residuals: BucketResiduals = field(default_factory=lambda: BucketResiduals([]))
+
+
+class Rounds:
+    """Averages the buckets of one model's backward passes over the ranks of its group.
+
+    Parameters
+    ----------
+    exchange
+        The communication thread's alone from now on.
+    group
+        The model's, for gradients that no codec takes.
+    names
+        The model's parameters and what their residuals are kept under.
+    residuals, ledger
+        This rank's.
+    begin_timeout_s
+        How long a rank waits for the others to begin a step; the link's timeout where it is None.
+    strict
+        Whether a backward pass raises ``LossyError`` on all ranks where one would warn; see ``attach``.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        group: dist.ProcessGroup,
+        names: Mapping[torch.Tensor, str],
+        residuals: Residuals,
+        ledger: Ledger,
+        begin_timeout_s: float | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.rank = exchange.link.rank
+        self.steps_done = 0
+        self._exchange, self._group, self._names = exchange, group, names
+        self._residuals, self._ledger = residuals, ledger
+        self._timeout_s = exchange.link.timeout_s
+        self._begin_timeout_s = self._timeout_s if begin_timeout_s is None else begin_timeout_s
+        self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._thread = BucketThread(self.rank, exchange.close, _ADVICE)
+        self._closed = False
+        self._next = 0
+        self._active: int | None = None  # ranks that averages are over, where those are not all
+        self._pending: list[Pending] = []
+
+    def end(self) -> None:
+        """Let the thread close the link and end once it has done what is queued; return at once."""
+        self._thread.submit(self._close_link)
+        self._thread.end()
+
+    @property
+    def over(self) -> bool:
+        """Whether no round can be any more: one has failed, or ``close`` was called."""
+        return self._closed or self._thread.failure is not None
+
+    def check(self) -> None:
+        """Raise ``ExchangeError`` if no round can be any more."""
+        failure = self._thread.failure
+        if failure is not None:
+            raise ExchangeError(
+                f"rank {self.rank}: this model's exchange has failed before ({failure}); wrap the module, "
+                "whose weights are those of the last complete step, in a new DistributedDataParallel and "
+                "attach that"
+            ) from failure
+        if self._closed:
+            raise ExchangeError(
+                f"rank {self.rank}: this model's exchange is closed; wrap the module in a new "
+                "DistributedDataParallel and attach that"
+            )
+
+    def take(self, bucket: DDPBucket, *, last_waits: bool, by_active: bool = False) -> Averaged:
+        """Hand one bucket over; the last one of a round sees to it that backward ends when all are averaged.
+
+        Parameters
+        ----------
+        bucket
+            DDP's.
+        last_waits
+            Whether to wait for the round's end here instead of in a callback of the autograd engine.
+        by_active
+            Whether averages are over the ranks that have not joined; the same on all ranks.
+        """
+        self.check()
+        index, last = bucket.index(), bucket.is_last()
+        self._expect(index)
+        if index == 0:
+            self._pending = []
+            self._active = self._count_active() if by_active else None
+        self._next = 0 if last else index + 1
+        averaged = self._start(bucket)
+        if last and self._meter.agrees(self.steps_done + 1):
+            self._start_agreement()
+        if last and (last_waits or not _queued_in_engine(self._finish)):
+            self._finish()
+        return averaged
+
+    def roll_call(self) -> None:
+        """Exchange one number with all ranks: one that is gone or stands still is named, within the timeout.
+
+        They may come late to it, as to the first bucket of a step. Raises ``ExchangeError``, or
+        ``LinkTimeoutError`` if the communication thread does not come back.
+        """
+        self.check()
+        what = f"the roll call before step {self.steps_done + 1}"
+        outcome = self._thread.submit(partial(self._call, what))
+        self._thread.wait(outcome, longest_s(self._exchange, 1, self._begin_timeout_s), what)
+
+    def check_weights(self, model: nn.Module) -> None:
+        """Compare the ranks' weights, which may come late to it. Raises ``StateError`` on all of them."""
+        self.check()
+        found: list[StateError] = []
+
+        def compare() -> Accounting:
+            self._exchange.link.timeout_s = self._begin_timeout_s
+            try:
+                check_weights(model, self._exchange)
+            except StateError as error:  # not one of the exchange, which can go on
+                found.append(error)
+            return Accounting()
+
+        patience_s = longest_s(self._exchange, 1, self._begin_timeout_s)
+        self._thread.wait(self._thread.submit(compare), patience_s, "the comparison of the ranks' weights")
+        if found:
+            raise found[0]
+
+    def _count_active(self) -> int:
+        """Wait until all ranks have come to the step; return how many of them have not joined."""
+        count = ActiveCount(self._exchange, self._begin_timeout_s, self.steps_done + 1)
+        started = perf_counter()
+        patience_s = longest_s(self._exchange, 1, self._begin_timeout_s)
+        accounting = self._thread.wait(self._thread.submit(count), patience_s, count.what)
+        self._ledger.exchanged("join", accounting, perf_counter() - started, gradient_nbytes=0)
+        return count.active
+
+    def _call(self, what: str) -> Accounting:
+        self._exchange.link.timeout_s = self._begin_timeout_s
+        try:
+            return self._exchange.all_reduce(torch.zeros(1, dtype=torch.float32, device="cpu"))
+        except BaseException as error:
+            error.add_note(f"in {what}, after which DDP cuts its buckets anew")
+            raise
+
+    def close(self) -> None:
+        """End the thread, which closes the link. Raises ``LinkTimeoutError`` if it does not end."""
+        self._closed = True
+        self.end()
+        self._thread.join(longest_s(self._exchange, 0, self._timeout_s))
+
+    def _expect(self, index: int) -> None:
+        if index == self._next:
+            return
+        raise self._given_up(
+            ExchangeError(
+                f"rank {self.rank}: DDP handed bucket {index} over where bucket {self._next} was next, so "
+                "the ranks may be out of step; did an earlier backward pass end half-way?"
+            )
+        )
+
+    def _given_up(self, failure: GradwireError) -> GradwireError:
+        """Let the peers learn of ``failure``, and every later round end with it; return it."""
+        self._thread.give_up(failure)
+        return failure
+
+    def _start(self, bucket: DDPBucket) -> Averaged:
+        name, buffer = f"bucket {bucket.index()}", bucket.buffer()
+        if buffer.layout != torch.strided:
+            raise self._given_up(
+                TensorError(
+                    f"rank {self.rank}: {name} holds sparse gradients, which gradwire does not exchange; "
+                    "make its embedding with sparse=False"
+                )
+            )
+        if buffer.numel() == 0:
+            self._ledger.bypassed("it holds nothing", name, 0)
+            return _completed(buffer)
+        if buffer.dtype not in EXCHANGED:
+            return self._start_bypass(name, buffer)
+        return self._start_exchange(name, buffer, self._own_residuals(bucket), self._measure(bucket))
+
+    def _own_residuals(self, bucket: DDPBucket) -> BucketResiduals:
+        """Return the residuals of the bucket's parameters in its order: they outlive DDP's cut of buckets."""
+        if not self._exchange.plan.keeps_residual:
+            return BucketResiduals([])
+        parameters = bucket.parameters()
+        unknown = [tuple(parameter.shape) for parameter in parameters if parameter not in self._names]
+        if unknown:
+            raise self._given_up(
+                TensorError(
+                    f"rank {self.rank}: DDP averages a parameter of shape {unknown[0]} that the model does "
+                    "not have any more, so its residual has no name; replace parameters before wrapping"
+                )
+            )
+        found = [self._residuals.of(self._names[each], each.numel()) for each in parameters]
+        return BucketResiduals([residual for residual in found if residual is not None])
+
+    def _measure(self, bucket: DDPBucket) -> Measure:
+        """Return what measures the bucket's exchange, if this step is measured."""
+        if not self._meter.measures(self.steps_done + 1):
+            return Measure()
+        parameters = bucket.parameters()
+        key = tuple(map(id, parameters))
+        layout = self._layouts.get(key)
+        if layout is None:
+            other = f"a parameter of bucket {bucket.index()}"
+            names = tuple(self._names.get(each, other) for each in parameters)
+            counts = tuple(each.numel() for each in parameters)
+            layout = Layout(names, counts, (frozenset(names),) * len(names))
+            if other not in names:  # else nobody keeps it, and another parameter may come to its place
+                self._layouts[key] = layout
+        return Measure(layout)
+
+    def _start_agreement(self) -> None:
+        """Let the ranks agree, once all buckets are averaged, whether the round ends with an error."""
+        what = f"the verdicts on step {self.steps_done + 1}"
+        measure = Measure()
+        outcome = self._thread.submit(partial(self._agree, what, measure))
+        wait = partial(self._thread.wait, outcome, longest_s(self._exchange, 1, self._timeout_s), what)
+        self._pending.append(Pending("verdicts", 0, wait, measure))
+
+    def _agree(self, what: str, measure: Measure) -> Accounting:
+        """Exchange the ranks' verdicts; on the communication thread."""
+        self._exchange.link.timeout_s = self._timeout_s
+        try:
+            accounting, measure.verdict = self._meter.agree(self._exchange)
+        except BaseException as error:
+            error.add_note(f"while the communication thread exchanged {what}")
+            raise
+        return accounting
+
+    def _start_exchange(
+        self, name: str, buffer: torch.Tensor, residuals: BucketResiduals, measure: Measure
+    ) -> Averaged:
+        way = gradient_bucket(buffer)
+        timeout_s = self._next_timeout_s()
+        what = f"{name} of step {self.steps_done + 1}"
+        work = partial(self._average, name, what, way, buffer.dtype, residuals, measure, timeout_s)
+        outcome = self._thread.submit(work)
+        outcome.add_done_callback(partial(_pass_failure_on, way.averaged))
+        patience_s = longest_s(self._exchange, buffer.numel(), timeout_s)
+        wait = partial(self._thread.wait, outcome, patience_s, f"{what} to be averaged")
+        self._pending.append(Pending(name, buffer.numel(), wait, measure, residuals))
+        return way.averaged
+
+    def _next_timeout_s(self) -> float:
+        """Return how long the next bucket may wait for a peer.
+
+        The first one of a step cannot be averaged before all ranks have come to it, however long one has
+        evaluated or saved alone; whoever has its average knows that all have begun.
+        """
+        begun = self._pending or self._active is not None
+        return self._timeout_s if begun else self._begin_timeout_s
+
+    def _average(
+        self,
+        name: str,
+        what: str,
+        way: GradientBucket,
+        dtype: torch.dtype,
+        residuals: BucketResiduals,
+        measure: Measure,
+        timeout_s: float,
+    ) -> Accounting:
+        """Average one bucket; on the communication thread."""
+        self._exchange.link.timeout_s = timeout_s
+        try:
+            with profiled(f"exchange {name}"):
+                values = way.load()
+                residual = residuals.lend(values)
+                norms, active = measure.norms, self._active
+                accounting = self._exchange.all_reduce(values, active is None, residual, norms)
+                if active is not None:
+                    values.div_(active)
+                residuals.note(values, dtype)
+                way.deliver(values)
+                self._meter.note(measure)
+        except BaseException as error:
+            error.add_note(f"while the communication thread averaged {what}")
+            raise
+        return accounting
+
+    def _close_link(self) -> Accounting:
+        self._exchange.close()
+        return Accounting()
+
+    def _start_bypass(self, name: str, buffer: torch.Tensor) -> Averaged:
+        reason = f"codecs take {', '.join(map(str, EXCHANGED))}, but the gradient is {buffer.dtype}"
+        self._ledger.bypassed(reason, name, buffer.nbytes)
+        world = self._active or dist.get_world_size(self._group)
+        work = dist.all_reduce(buffer.div_(world), group=self._group, async_op=True)
+        if buffer.device.type == "cpu":
+            self._pending.append(
+                Pending(
+                    name, buffer.numel(), partial(self._wait_for_torch, name, work, self._next_timeout_s())
+                )
+            )
+        averaged: Averaged = work.get_future().then(lambda future: future.value()[0])
+        return averaged
+
+    def _wait_for_torch(self, name: str, work: dist.Work, timeout_s: float) -> None:
+        try:
+            work.wait(timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            raise self._given_up(
+                ExchangeError(f"rank {self.rank}: torch's own all-reduce of {name} failed: {error}")
+            ) from error
+
+    def _finish(self) -> None:
+        """Wait for the round's buckets, in their order; backward raises what this raises.
+
+        Residuals change once all are averaged, and on all ranks or on none: averages have the same bits.
+        """
+        pending, self._pending = self._pending, []
+        for bucket in pending:
+            started = perf_counter()
+            accounting = bucket.wait()
+            if accounting is not None:
+                exposed_s, nbytes = perf_counter() - started, 4 * bucket.count
+                self._meter.count(bucket.name, accounting, exposed_s, nbytes, bucket.measure)
+        if all(bucket.residuals.usable for bucket in pending):
+            for bucket in pending:
+                bucket.residuals.keep()
+        self.steps_done += 1
+        # After DDP's own end: an error before it would leave DDP in the middle of a pass, of no further use.
+        if not _queued_in_engine(self._meter.end_step):
+            self._meter.end_step()
+
+
+def _queued_in_engine(callback: Callable[[], None]) -> bool:
+    """Let autograd call this when backward has ended, before DDP's own end; False outside of a backward pass.
+
+    DDP queues its own after the last bucket's hook has returned. It waits for the futures without a limit and
+    would turn their exceptions into a ``RuntimeError`` about types.
+    """
+    try:
+        Variable._execution_engine.queue_callback(callback)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _pass_failure_on(averaged: Averaged, outcome: Future[Accounting]) -> None:
+    error = outcome.exception()
+    if error is not None and not averaged.done():
+        failure = error if isinstance(error, Exception) else ExchangeError(repr(error))
+        averaged.set_exception(failure)  # type: ignore[arg-type]
+
+
+def _completed(buffer: torch.Tensor) -> Averaged:
+    averaged: Averaged = torch.futures.Future()
+    averaged.set_result(buffer)
+    return averaged

@@ -1,0 +1,1 @@
+"""gradwire in place of FSDP2's collectives."""

@@ -1,0 +1,271 @@
+"""FSDP2 in one line: the reduce-scatter of its gradients and the all-gather of its weights, encoded."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradwire.api import check_initialised, check_timeout
+from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.errors import AttachError, SpecError, StateError
+from gradwire.exchange import Accounting, Exchange
+from gradwire.plan import Plan
+from gradwire.training.fsdp.comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
+from gradwire.training.fsdp.lines import Lines, Purpose
+from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
+from gradwire.training.fsdp.units import Unit, units_of
+from gradwire.training.gradients.residual import Residuals
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.replicas.agreement import agree
+from gradwire.version import version
+
+
+class AttachedFsdp:
+    """What ``attach_fsdp`` has put into a module, until ``close``.
+
+    Attributes
+    ----------
+    plan
+        How gradients travel.
+    weights
+        The codec of the weights; None where FSDP gathers them itself.
+    ledger
+        Bytes, seconds and bypasses by module. Its steps end with the backward passes that reduce gradients.
+    """
+
+    def __init__(
+        self, plan: Plan, weights: Codec | None, ledger: Ledger, residuals: Residuals, undo: ExitStack
+    ) -> None:
+        self.plan = plan
+        self.weights = weights
+        self.ledger = ledger
+        self._residuals = residuals
+        self._undo = undo
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's residuals, to be saved beside its shards; call it between two steps."""
+        return {"residuals": self._residuals.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Adopt what ``state_dict`` returned on this rank, in a world of the same size.
+
+        Raises ``StateError``, and changes nothing, for anything else. FSDP cuts gradients differently for
+        every number of ranks, so the residuals of one world mean nothing in another.
+        """
+        if not isinstance(state, Mapping) or set(state) != {"residuals"}:
+            raise StateError(
+                f"a state of FSDP's residuals is what state_dict() returned, but this is {state!r}"
+            )
+        residuals = state["residuals"]
+        world = residuals.get("world") if isinstance(residuals, Mapping) else None
+        if isinstance(world, int) and world != self._residuals.world:
+            raise StateError(
+                f"rank {self._residuals.rank} of {self._residuals.world} cannot use the residuals of a world "
+                f"of {world} ranks, for FSDP cuts gradients differently there; go on without them, which "
+                "gives up what the last step lost"
+            )
+        self._residuals.load_state_dict(residuals)
+
+    def scale_residuals(self, factor: float) -> None:
+        """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
+
+        All ranks call it between two steps, whenever the scale changes, with the new scale divided by the
+        old one; a factor of 1 does nothing. Raises ``SpecError`` for one that is not above 0 and finite.
+
+        Examples
+        --------
+        >>> before = scaler.get_scale()  # doctest: +SKIP
+        >>> scaler.update()  # doctest: +SKIP
+        >>> attached.scale_residuals(scaler.get_scale() / before)  # doctest: +SKIP
+        """
+        self._residuals.scale(factor)
+
+    def close(self) -> None:
+        """Give FSDP its own collectives back and close the connections; may be called twice."""
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def attach_fsdp(
+    module: nn.Module,
+    gradients: Plan | Codec | str | os.PathLike[str] | None = None,
+    weights: Codec | str | None = "identity",
+    *,
+    timeout_s: float = 30.0,
+    ledger: Ledger | None = None,
+    strict: bool = False,
+) -> AttachedFsdp:
+    """Let FSDP2 exchange gradients, and weights, through codecs.
+
+    All ranks call this together, with equal arguments, after ``fully_shard`` and before a forward pass. It
+    reaches every FSDP module within ``module`` through ``set_custom_reduce_scatter`` and
+    ``set_custom_all_gather``. On a mesh of two dimensions the all-reduce between replicas is encoded, too.
+
+    Gradients and weights in bfloat16 and float16 travel as the float32 of equal value. Those of other dtypes
+    go through FSDP's own collectives, and the ledger counts and prints them as bypasses.
+
+    Parameters
+    ----------
+    module
+        A module with at least one ``FSDPModule`` in it, itself included, on CPU or accelerator.
+    gradients
+        A plan; a codec, or its spec; or the file that ``Plan.save`` or the planner wrote: any path, or a
+        string that ends with ``.json`` or holds a ``/``. ``fp8`` by default. Gradients are
+        scattered around a ring; the plan's algorithm serves between replicas, and its buckets nowhere, for
+        FSDP exchanges one module's gradients at a time.
+    weights
+        A codec or its spec. All ranks, the owner of a shard included, compute with the decoded weights; the
+        shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. None leaves
+        FSDP's own all-gather in place.
+    timeout_s
+        How long any single wait for a peer lasts before it is an error; above 0, at most 1e6.
+    ledger
+        Where exchanges and bypasses are counted; the caller closes it. By default one of its own.
+    strict
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, where one of them would
+        warn that encoding keeps taking more than half of a parameter's gradient; see ``gradwire.attach``. All
+        modules must be on one mesh then, of all ranks.
+
+    Returns
+    -------
+    AttachedFsdp
+        Its ``close`` undoes everything.
+
+    Raises
+    ------
+    SpecError
+        For a plan, codec or timeout that cannot be. Nothing has changed, as for the next error.
+    AttachError
+        For a module without FSDP or attached already, a torch without the extension points, ranks that
+        differ or do not come within the timeout, and ``strict`` where some ranks share no mesh.
+    LossyError
+        From ``backward``, where ``strict``. All gradients are reduced then, and the next step can be taken.
+    ExchangeError
+        From forward and backward passes, when a peer fails: the shards are what the last optimizer step left,
+        but FSDP is in the middle of a pass; save them, and begin again.
+
+    Examples
+    --------
+    >>> import gradwire
+    >>> attached = gradwire.attach_fsdp(model, weights="bf16")  # doctest: +SKIP
+    """
+    plan, codec = Plan.of(gradients, "gradients"), codec_of(weights, "weights")
+    check_timeout(timeout_s)
+    check_initialised(AttachError)
+    units = units_of(module)
+    _check(plan, units)
+    if strict:
+        _check_strict(units)
+    rank = dist.get_rank()
+    books = Ledger(rank) if ledger is None else ledger
+    residuals = Residuals(plan, rank, dist.get_world_size())
+    lines = _connected(units, plan, codec, timeout_s, strict)
+    layouts = [unit.layouts(module) for unit in units]
+    meter = FsdpMeter(plan, books, layouts, partial(_sum_exactly, units[0], lines) if strict else None)
+    office = Office(lines, books, residuals, meter)
+    with ExitStack() as undo:
+        if ledger is None:
+            undo.callback(books.close)
+        undo.callback(lines.close)
+        for unit, layout in zip(units, layouts, strict=True):
+            _install(unit, office, codec, layout, undo)
+        return AttachedFsdp(plan, codec, books, residuals, undo.pop_all())
+
+
+def _sum_exactly(unit: Unit, lines: Lines, words: torch.Tensor) -> Accounting:
+    """Sum floats over all ranks of a unit's mesh: over those of the shards, then over the replicas'."""
+    total = Accounting()
+    for purpose, group in unit.reductions():
+        with lines.using(purpose, group, "the ranks' verdicts") as line:
+            total += Exchange(line.exchange.link, Plan()).all_reduce(words, average=False)
+    return total
+
+
+def _check_strict(units: list[Unit]) -> None:
+    meshes = {frozenset(unit.mesh_ranks) for unit in units}
+    if meshes != {frozenset(range(dist.get_world_size()))}:
+        raise AttachError(
+            "strict lets all ranks agree, for which every FSDP module must be on one mesh of all of them; "
+            "leave strict out, or shard all modules over the whole world"
+        )
+
+
+def _check(plan: Plan, units: list[Unit]) -> None:
+    if plan.pipeline != 1:
+        raise SpecError(
+            f"FSDP applies every gradient in the step that computes it, but the plan has pipeline="
+            f"{plan.pipeline}; use a plan with pipeline=1"
+        )
+    if plan.algorithm != "ring" and not any(unit.replica_group for unit in units):
+        raise SpecError(
+            f"FSDP scatters gradients around a ring, and the plan's algorithm {plan.algorithm!r} would serve "
+            "between replicas, which this mesh has not; use a plan with algorithm='ring'"
+        )
+
+
+def _connected(units: list[Unit], plan: Plan, weights: Codec | None, timeout_s: float, strict: bool) -> Lines:
+    """Meet the members of all groups now, where a rank that does not come is an error in one place."""
+    plans = {
+        Purpose.GATHER: replace(plan, codec=Identity() if weights is None else weights, algorithm="ring"),
+        Purpose.SCATTER: replace(plan, algorithm="ring"),
+        Purpose.REPLICATE: plan,
+    }
+    wanted = list(
+        dict.fromkeys(  # each once, in an order that all ranks share
+            each
+            for unit in units
+            for each in unit.groups()
+            if each[0] is not Purpose.GATHER or weights is not None
+        )
+    )
+    facts = {
+        **{name: str(part) for name, part in json.loads(plan.to_json()).items()},
+        "weights": str(weights),
+        "strict": str(strict),
+        "modules": ", ".join(unit.name for unit in units),
+        "gradwire": version(),
+    }
+    for group in dict.fromkeys(group for _, group in wanted):
+        agree(group, facts, timeout_s)
+    lines = Lines(plans, timeout_s)
+    try:
+        for purpose, group in wanted:
+            lines.connect(purpose, group)
+    except BaseException:
+        lines.close()
+        raise
+    return lines
+
+
+def _install(
+    unit: Unit, office: Office, weights: Codec | None, layouts: UnitLayouts, undo: ExitStack
+) -> None:
+    """Put the exchanges where FSDP finds them, and note how to take them out."""
+    if weights is not None:
+        put, before = unit.module.set_custom_all_gather, unit.all_gather
+        put(GatherWeights(f"{unit.name}.weights", office, before, weights))
+        undo.callback(put, before)
+    put, before = unit.module.set_custom_reduce_scatter, unit.reduce_scatter
+    put(ScatterGradients(f"{unit.name}.gradients", office, before, layouts))
+    undo.callback(put, before)
+    if unit.replica_group is not None:
+        group = unit.replica_group
+        unit.set_replica_group(ReplicaGroup(f"{unit.name}.replicas", office, group, layouts))
+        undo.callback(partial(unit.set_replica_group, group))

@@ -1,0 +1,226 @@
+"""What FSDP2 calls instead of its own collectives: its extension points, filled with exchanges.
+
+``FSDPModule.set_custom_all_gather`` and ``set_custom_reduce_scatter`` take objects that allocate memory and
+communicate. Between the replicas of a hybrid mesh FSDP calls ``torch.distributed.all_reduce`` on a process
+group, and a process group can be written in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gradwire.codecs import Bf16, Codec, Fp16, Identity
+from gradwire.exchange import Accounting
+from gradwire.exchange.feedback import is_finite
+from gradwire.exchange.staging import FLOATS, bring_back, fetch
+from gradwire.training.fsdp.lines import Lines, Purpose
+from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
+from gradwire.training.gradients.residual import Residuals
+from gradwire.training.ledger.ledger import Ledger, profiled
+from gradwire.training.ledger.lost_meter import Measure
+
+_SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM)
+_EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16: Fp16()}
+
+
+@dataclass(frozen=True)
+class Office:
+    """What the communication of all modules shares on one rank."""
+
+    lines: Lines
+    ledger: Ledger
+    residuals: Residuals
+    meter: FsdpMeter
+
+
+class _Comm:
+    """One module's side of FSDP's interface ``Comm``; memory comes from what FSDP had there before."""
+
+    def __init__(self, bucket: str, office: Office, before: Any) -> None:
+        self.before = before
+        self._bucket = bucket
+        self._office = office
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return memory for a communication buffer."""
+        allocated: torch.Tensor = self.before.allocate(size, dtype=dtype, device=device)
+        return allocated
+
+
+class GatherWeights(_Comm):
+    """All-gathers one module's weights: each member publishes its shard, and all keep what was decoded.
+
+    The owner of a shard, too, gathers the decoded values, so all ranks compute with identical weights, while
+    the shards that the optimizer updates stay exact.
+    """
+
+    def __init__(self, bucket: str, office: Office, before: Any, codec: Codec) -> None:
+        super().__init__(bucket, office, before)
+        self._codec = codec
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Fill ``output_tensor`` with the members' ``input_tensor``, one after the other."""
+        if output_tensor.dtype not in FLOATS:
+            self._office.ledger.bypassed(_not_float(output_tensor), self._bucket, output_tensor.nbytes)
+            work: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
+            return work
+        started = perf_counter()
+        with (
+            profiled(self._bucket),
+            self._office.lines.using(Purpose.GATHER, group, self._bucket) as line,
+        ):
+            gathered = line.staging.stand_in(output_tensor)
+            fetch(gathered.chunk(line.world)[line.place], input_tensor)
+            accounting = line.exchange.broadcast(gathered, self._codec_for(output_tensor.dtype))
+            bring_back(output_tensor, gathered)
+        self._office.ledger.exchanged(
+            self._bucket, accounting, exposed_s=perf_counter() - started, gradient_nbytes=0
+        )
+        return None
+
+    def _codec_for(self, dtype: torch.dtype) -> Codec:
+        """Return the codec; for halves that are to stay as they are, one that does so in two bytes."""
+        if isinstance(self._codec, Identity):
+            return _EXACT_HALVES.get(dtype, self._codec)
+        return self._codec
+
+
+class ScatterGradients(_Comm):
+    """Reduce-scatters one module's gradients, every hop encoded."""
+
+    def __init__(self, bucket: str, office: Office, before: Any, layouts: UnitLayouts) -> None:
+        super().__init__(bucket, office, before)
+        self._layouts = layouts
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        """Fill ``output_tensor`` with this rank's shard of the sum; ``input_tensor`` is used up."""
+        reason = _why_not(input_tensor, op)
+        if reason is not None:
+            self._office.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
+            work: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
+            return work
+        started = perf_counter()
+        with (
+            profiled(self._bucket),
+            self._office.lines.using(Purpose.SCATTER, group, self._bucket) as line,
+        ):
+            gradient = line.staging.stand_in(input_tensor)
+            fetch(gradient, input_tensor)
+            residual = self._office.residuals.of(f"{self._bucket}/{gradient.numel()}", gradient.numel())
+            measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), line.world))
+            accounting = line.exchange.reduce(gradient, residual, measure.norms)
+            shard = gradient.chunk(line.world)[line.place]
+            accounting.nonfinite = int(not is_finite(shard))
+            _scale(shard, op, line.world)
+            bring_back(output_tensor, shard)
+        _count(self._office, self._bucket, accounting, gradient, started, measure)
+        return None
+
+
+def _work_of(done: torch.futures.Future[list[torch.Tensor]]) -> dist.Work:
+    """Return a future as what collectives return; torch's stub does not know the function."""
+    make: Any = vars(torch._C._distributed_c10d)["_create_work_from_future"]
+    work: dist.Work = make(done)
+    return work
+
+
+class ReplicaGroup(dist.ProcessGroup):
+    """Stands in for the group between the replicas of a hybrid mesh; its all-reduce encodes every hop.
+
+    It knows the one collective that FSDP calls on it.
+    """
+
+    def __init__(self, bucket: str, office: Office, group: dist.ProcessGroup, layouts: UnitLayouts) -> None:
+        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]  # torch's stub lacks it
+        self._layouts = layouts
+        self.before = group
+        self._bucket = bucket
+        self._office = office
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """Return what torch prints for this group."""
+        return "gradwire"
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
+        """Replace the only tensor by its sum or average over the replicas."""
+        op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+        (tensor,) = tensors
+        reason = _why_not(tensor, op)
+        if reason is None:
+            self._exchange(tensor, op)
+        else:
+            self._office.ledger.bypassed(reason, self._bucket, tensor.nbytes)
+            dist.all_reduce(tensor, op, self.before)
+        done: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        done.set_result(tensors)
+        return _work_of(done)
+
+    def _exchange(self, tensor: torch.Tensor, op: Any) -> None:
+        started = perf_counter()
+        with (
+            profiled(self._bucket),
+            self._office.lines.using(Purpose.REPLICATE, self.before, self._bucket) as line,
+        ):
+            gradient = line.staging.stand_in(tensor)
+            fetch(gradient, tensor)
+            residual = self._office.residuals.of(f"{self._bucket}/{gradient.numel()}", gradient.numel())
+            measure = self._office.meter.measure(self._layouts.replicated(gradient.numel()))
+            accounting = line.exchange.all_reduce(gradient, False, residual, measure.norms)
+            _scale(gradient, op, line.world)
+            bring_back(tensor, gradient)
+        _count(self._office, self._bucket, accounting, gradient, started, measure)
+
+
+def _count(
+    office: Office,
+    bucket: str,
+    accounting: Accounting,
+    gradient: torch.Tensor,
+    started: float,
+    measure: Measure,
+) -> None:
+    office.meter.note(measure)
+    office.meter.count(bucket, accounting, perf_counter() - started, gradient.nbytes, measure)
+    office.meter.note_step()
+
+
+def _why_not(tensor: torch.Tensor, op: Any) -> str | None:
+    """Return why a gradient cannot be reduced by an exchange, or None."""
+    if tensor.dtype not in FLOATS:
+        return _not_float(tensor)
+    return None if _kind(op) in _SUMS else f"{_kind(op)} is neither a sum nor an average"
+
+
+def _not_float(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} is none of float32, bfloat16 and float16"
+
+
+def _kind(op: Any) -> Any:
+    return getattr(op, "op", op)  # a ReduceOp, which holds its kind, or the kind alone
+
+
+def _scale(total: torch.Tensor, op: Any, world: int) -> None:
+    """Make of a sum what ``op`` asks for."""
+    if _kind(op) == dist.ReduceOp.AVG:
+        total.div_(world)
+    elif _kind(op) == dist.ReduceOp.PREMUL_SUM:
+        total.mul_(op.__getstate__()[1])  # the factor, which has no other way out

@@ -1,0 +1,135 @@
+"""Who talks to whom in sharded training: one line per group of processes and purpose.
+
+FSDP gives shard ``r`` to member ``r`` of a group. A ring's reduce half leaves chunk ``c`` with another rank,
+``collectives.ring.owner``. So the members of a sharding group sit in the ring in an order in which the owner
+of chunk ``c`` is member ``c``, and no byte is moved to set it right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch.distributed as dist
+
+from gradwire.api import connect
+from gradwire.collectives import ring
+from gradwire.errors import AttachError, ExchangeError, GradwireError
+from gradwire.exchange import Exchange
+from gradwire.exchange.staging import Staging
+from gradwire.plan import Plan
+from gradwire.training.replicas.agreement import AFTER_AGREEING
+
+
+class Purpose(Enum):
+    """What a line is for; each has its own, so that an all-gather never meets a reduce-scatter."""
+
+    GATHER = "all-gather of the weights"
+    SCATTER = "reduce-scatter of the gradients"
+    REPLICATE = "all-reduce of the gradients between replicas"
+
+
+@dataclass(frozen=True)
+class Line:
+    """An exchange among the members of one group.
+
+    ``ranks`` are the world's ranks in the order of the link's, and ``place`` is this rank's in the group.
+    ``staging`` serves one tensor at a time, as the exchange does.
+    """
+
+    exchange: Exchange
+    ranks: Sequence[int]
+    place: int
+    staging: Staging = field(default_factory=Staging)
+
+    @property
+    def world(self) -> int:
+        """How many members the group has."""
+        return len(self.ranks)
+
+
+class Lines:
+    """All lines of one rank. All ranks ask for the same lines in the same order.
+
+    After an error all of them are closed, not only the one that failed: peers that wait in other groups learn
+    of it at once.
+
+    Parameters
+    ----------
+    plans
+        The plan for each purpose.
+    timeout_s
+        How long any single wait for a peer lasts.
+    """
+
+    def __init__(self, plans: dict[Purpose, Plan], timeout_s: float) -> None:
+        self._plans = plans
+        self._timeout_s = timeout_s
+        self._lines: dict[tuple[Purpose, dist.ProcessGroup], Line] = {}
+        self._closed: str | None = None
+
+    def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
+        """Return the line of a group; the first call meets the others.
+
+        Raises ``AttachError`` when they do not come, and ``ExchangeError`` once the lines are closed.
+        """
+        if self._closed is not None:
+            raise ExchangeError(
+                f"rank {dist.get_rank()} cannot start the {purpose.value}: {self._closed}; save the shards, "
+                "and begin again on all ranks"
+            )
+        if (purpose, group) not in self._lines:
+            self._lines[purpose, group] = self._meet(purpose, group)
+        return self._lines[purpose, group]
+
+    @contextmanager
+    def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[Line]:
+        """Lend the line of a group; an error in it closes all lines, and names the world's ranks."""
+        line = self.connect(purpose, group)
+        try:
+            yield line
+        except BaseException as error:
+            _name_ranks(error, line.ranks)
+            self.close(f"the {purpose.value} ({what}) failed: {str(error) or type(error).__name__}")
+            if isinstance(error, GradwireError):
+                error.add_note(f"in the {purpose.value} ({what})")
+            raise
+
+    def close(self, reason: str = "what attach_fsdp returned is closed") -> None:
+        """Close all lines; later calls raise, with this reason. May be called twice."""
+        if self._closed is None:
+            self._closed = reason
+        for line in self._lines.values():
+            line.exchange.close()
+
+    def _meet(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
+        members = dist.get_process_group_ranks(group)
+        ranks = members if purpose is Purpose.REPLICATE else in_ring(members)
+        ending = f", for the {purpose.value}; {AFTER_AGREEING}"
+        try:
+            link = connect(group, self._timeout_s, AttachError, ending, ranks)
+        except AttachError as error:
+            _name_ranks(error, ranks)
+            raise
+        return Line(Exchange(link, self._plans[purpose]), ranks, members.index(dist.get_rank()))
+
+
+def in_ring(members: Sequence[int]) -> list[int]:
+    """Return the members of a group in the order in which the ring's owner of chunk ``c`` is member ``c``."""
+    world = len(members)
+    chunk_of = {ring.owner(chunk, world): chunk for chunk in range(world)}
+    return [members[chunk_of[rank]] for rank in range(world)]
+
+
+def _name_ranks(error: BaseException, ranks: Sequence[int]) -> None:
+    """Let an error of a link, and its cause, name the world's ranks instead of the link's."""
+    for each in (error, error.__cause__):
+        if isinstance(each, GradwireError):
+            each.args = (_renamed(str(each), lambda rank: ranks[rank] if rank < len(ranks) else rank),)
+
+
+def _renamed(text: str, name: Callable[[int], int]) -> str:
+    return re.sub(r"\brank (\d+)\b", lambda found: f"rank {name(int(found[1]))}", text)

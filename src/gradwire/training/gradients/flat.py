@@ -1,0 +1,222 @@
+"""A model's gradients, or weights, as one flat float32 buffer: what an exchange takes and returns.
+
+One all-reduce of the whole buffer per step is the sequential exchange of Pipe-SGD (section 3.1, equation 5);
+``buckets`` cuts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import accumulate
+
+import torch
+from torch.nn import Parameter
+from torch.nn.parameter import is_lazy
+
+from gradwire.errors import TensorError
+from gradwire.training.gradients.bucket_residuals import is_zero
+
+
+class FlatGradients:
+    """One flat buffer whose views are the ``.grad`` of the parameters that a method trains.
+
+    Backward then writes straight into what is exchanged, and the optimizer reads straight from it. A
+    parameter that occurs twice (tied weights) counts once. One that a backward pass does not reach, since it
+    is not used or frozen by now, is exchanged as 0, and ``unreached`` names it.
+
+    Parameters
+    ----------
+    parameters
+        Dense float32 CPU parameters, in the same order on every rank. Raises ``TensorError`` for any other,
+        and when there is none.
+    with_frozen
+        Whether those that ask for no gradient now have a place, too.
+
+    Attributes
+    ----------
+    buffer
+        1-D contiguous float32 CPU tensor, all gradients one after the other. Each view has the parameter's
+        shape.
+    parameters
+        The parameters, each once, in the order of the buffer.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter], *, with_frozen: bool = False) -> None:
+        self.parameters = _checked(parameters) if with_frozen else trainable(parameters)
+        self.buffer, views = _flat(self.parameters)
+        self._views = [view.data for view in views]  # each counts its own writes; views share one counter
+        self._untouched = [view._version for view in self._views]
+        self._absent: frozenset[int] = frozenset()
+        filled = [number for number, count in enumerate(self.counts) if count]
+        starts = [0, *accumulate(self.counts)]
+        self._filled, self._firsts = filled, torch.tensor([starts[number] for number in filled], device="cpu")
+        self.attach()
+
+    def attach(self, absent: Collection[int] = ()) -> None:
+        """Make every ``.grad`` its view of the buffer; those of the numbers in ``absent`` None."""
+        self._absent = frozenset(absent)
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            parameter.grad = view
+        for index in self._absent:
+            self.parameters[index].grad = None
+
+    def detach(self) -> None:
+        """Make every ``.grad`` None; the buffer keeps its values."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def zero(self) -> None:
+        """Start a step: zero the buffer in place and attach it; nothing is reached."""
+        self.buffer.zero_()
+        self.attach()
+        self._untouched = [view._version for view in self._views]
+
+    def unreached(self, numbers: Iterable[int] | None = None) -> tuple[int, ...]:
+        """Return which parameters, of all or of these numbers, have had no gradient since ``zero``.
+
+        Backward adds to a view in place, which the view counts; ``collect`` comes first.
+        """
+        return tuple(
+            index
+            for index in (range(len(self._views)) if numbers is None else numbers)
+            if self._views[index]._version == self._untouched[index]
+        )
+
+    def silent(self) -> list[int]:
+        """Return the numbers of the parameters whose part of the buffer is all 0, but for empty ones."""
+        suspects = (self.buffer[self._firsts] == 0).nonzero().flatten().tolist()
+        return [self._filled[each] for each in suspects if is_zero(self._views[self._filled[each]].view(-1))]
+
+    def part(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the part of parameter number ``index`` in ``tensor``, which is laid out as the buffer."""
+        view = self._views[index]
+        start = view.storage_offset() - self.buffer.storage_offset()
+        return tensor[start : start + view.numel()]
+
+    def collect(self) -> torch.Tensor:
+        """End a step: return the buffer, with every ``.grad`` in it.
+
+        Somebody may have replaced a ``.grad``, as ``zero_grad(set_to_none=True)`` followed by a backward pass
+        does. Such a gradient is copied into its view and the view is attached again; None counts as 0, and
+        stays None where ``attach`` made it None.
+        """
+        for index in range(len(self.parameters)):
+            self.collect_one(index)
+        return self.buffer
+
+    def collect_one(self, index: int) -> None:
+        """Do for parameter number ``index`` what ``collect`` does for all."""
+        found = self.parameters[index].grad
+        if found is None and index in self._absent:
+            return
+        if not self.is_attached(index):
+            self._take_in(index, found)
+
+    def is_attached(self, index: int) -> bool:
+        """Tell whether the ``.grad`` of parameter number ``index`` is its view."""
+        return self.parameters[index].grad is self._views[index]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many floats each parameter has in the buffer."""
+        return [view.numel() for view in self._views]
+
+    @torch.no_grad()
+    def _take_in(self, index: int, found: torch.Tensor | None) -> None:
+        view = self._views[index]
+        if found is None:
+            view.zero_()
+            self._untouched[index] = view._version
+        else:
+            view.copy_(found.to_dense() if found.is_sparse else found)
+        self.parameters[index].grad = view
+
+
+class FlatWeights:
+    """A flat copy of parameters, for sending weights.
+
+    The parameters keep their own memory: a server's exact weights stay untouched when the copy is sent
+    through a lossy codec and adopts what the receivers will decode.
+
+    Parameters
+    ----------
+    parameters
+        Dense float32 CPU parameters, in the same order on every rank. Raises ``TensorError`` for any other,
+        and when there is none.
+
+    Attributes
+    ----------
+    buffer
+        1-D contiguous float32 CPU tensor, all weights one after the other.
+    """
+
+    def __init__(self, parameters: Iterable[Parameter]) -> None:
+        self._parameters = _checked(parameters)
+        self.buffer, self._views = _flat(self._parameters)
+
+    @torch.no_grad()
+    def gather(self) -> torch.Tensor:
+        """Copy the weights into the buffer and return it."""
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            view.copy_(parameter)
+        return self.buffer
+
+    @torch.no_grad()
+    def scatter(self) -> None:
+        """Copy the buffer into the weights."""
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.copy_(view)
+
+    def load(self, flat: torch.Tensor) -> None:
+        """Copy ``flat``, laid out like the buffer, into buffer and weights. Raises ``TensorError``."""
+        if flat.shape != self.buffer.shape or flat.dtype != torch.float32:
+            raise TensorError(
+                f"these parameters take a 1-D float32 tensor of {self.buffer.numel()} weights, but a "
+                f"{flat.dtype} tensor of shape {tuple(flat.shape)} came; was it taken from another model?"
+            )
+        self.buffer.copy_(flat)
+        self.scatter()
+
+
+def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
+    """Return the parameters that ask for a gradient, each once. Raises ``TensorError``, also for none."""
+    return _checked(parameter for parameter in parameters if parameter.requires_grad)
+
+
+def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
+    unique = list({id(parameter): parameter for parameter in parameters}.values())
+    if not unique:
+        raise TensorError(
+            "a model with at least one trainable parameter was wanted, but none came; "
+            "is requires_grad off everywhere, or was a generator of parameters used twice?"
+        )
+    for number, parameter in enumerate(unique):
+        if is_lazy(parameter):
+            raise TensorError(
+                f"every parameter must have its shape, but number {number} is a {type(parameter).__name__}; "
+                "let the model run a forward pass first"
+            )
+        if hasattr(parameter, "placements"):
+            raise TensorError(
+                f"every parameter must be whole on every rank, but number {number} is a "
+                f"{type(parameter.data).__name__}, a part of it on each rank; use gradwire.attach_fsdp"
+            )
+        if (
+            parameter.dtype != torch.float32
+            or parameter.device.type != "cpu"
+            or parameter.layout != torch.strided
+        ):
+            raise TensorError(
+                f"every parameter must be a dense float32 tensor on the CPU, but number {number}, of shape "
+                f"{tuple(parameter.shape)}, is a {parameter.dtype} tensor of layout {parameter.layout} on "
+                f"{parameter.device}; use model.float() or model.cpu()"
+            )
+    return unique
+
+
+def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return a zeroed buffer and its consecutive views in the parameters' shapes."""
+    counts = [parameter.numel() for parameter in parameters]
+    buffer = torch.zeros(sum(counts), dtype=torch.float32, device="cpu")
+    parts = torch.split(buffer, counts)
+    return buffer, [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]

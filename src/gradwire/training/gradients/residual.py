@@ -1,0 +1,261 @@
+"""Residual feedback: what a rank's encodings lost in one step goes out with the next step's gradient.
+
+Known as error feedback (Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014). Each rank keeps
+what its own encodings lost, in whatever hop, so residuals differ from rank to rank, and each rank saves and
+loads its own. Only their sum over all ranks counts, which is why they can be divided anew among any number of
+ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gradwire.codecs.spec import is_real
+from gradwire.errors import SpecError, StateError
+from gradwire.exchange.feedback import is_finite
+from gradwire.plan import Plan
+from gradwire.training.gradients.buckets import Bucket
+
+GRADIENT = "gradient"
+"""The key of the residual of a whole flat gradient; its buckets' residuals are parts of it."""
+
+_FIELDS = ("rank", "world", "residuals")
+_SCALE = "scale"
+"""The field of the scale in whose units residuals are, where they follow one."""
+
+
+class Residuals:
+    """The residuals of one rank, each by its key; none where the plan keeps none.
+
+    Parameters
+    ----------
+    plan
+        ``plan.keeps_residual`` decides.
+    rank, world
+        Whose they are; a state says it, too.
+    counts
+        The floats of every key there can be, where that is known: a state with others is refused then.
+    """
+
+    def __init__(self, plan: Plan, rank: int, world: int, counts: Mapping[str, int] | None = None) -> None:
+        self.rank = rank
+        self.world = world
+        self._keeps = plan.keeps_residual
+        self._counts = counts
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._scale: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the plan keeps any."""
+        return self._keeps
+
+    @property
+    def has_scale(self) -> bool:
+        """Whether the residuals are known to be in units of a scale."""
+        return self._scale is not None
+
+    def of(self, key: str, count: int) -> torch.Tensor | None:
+        """Return the residual of ``key``: 1-D float32 CPU tensor of ``count`` elements, 0 at first.
+
+        The same tensor for the same key, also after ``load_state_dict``; None where the plan keeps none.
+        Raises ``StateError`` for another count than before, or than a loaded state's.
+        """
+        if not self._keeps:
+            return None
+        if key not in self._tensors:
+            self._tensors[key] = torch.zeros(count, dtype=torch.float32, device="cpu")
+        if self._tensors[key].numel() != count:
+            raise _other_count(key, self._tensors[key].numel(), count)
+        return self._tensors[key]
+
+    def replace(self, key: str, tensor: torch.Tensor) -> None:
+        """Let ``tensor``, which may have another length than before, be the residual of ``key``."""
+        self._tensors[key] = tensor
+
+    def scale(self, factor: float) -> None:
+        """Multiply all residuals, where gradients are in other units from now on; see ``Attached``.
+
+        Nothing may be on the network meanwhile. Raises ``SpecError`` for a factor that is not above 0 and
+        finite, and changes nothing then.
+        """
+        if not is_real(factor, 0.0, sys.float_info.max) or factor == 0:
+            raise SpecError(
+                f"residuals are multiplied by a finite number above 0, the new scale by the old, but factor "
+                f"is {factor!r}"
+            )
+        if factor != 1:
+            for tensor in self._tensors.values():
+                tensor.mul_(factor)
+
+    def follow(self, scale: float) -> None:
+        """Let all residuals be in units of this scale, of a loss, from now on; the first one is their own.
+
+        Nothing may be on the network meanwhile. A scale that is 0 or not finite, with which no step can be
+        taken, changes nothing.
+        """
+        if not is_real(scale, 0.0, sys.float_info.max) or scale == 0:
+            return
+        if self._scale is not None:
+            self.scale(scale / self._scale)
+        self._scale = float(scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of all residuals, and whose they are; nothing may be on the network meanwhile.
+
+        The state is ``{"rank": int, "world": int, "residuals": {key: tensor}}``, which ``torch.load`` reads
+        with ``weights_only``; with ``"scale": float`` where they follow one.
+        """
+        return _state(self.rank, self.world, self._tensors, self._scale)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Adopt what ``state_dict`` returned on this rank; a key that the state lacks becomes 0.
+
+        Raises ``StateError``, and changes nothing, for the state of another rank or another world, for
+        residuals of other lengths, and for any residual where the plan keeps none.
+        """
+        rank, world, residuals = _read(state)
+        if (rank, world) != (self.rank, self.world):
+            raise StateError(
+                f"rank {self.rank} of {self.world} wants its own residuals, but these are of rank {rank} of "
+                f"{world}; load each rank's own state, or give all ranks' states to redivide first"
+            )
+        if residuals and not self._keeps:
+            raise StateError(
+                f"this plan keeps no residuals, but the state holds {', '.join(sorted(residuals))}; use a "
+                "plan with residual=True, or leave the state out, which gives up what was lost before"
+            )
+        strange = set() if self._counts is None else set(residuals) - set(self._counts)
+        if strange:
+            raise StateError(
+                f"the state has a residual of {min(strange)}, which this model does not have; load it into "
+                "the model that it was saved from, wrapped and compiled in the same way"
+            )
+        for key, tensor in residuals.items():
+            wanted = None if self._counts is None else self._counts[key]
+            if wanted not in (None, tensor.numel()):
+                raise _other_count(key, tensor.numel(), wanted)
+            own = self._tensors.get(key, tensor)
+            if own.numel() != tensor.numel():
+                raise _other_count(key, tensor.numel(), own.numel())
+        for key, own in self._tensors.items():
+            if key not in residuals:
+                own.zero_()
+        for key, tensor in residuals.items():
+            self._tensors.setdefault(key, torch.empty_like(tensor)).copy_(tensor)
+        self._scale = state.get(_SCALE)
+
+
+def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
+    """Return the states of ``world`` ranks whose residuals have the sum that those of ``states`` have.
+
+    Every new rank gets an equal share, rounded to float32. Where the number of ranks stays the same, each
+    gets its own back, bit for bit.
+
+    Parameters
+    ----------
+    states
+        What ``Residuals.state_dict`` returned on all ranks, in any order. A key that one lacks counts as 0.
+    world
+        The new number of ranks, from 1 up.
+
+    Raises
+    ------
+    StateError
+        When a rank's state is missing or comes twice, when worlds or lengths differ, and for a world below 1.
+    """
+    if not isinstance(world, int) or isinstance(world, bool) or world < 1:
+        raise StateError(f"world must be a whole number from 1 up, but is {world!r}")
+    read = sorted((_read(state) for state in states), key=lambda each: each[0])
+    _check_complete(read)
+    scale = _common_scale(states)
+    if len(read) == world:
+        return [_state(rank, world, residuals, scale) for rank, _, residuals in read]
+    sums: dict[str, torch.Tensor] = {}
+    for _, _, residuals in read:
+        for key, tensor in residuals.items():
+            total = sums.setdefault(key, torch.zeros_like(tensor, dtype=torch.float64))
+            if total.numel() != tensor.numel():
+                raise _other_count(key, tensor.numel(), total.numel())
+            total += tensor
+    shares = {key: (total / world).float() for key, total in sums.items()}
+    return [_state(rank, world, shares, scale) for rank in range(world)]
+
+
+def parts(residual: torch.Tensor | None, buckets: Sequence[Bucket]) -> list[torch.Tensor | None]:
+    """Return each bucket's part of a gradient's residual, the same memory; None for each where it is None."""
+    return [None if residual is None else bucket.view(residual) for bucket in buckets]
+
+
+def _state(
+    rank: int, world: int, residuals: Mapping[str, torch.Tensor], scale: float | None
+) -> dict[str, Any]:
+    copies = {key: tensor.clone() for key, tensor in residuals.items()}
+    own = {"rank": rank, "world": world, "residuals": copies}
+    return own if scale is None else {**own, _SCALE: scale}
+
+
+def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
+    scales = list(dict.fromkeys(state.get(_SCALE) for state in states))
+    if len(scales) > 1:
+        raise StateError(
+            f"residuals of one moment are in units of one scale, but these are of the scales {scales}; take "
+            "the states of all ranks from one checkpoint"
+        )
+    return scales[0]
+
+
+def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor]]:
+    if not isinstance(state, Mapping) or set(state) - {_SCALE} != set(_FIELDS):
+        what = f"has {', '.join(map(str, state))}" if isinstance(state, Mapping) else f"is {state!r}"
+        raise StateError(f"a state of residuals has {', '.join(_FIELDS)}, but this one {what}")
+    rank, world, residuals = (state[name] for name in _FIELDS)
+    if not isinstance(rank, int) or not isinstance(world, int):
+        raise StateError(f"rank and world must be whole numbers, but are {rank!r} and {world!r}")
+    scale = state.get(_SCALE, 1.0)
+    if not is_real(scale, 0.0, sys.float_info.max) or scale == 0:
+        raise StateError(f"the scale of residuals must be a finite number above 0, but is {scale!r}")
+    if not isinstance(residuals, Mapping):
+        raise StateError(f"residuals must be tensors by their keys, but are {residuals!r}")
+    for key, tensor in residuals.items():
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or tensor.dtype != torch.float32
+            or tensor.dim() != 1
+            or tensor.device.type != "cpu"
+        ):
+            raise StateError(
+                f"the residual {key!r} must be a 1-D float32 tensor on the CPU, but is {_kind(tensor)}"
+            )
+        if not is_finite(tensor):
+            raise StateError(
+                f"the residual {key!r} holds a NaN or an infinity, which no step leaves behind; take another "
+                "checkpoint, or go on without residuals, which gives up what was lost before"
+            )
+    return rank, world, residuals
+
+
+def _kind(found: object) -> str:
+    if isinstance(found, torch.Tensor):
+        return f"a {found.dtype} tensor of shape {tuple(found.shape)} on {found.device}"
+    return f"a {type(found).__name__}"
+
+
+def _check_complete(read: Sequence[tuple[int, int, Mapping[str, torch.Tensor]]]) -> None:
+    ranks, worlds = [rank for rank, _, _ in read], {world for _, world, _ in read}
+    if worlds != {len(read)} or ranks != list(range(len(read))):
+        raise StateError(
+            f"redivide wants the states of all ranks of one world, each once, but got those of the ranks "
+            f"{ranks}, of worlds of {sorted(worlds)} ranks"
+        )
+
+
+def _other_count(key: str, found: int, wanted: int) -> StateError:
+    return StateError(
+        f"the residual {key!r} has {found} elements, but {wanted} are wanted; does the state belong to "
+        "another model or to other buckets?"
+    )

@@ -1,0 +1,256 @@
+"""The ledger: what gradwire did, by bucket and step, what went around it, and what it did to gradients.
+
+Compression that silently did not run is what people find out last, and compression that left nothing of a
+gradient, whose ratio is the best of all. So a ledger counts the bytes and seconds of every exchange, every
+gradient that went around the codec, with its reason, and the share of gradients that encoding lost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import reprlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Lock
+from time import perf_counter
+from typing import Any
+
+from gradwire.errors import SpecError, StateError
+from gradwire.exchange import Accounting
+from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
+from gradwire.training.ledger.lost import LostBook
+from gradwire.training.ledger.shares import Measured
+from gradwire.training.ledger.sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
+from gradwire.training.ledger.summary import Summary
+from gradwire.units import format_size, is_number
+
+__all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
+
+_VERSION = 2
+_READ = (1, _VERSION)  # the first one knew nothing of what was lost
+
+
+class Ledger:
+    """One rank's books; any thread may write into them at any time.
+
+    Parameters
+    ----------
+    rank
+        This rank's number. Rank 0 alone prints: each reason of a bypass once, and a sink that fails.
+    sinks
+        Each gets every step when it ends; they are the ledger's, which closes them.
+    at_exit
+        Whether rank 0 prints the summary to standard error when the program ends.
+
+    Raises
+    ------
+    SpecError
+        For a rank that is none, and a sink without ``write`` and ``close``.
+    """
+
+    def __init__(self, rank: int, sinks: Sequence[Sink] = (), *, at_exit: bool = False) -> None:
+        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+            raise SpecError(f"a ledger wants its rank, a whole number from 0 up, but got {rank!r}")
+        for sink in sinks:
+            if not all(callable(getattr(sink, name, None)) for name in ("write", "close")):
+                raise SpecError(
+                    f"a ledger's sink has write and close, but {sink!r} has not; JsonLines and TensorBoard do"
+                )
+        self.rank = rank
+        self._sinks = list(sinks)
+        self._lost_sinks: list[str] = []
+        self._reported: set[str] = set()
+        self._steps, self._wall_s, self._step_began = 0, 0.0, perf_counter()
+        self._ended, self._open = Tally(), Tally()
+        self._lost, self._measured = LostBook(), list[tuple[str, Measured]]()
+        self._warnings: list[str] = []
+        self._counting = Lock()
+        self._writing = Lock()  # held while sinks work, and never waited for by a thread that only counts
+        if at_exit and rank == 0:
+            atexit.register(self._print_summary, os.getpid())
+
+    def exchanged(
+        self,
+        bucket: str,
+        accounting: Accounting,
+        exposed_s: float = 0.0,
+        largest_error: float | None = None,
+        gradient_nbytes: int | None = None,
+        lost: Measured | None = None,
+    ) -> None:
+        """Count one exchange of a bucket in the step that is under way.
+
+        Parameters
+        ----------
+        bucket
+            Its name, the same in every step.
+        accounting
+            What the exchange returned.
+        exposed_s
+            Seconds for which the training thread waited for it.
+        largest_error
+            The largest absolute error of its values, where it was measured.
+        gradient_nbytes
+            Bytes of float32 gradient that were averaged, 0 if it was none. By default
+            ``accounting.raw_nbytes``.
+        lost
+            What its encodings lost, where that was measured.
+        """
+        nbytes = accounting.raw_nbytes if gradient_nbytes is None else gradient_nbytes
+        counts = BucketCounts.of(accounting, nbytes, exposed_s, largest_error)
+        with self._counting:
+            self._open.add_bucket(bucket, counts)
+            if lost is not None:
+                self._measured.append((bucket, lost))
+
+    def bypassed(self, reason: str, bucket: str, nbytes: int) -> None:
+        """Count a gradient that went around the codec; rank 0 prints each reason once, to standard error.
+
+        Parameters
+        ----------
+        reason
+            Why, in words that stay the same each time.
+        bucket
+            Whose gradient.
+        nbytes
+            Its bytes.
+        """
+        with self._counting:
+            self._open.add_bypass(reason, BypassCounts(1, nbytes))
+            first = reason not in self._reported
+            self._reported.add(reason)
+        if first:
+            self._say(
+                f"gradwire: compression did not run for {bucket} ({format_size(nbytes)}): {reason}; "
+                "more of the kind are counted, not printed"
+            )
+
+    def warned(self, sentence: str) -> None:
+        """Keep a warning for the summary; whoever warns raises it himself."""
+        with self._counting:
+            self._warnings.append(sentence)
+
+    def end_step(self) -> None:
+        """Close the step under way: add it to the totals and give it to the sinks."""
+        with self._writing:
+            self._write(self._take_step(complete=True))
+
+    def summary(self) -> Summary:
+        """Return the totals, those of a step that has not ended included."""
+        with self._counting:
+            tally = self._ended.copy()
+            tally.add(self._open)
+            sinks, warnings = tuple(self._lost_sinks), tuple(self._warnings)
+            return Summary(self.rank, self._steps, self._wall_s, tally, sinks, self._lost_so_far(), warnings)
+
+    def close(self) -> None:
+        """Give the sinks what no step has ended, and close them; may be called twice.
+
+        Counting goes on, for ``summary`` and the exit; nothing is written any more.
+        """
+        with self._writing:
+            with self._counting:
+                rest = bool(self._open)
+            if rest:
+                self._write(self._take_step(complete=False))
+            for sink in self._sinks:
+                self._guarded(sink, sink.close)
+            self._sinks = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts as plain dictionaries, numbers and strings; ``torch.save`` and JSON take them."""
+        with self._counting:
+            return {
+                "version": _VERSION,
+                "rank": self.rank,
+                "steps": self._steps,
+                "wall_s": self._wall_s,
+                "ended": self._ended.state(),
+                "open": self._open.state(),
+                "lost": self._lost_so_far().state(),
+            }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting where ``state_dict`` was called; what was counted here before is forgotten.
+
+        A state of version 1, which knows nothing of what was lost, is taken, too. Raises ``StateError`` for
+        what is no such state and for another rank's; nothing has changed then.
+        """
+        ended, under_way, lost = self._read(state)
+        with self._counting:
+            self._steps, self._wall_s = state["steps"], float(state["wall_s"])
+            self._ended, self._open = ended, under_way
+            self._lost, self._measured = lost, []
+            self._step_began = perf_counter()
+
+    def _lost_so_far(self) -> LostBook:
+        """Return the shares of all steps, that which is under way included."""
+        lost = self._lost.copy()
+        lost.count(self._measured)
+        return lost
+
+    def _read(self, state: Mapping[str, Any]) -> tuple[Tally, Tally, LostBook]:
+        if not isinstance(state, Mapping) or state.get("version") not in _READ:
+            raise StateError(
+                f"a ledger reads what its state_dict() returned, of version 1 or {_VERSION}, but got "
+                f"{reprlib.repr(state)}"
+            )
+        if state.get("rank") != self.rank:
+            raise StateError(
+                f"rank {self.rank} wants its own ledger's state, but this is rank {state.get('rank')!r}'s; "
+                "load each rank's own, or begin a new ledger where the ranks have changed"
+            )
+        if not isinstance(state.get("steps"), int) or not is_number(state.get("wall_s")):
+            raise StateError(
+                f"a ledger's state counts steps and seconds, but this one is {reprlib.repr(state)}"
+            )
+        lost = LostBook() if state["version"] == 1 else LostBook.of_state(state.get("lost"))
+        return Tally.of_state(state.get("ended")), Tally.of_state(state.get("open")), lost
+
+    def _take_step(self, complete: bool) -> StepCounts:
+        """Move the counts under way into the totals; return them as a step."""
+        with self._counting:
+            now = perf_counter()
+            tally, self._open = self._open, Tally()
+            self._ended.add(tally)
+            shares = self._lost.count(self._measured)
+            self._measured = []
+            wall_s = now - self._step_began
+            step = StepCounts(self.rank, self._steps + 1, complete, wall_s, tally, shares)
+            self._step_began = now
+            self._wall_s += step.wall_s
+            self._steps += complete
+        return step
+
+    def _write(self, step: StepCounts) -> None:
+        for sink in self._sinks:
+            self._guarded(sink, partial(sink.write, step), step.step)
+
+    def _guarded(self, sink: Sink, act: Callable[[], None], step: int | None = None) -> None:
+        """Let a sink act; one that fails is reported and dropped, since books must not stop training."""
+        try:
+            act()
+        except Exception as error:
+            self._sinks = [each for each in self._sinks if each is not sink]
+            since = "when it was closed" if step is None else f"from step {step} on"
+            sentence = f"{sink!r} took nothing {since}: {str(error) or type(error).__name__}"
+            with self._counting:
+                self._lost_sinks.append(sentence)
+            with suppress(Exception):
+                sink.close()
+            self._say(f"gradwire: {sentence}; training goes on without it")
+
+    def _print_summary(self, process: int) -> None:
+        if os.getpid() == process:  # not in a child that was forked
+            self._say(str(self.summary()))
+
+    def _say(self, text: str) -> None:
+        """Write to standard error on rank 0; where that is closed, say nothing."""
+        if self.rank != 0:
+            return
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()

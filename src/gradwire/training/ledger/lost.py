@@ -1,0 +1,197 @@
+"""What a ledger knows of the norm that encoding lost: by bucket and by parameter, over the measured steps.
+
+Where residuals are kept every step is measured, and models have thousands of parameters: so the parameters of
+a bucket are counted together, and those of many steps at once.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Self
+
+import torch
+
+from gradwire.errors import StateError
+from gradwire.training.ledger.shares import Measured, share_of
+from gradwire.units import is_number
+
+
+@dataclass(slots=True)
+class LostCounts:
+    """The share of a norm that was lost, over the steps in which it was measured.
+
+    Attributes
+    ----------
+    samples
+        How many steps.
+    share_sum, largest, last
+        The sum of their shares, the largest one and that of the last step.
+    without_own
+        In how many further steps this rank's own gradient was 0, and its encodings lost something of what
+        came from others. Such a step has no share, and is in no other figure.
+    """
+
+    samples: int = 0
+    share_sum: float = 0.0
+    largest: float = 0.0
+    last: float = 0.0
+    without_own: int = 0
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the shares; None where there is none."""
+        return self.share_sum / self.samples if self.samples else None
+
+    def count(self, share: float | None) -> None:
+        """Count one step's share, None where the own gradient was 0."""
+        if share is None:
+            self.without_own += 1
+            return
+        self.samples += 1
+        self.share_sum += share
+        self.largest = max(self.largest, share)
+        self.last = share
+
+    def add(self, later: LostCounts) -> None:
+        """Count what was counted elsewhere since."""
+        self.samples += later.samples
+        self.share_sum += later.share_sum
+        self.largest = max(self.largest, later.largest)
+        self.last = later.last if later.samples else self.last
+        self.without_own += later.without_own
+
+
+_TOGETHER = 64
+"""So many steps are counted at once, and kept until then."""
+_FIELDS = [each.name for each in fields(LostCounts)]
+_WHOLE = ("samples", "without_own")
+
+
+@dataclass(frozen=True, slots=True)
+class StepShares:
+    """The shares of one step, None for those whose own gradient was 0; empty where nothing was measured."""
+
+    total: float | None = None
+    buckets: Mapping[str, float | None] = field(default_factory=dict)
+    sums: Mapping[tuple[str, ...], torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, float | None]:
+        """The shares by parameter."""
+        return {
+            name: share_of(own, lost)
+            for names, sums in self.sums.items()
+            for name, own, lost in zip(names, *sums[:2].tolist(), strict=True)
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self.buckets)
+
+
+class LostBook:
+    """Shares over all measured steps: of the whole gradient, by bucket and by parameter."""
+
+    def __init__(
+        self,
+        total: LostCounts | None = None,
+        buckets: Mapping[str, LostCounts] | None = None,
+        parameters: Mapping[str, LostCounts] | None = None,
+    ) -> None:
+        self.total = replace(total or LostCounts())
+        self.buckets = {name: replace(counts) for name, counts in (buckets or {}).items()}
+        self._parameters = {name: replace(counts) for name, counts in (parameters or {}).items()}
+        self._waiting: dict[tuple[str, ...], list[torch.Tensor]] = {}
+
+    @property
+    def parameters(self) -> dict[str, LostCounts]:
+        """The shares by parameter."""
+        for names in list(self._waiting):
+            self._settle(names)
+        return self._parameters
+
+    def count(self, measured: Sequence[tuple[str, Measured]]) -> StepShares:
+        """Count what the exchanges of one step have measured, by bucket; return the step's shares.
+
+        A step in which anything was not finite is no sample.
+        """
+        if not measured or not all(each.usable for _, each in measured):
+            return StepShares()
+        pairs: dict[str, tuple[float, float]] = {}
+        sums: dict[tuple[str, ...], torch.Tensor] = {}
+        for bucket, each in measured:
+            own, lost = pairs.get(bucket, (0.0, 0.0))
+            pairs[bucket] = own + each.own, lost + each.lost
+            names = each.layout.names
+            sums[names] = sums[names] + each.sums if names in sums else each.sums
+        total = share_of(sum(own for own, _ in pairs.values()), sum(lost for _, lost in pairs.values()))
+        self.total.count(total)
+        buckets = {bucket: share_of(*pair) for bucket, pair in pairs.items()}
+        for bucket, share in buckets.items():
+            self.buckets.setdefault(bucket, LostCounts()).count(share)
+        for names, each_sum in sums.items():
+            waiting = self._waiting.setdefault(names, [])
+            waiting.append(each_sum[:2])
+            if len(waiting) == _TOGETHER:
+                self._settle(names)
+        return StepShares(total, buckets, sums)
+
+    def copy(self) -> LostBook:
+        """Return a book that later counts leave alone."""
+        return LostBook(self.total, self.buckets, self.parameters)
+
+    def worst(self, count: int) -> list[tuple[str, LostCounts]]:
+        """Return the parameters that lost the largest shares on average, the worst one first."""
+        known = [(name, counts) for name, counts in self.parameters.items() if counts.mean]
+        return sorted(known, key=lambda row: row[1].mean or 0.0, reverse=True)[:count]
+
+    def state(self) -> dict[str, Any]:
+        """Return plain dictionaries, numbers and strings."""
+        return {
+            "total": asdict(self.total),
+            "buckets": {name: asdict(counts) for name, counts in self.buckets.items()},
+            "parameters": {name: asdict(counts) for name, counts in self.parameters.items()},
+        }
+
+    @classmethod
+    def of_state(cls, state: object) -> Self:
+        """Read what ``state`` returned. Raises ``StateError``."""
+        rows = [state.get(part) for part in ("buckets", "parameters")] if isinstance(state, Mapping) else []
+        if not isinstance(state, Mapping) or not all(isinstance(each, Mapping) for each in rows):
+            raise StateError(
+                f"a ledger's state has shares by bucket and parameter in 'lost', but this one has "
+                f"{reprlib.repr(state)}"
+            )
+        buckets, parameters = (
+            {str(name): _counts_of(row) for name, row in each.items()} for each in rows if each is not None
+        )
+        return cls(_counts_of(state.get("total")), buckets, parameters)
+
+    def _settle(self, names: tuple[str, ...]) -> None:
+        """Count the steps of a bucket's parameters that wait for it."""
+        steps = torch.stack(self._waiting.pop(names))
+        own, lost = steps[:, 0], steps[:, 1]
+        shares = torch.sqrt(lost / own).masked_fill_(lost == 0, 0.0)
+        known = shares.isfinite()
+        counted = shares.masked_fill(~known, 0.0)
+        latest = (known * torch.arange(len(steps), device="cpu")[:, None]).argmax(0)
+        rows = (
+            known.sum(0), counted.sum(0), counted.amax(0), counted.gather(0, latest[None])[0], (~known).sum(0)
+        )  # fmt: skip
+        for name, *row in zip(names, *(each.tolist() for each in rows), strict=True):
+            self._parameters.setdefault(name, LostCounts()).add(LostCounts(*row))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LostBook) and self.state() == other.state()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _counts_of(row: object) -> LostCounts:
+    if not isinstance(row, Mapping) or not all(
+        is_number(row.get(name)) and math.isfinite(row[name]) for name in _FIELDS
+    ):
+        raise StateError(f"a ledger's state has no such shares in 'lost': {reprlib.repr(row)}")
+    return LostCounts(**{name: int(row[name]) if name in _WHOLE else row[name] for name in _FIELDS})

@@ -1,0 +1,208 @@
+"""Watches what encoding does to learning: a parameter that keeps losing most of its gradient is told of.
+
+Training goes on where a codec drops nearly everything, and the ratio of bytes only looks better then. So on a
+few steps each rank compares what its encodings lost of every parameter with its own gradient of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+
+import torch
+
+from gradwire.errors import LossyError, LossyWarning
+from gradwire.exchange import Accounting, Exchange, Norms
+from gradwire.plan import Plan
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.ledger.shares import Layout, Measured, sampled
+
+MOST = 0.5
+"""The share of a parameter's norm above which a sample counts against the codec."""
+SEVERAL = 3
+"""So many samples are several."""
+
+_LARGEST = float(torch.finfo(torch.float32).max)
+_LOG = logging.getLogger("gradwire")
+_LOG.addHandler(logging.NullHandler())  # a program without logging reads the warning alone, once
+
+
+@dataclass(slots=True)
+class Measure:
+    """One exchange's measuring; without a layout the exchange is not measured.
+
+    ``norms`` are for the exchange; ``measured``, and what the ranks agreed to raise, are there when it ended.
+    """
+
+    layout: Layout | None = None
+    measured: Measured | None = None
+    verdict: LossyError | None = None
+
+    @property
+    def norms(self) -> Norms | None:
+        """What the exchange measures with; ``note`` comes before another exchange of the bucket."""
+        return None if self.layout is None else self.layout.norms
+
+
+class LostMeter:
+    """Measures on one rank what the encodings of one model's gradients lose, warns, or lets all ranks stop.
+
+    ``note`` and ``agree`` are called by the thread of the exchange, all else by the training thread.
+
+    Parameters
+    ----------
+    rank
+        Whose gradients.
+    plan
+        Its codec loses; where it keeps residuals every step is measured, and nothing is told of.
+    names
+        All parameters that may have a gradient, in an order that all ranks share.
+    ledger
+        Gets the shares and the warnings, and the end of every step, if there is one.
+    strict
+        Whether the ranks agree, in every sampled step, to raise what one of them would warn of.
+    """
+
+    def __init__(
+        self, rank: int, plan: Plan, names: Sequence[str], ledger: Ledger | None = None, strict: bool = False
+    ) -> None:
+        self._rank, self._plan, self._names, self._ledger = rank, plan, list(names), ledger
+        self._strict = strict
+        self._last: dict[str, float] = {}
+        self._often = Counter[str]()
+        self._groups: dict[str, Hashable] = {}
+        self._told = set[Hashable]()
+        self._heard: LossyError | None = None
+        self._counting = Lock()  # a pipeline's next exchange is under way when a step ends
+
+    def measures(self, step: int) -> bool:
+        """Tell whether a step, numbered from 1 up, is measured; where residuals are kept nobody is warned."""
+        return self._ledger is not None if self._plan.keeps_residual else sampled(step)
+
+    def agrees(self, step: int) -> bool:
+        """Tell whether all ranks call ``agree`` at the end of this step; the same on all of them."""
+        may_lose = not (self._plan.keeps_residual or self._plan.codec.EXACT)
+        return self._strict and may_lose and sampled(step)
+
+    def note(self, measure: Measure) -> None:
+        """Take in what an exchange has measured, if it has."""
+        if measure.layout is None:
+            return
+        measured = measure.measured = Measured.of(measure.layout, measure.layout.norms.sums)
+        if self._plan.keeps_residual or not measured.usable:
+            return
+        with self._counting:
+            for name, group, share, rounding in measured.shares():
+                if share is not None:  # else the rank has not used the parameter, and cannot tell
+                    self._groups[name], self._last[name] = group, share
+                    self._often[name] += share > MOST and not rounding
+
+    def agree(self, exchange: Exchange) -> tuple[Accounting, LossyError | None]:
+        """Exchange one verdict of every rank, exactly; return what that cost, and what all ranks raise then.
+
+        All ranks call it at the same place between their exchanges. Raises ``ExchangeError``.
+        """
+        link, exact = exchange.link, Exchange(exchange.link, Plan())
+        return self.agree_by(partial(exact.all_reduce, average=False), link.rank, link.world)
+
+    def agree_by(
+        self, all_reduce: Callable[[torch.Tensor], Accounting], rank: int, world: int
+    ) -> tuple[Accounting, LossyError | None]:
+        """Do what ``agree`` does, by whatever sums floats exactly over a world in which this is ``rank``."""
+        with self._counting:
+            worst = self._worst(self._names)
+        words = torch.zeros(world, 2, dtype=torch.float32, device="cpu")
+        if worst is not None:
+            words[rank] = torch.tensor([self._names.index(worst) + 1, min(self._last[worst], _LARGEST)])
+        accounting = all_reduce(words.view(-1))
+        told = [(each, int(number), share) for each, (number, share) in enumerate(words.tolist()) if number]
+        if not told:
+            return accounting, None
+        with self._counting:
+            self._often.clear()  # whoever goes on is told again after as many samples
+        loser, number, share = max(told, key=lambda each: each[2])
+        others = _and_others([each for each, _, _ in told if each != loser])
+        return accounting, LossyError(
+            f"rank {loser}{others}: {self._sentence(self._names[number - 1], share, 0)}; without strict this "
+            "is a warning"
+        )
+
+    def count(
+        self, bucket: str, accounting: Accounting, exposed_s: float, gradient_nbytes: int, measure: Measure
+    ) -> None:
+        """Count an exchange in the ledger, and hear what all ranks raise at the end of the step."""
+        if self._ledger is not None:
+            self._ledger.exchanged(
+                bucket, accounting, exposed_s, gradient_nbytes=gradient_nbytes, lost=measure.measured
+            )
+        self._heard = self._heard or measure.verdict
+
+    def end_step(self) -> None:
+        """End the ledger's step, then warn. Raises ``LossyError`` where all ranks have agreed to."""
+        sentences = [] if self._strict else self._findings()
+        if self._ledger is not None:
+            for sentence in sentences:
+                self._ledger.warned(sentence)
+            self._ledger.end_step()
+        self.tell(sentences)
+
+    def tell(self, sentences: Sequence[str] = ()) -> None:
+        """Warn with these sentences. Raises ``LossyError`` where all ranks have agreed to."""
+        heard, self._heard = self._heard, None
+        for sentence in sentences:
+            _LOG.warning(sentence)
+        for sentence in sentences:
+            warnings.warn(sentence, LossyWarning, stacklevel=3)
+        if heard is not None:
+            raise heard
+
+    def _findings(self) -> list[str]:
+        """Return a sentence for every group of which none has been told, and which deserves it."""
+        with self._counting:
+            return self._sentences()
+
+    def _sentences(self) -> list[str]:
+        if max(self._often.values(), default=0) < SEVERAL:
+            return []
+        wanted = dict.fromkeys(self._groups[name] for name, often in self._often.items() if often >= SEVERAL)
+        sentences = []
+        for group in [each for each in wanted if each not in self._told]:
+            self._told.add(group)
+            members = [name for name, own in self._groups.items() if own == group]
+            worst = self._worst(members)
+            if worst is not None:
+                others = sum(self._often[name] >= SEVERAL for name in members) - 1
+                sentences.append(f"rank {self._rank}: {self._sentence(worst, self._last[worst], others)}")
+        return sentences
+
+    def _worst(self, names: Sequence[str]) -> str | None:
+        """Return the parameter that lost most in the last sample, of those that lost much several times."""
+        known = [name for name in names if self._often[name] >= SEVERAL]
+        return max(known, key=lambda name: self._last[name], default=None)
+
+    def _sentence(self, name: str, share: float, others: int) -> str:
+        more = f" (and more than half of {_count(others, 'other parameter')} beside it)" if others else ""
+        return (
+            f"{self._plan.codec} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
+            f"residual, so it may not learn; {_advice(self._plan)}"
+        )
+
+
+def _advice(plan: Plan) -> str:
+    better = "bf16" if plan.codec.name == "fp8" else "fp8"
+    if plan.codec.name == "terngrad":  # its errors grow when they are fed back
+        return f"try the codec {better}"
+    return f"try the codec {better}, or a plan with residual=True"
+
+
+def _and_others(ranks: Sequence[int]) -> str:
+    return f" (and {_count(len(ranks), 'other rank')})" if ranks else ""
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

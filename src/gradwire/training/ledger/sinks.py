@@ -1,0 +1,194 @@
+"""Where a ledger's steps go: lines of JSON, TensorBoard, and named ranges in a profile. All are optional."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from torch.profiler import record_function
+
+from gradwire.errors import SpecError
+from gradwire.training.ledger.counts import BucketCounts, Tally
+from gradwire.training.ledger.lost import StepShares
+from gradwire.training.ledger.shares import sampled
+
+_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe that nobody reads must not stop us
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """One step as sinks get it.
+
+    Attributes
+    ----------
+    rank, step
+        Whose step, and its number from 1 up; it goes on after a resume.
+    complete
+        False for what was left when the ledger was closed, such as the exchanges of a drained pipeline.
+    wall_s
+        Seconds since the step before ended, or since the ledger was made.
+    tally
+        The counts by bucket and by reason.
+    lost
+        The shares of norms that encoding lost, where they were measured.
+    """
+
+    rank: int
+    step: int
+    complete: bool
+    wall_s: float
+    tally: Tally
+    lost: StepShares = field(default_factory=StepShares)
+
+
+class Sink(Protocol):
+    """What a ledger writes to. A sink that raises is reported once and given up; training goes on."""
+
+    def write(self, step: StepCounts) -> None:
+        """Take one step. The calls come one at a time, in the order of the steps."""
+
+    def close(self) -> None:
+        """End; nothing is written after it."""
+
+
+class JsonLines:
+    """Appends one JSON object a step to a file, each line by one write, so that readers see whole lines.
+
+    A run that is resumed goes on in the same file. Several ranks may share it, since every line names its
+    rank. ``docs/accounting.md`` has the keys.
+
+    Parameters
+    ----------
+    path
+        The file; its folder must exist. Raises ``SpecError`` if it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._file: int | None = None
+        try:
+            self._file = os.open(self.path, _OPEN, 0o666)
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise SpecError(
+                f"the ledger cannot be written to {self.path}: {reason}; name a file that can be written"
+            ) from error
+
+    def write(self, step: StepCounts) -> None:
+        """Append the step's line. Raises ``OSError``; no part of a line is left then."""
+        if self._file is None:
+            raise ValueError(f"{self.path} is closed")
+        line = json.dumps(_object(step), allow_nan=False).encode() + b"\n"
+        written = os.write(self._file, line)
+        if written < len(line):  # the disk is full, and half a line would spoil the file
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def __repr__(self) -> str:
+        return f"JsonLines({self.path!r})"
+
+
+class TensorBoard:
+    """Gives every step's figures to a TensorBoard writer, or anything else that has its ``add_scalar``.
+
+    Tags are ``gradwire/<figure>`` for the sum over the buckets and ``gradwire/<bucket>/<figure>`` for each,
+    with the figures ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``link_s``, ``exposed_s`` and,
+    where they are known, ``largest_error`` and ``lost``; further ``gradwire/wall_s`` and
+    ``gradwire/bypassed_nbytes``. What a tag may not hold becomes ``_``.
+
+    Parameters
+    ----------
+    writer
+        Stays the caller's, who closes it. Raises ``SpecError`` if it has no ``add_scalar``.
+    buckets
+        Whether every bucket gets tags of its own, besides the sum.
+    """
+
+    def __init__(self, writer: Any, buckets: bool = True) -> None:
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise SpecError(
+                f"TensorBoard wants a writer with add_scalar, but got {writer!r}; "
+                "torch.utils.tensorboard.SummaryWriter makes one"
+            )
+        self._writer = writer
+        self._buckets = buckets
+
+    def write(self, step: StepCounts) -> None:
+        """Add the step's scalars. Raises what the writer raises."""
+        figures = {"wall_s": step.wall_s, "bypassed_nbytes": step.tally.bypassed.nbytes}
+        figures |= _figures("", step.tally.total, step.lost.total)
+        for bucket, counts in step.tally.buckets.items() if self._buckets else ():
+            figures |= _figures(re.sub(r"[^-\w.]", "_", bucket) + "/", counts, step.lost.buckets.get(bucket))
+        for name, figure in figures.items():
+            self._writer.add_scalar(f"gradwire/{name}", figure, step.step)
+
+    def close(self) -> None:
+        """Do nothing: the writer is the caller's."""
+
+    def __repr__(self) -> str:
+        return f"TensorBoard({self._writer!r})"
+
+
+def profiled(name: str) -> record_function:
+    """Return a context manager whose time is a range ``gradwire: <name>`` in ``torch.profiler``'s trace.
+
+    A profiler sees the thread that it was started on; it sees gradwire's communication thread, too, with
+    ``experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True)``.
+    """
+    return record_function(f"gradwire: {name}")
+
+
+def _object(step: StepCounts) -> dict[str, Any]:
+    tally, lost = step.tally, step.lost
+    by_parameter = {"lost": dict(lost.parameters)} if lost and sampled(step.step) else {}
+    return {
+        "rank": step.rank,
+        "step": step.step,
+        "complete": step.complete,
+        "wall_s": step.wall_s,
+        "total": _plain(tally.total) | ({"lost": lost.total} if lost else {}),
+        "buckets": {
+            bucket: _plain(counts) | ({"lost": lost.buckets[bucket]} if bucket in lost.buckets else {})
+            for bucket, counts in tally.buckets.items()
+        },
+        "bypasses": {reason: asdict(bypass) for reason, bypass in tally.bypasses.items()},
+        **by_parameter,
+    }
+
+
+def _plain(counts: BucketCounts) -> dict[str, Any]:
+    error = counts.largest_error
+    if error is not None and not math.isfinite(error):
+        return {
+            **asdict(counts),
+            "ratio": counts.ratio,
+            "largest_error": str(error),
+        }  # JSON has no such number
+    return {**asdict(counts), "ratio": counts.ratio}
+
+
+def _figures(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, float]:
+    figures: dict[str, float] = {
+        "ratio": counts.ratio,
+        "raw_nbytes": counts.raw_nbytes,
+        "wire_nbytes": counts.wire_nbytes,
+        "codec_s": counts.codec_s,
+        "link_s": counts.link_s,
+        "exposed_s": counts.exposed_s,
+    }
+    if counts.largest_error is not None:
+        figures["largest_error"] = counts.largest_error
+    if lost is not None:
+        figures["lost"] = lost
+    return {prefix + name: figure for name, figure in figures.items()}

@@ -1,0 +1,170 @@
+"""A ledger's totals over its steps, and the table that people read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
+from gradwire.training.ledger.lost import LostBook, LostCounts
+from gradwire.units import format_duration, format_size
+
+_COLUMNS = (
+    "bucket", "exchanges", "raw", "wire", "ratio", "lost", "codec", "link", "exposed", "share",
+    "largest error",
+)  # fmt: skip
+_WORST = 3  # so many parameters are named
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one rank's ledger has counted; ``str()`` of it is a table.
+
+    Attributes
+    ----------
+    rank
+        Whose ledger it is.
+    steps
+        How many steps were ended.
+    wall_s
+        Seconds from the making of the ledger to the end of its last step.
+    tally
+        The counts by bucket and by reason, those of a step that has not ended included.
+    lost_sinks
+        One sentence for every sink that failed and was given up.
+    lost
+        The shares of norms that encoding lost, in all, by bucket and by parameter.
+    warnings
+        What was warned of since this process began.
+    """
+
+    rank: int
+    steps: int
+    wall_s: float
+    tally: Tally
+    lost_sinks: tuple[str, ...] = ()
+    lost: LostBook = field(default_factory=LostBook)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def buckets(self) -> dict[str, BucketCounts]:
+        """The counts of every bucket."""
+        return self.tally.buckets
+
+    @property
+    def bypasses(self) -> dict[str, BypassCounts]:
+        """The bypasses for every reason."""
+        return self.tally.bypasses
+
+    @property
+    def total(self) -> BucketCounts:
+        """The sum over all buckets."""
+        return self.tally.total
+
+    @property
+    def gradient_nbytes(self) -> int:
+        """Bytes of gradient in all, exchanged by gradwire or around it."""
+        return self.total.gradient_nbytes + self.tally.bypassed.nbytes
+
+    @property
+    def exposed_share(self) -> float:
+        """The part of ``wall_s`` for which the training thread waited; NaN before a step has ended."""
+        return self.total.exposed_s / self.wall_s if self.wall_s > 0 else math.nan
+
+    def __str__(self) -> str:
+        head = f"gradwire, rank {self.rank}: {_times(self.steps, 'step')} in {format_duration(self.wall_s)}"
+        said = [self._exposed(), *self._nonfinite(), *self._worst(), *self._bypasses()]
+        below = [*said, *self.warnings, *self.lost_sinks]
+        return "\n".join([head, "", *self._table(), "", *below])
+
+    def _table(self) -> list[str]:
+        total = self.total
+        none, known = LostCounts(), self.lost.buckets
+        rows = [(name, counts, known.get(name, none)) for name, counts in self.buckets.items()]
+        rows.append(("total", total, self.lost.total))
+        return _aligned(
+            [_COLUMNS, *(_row(name, counts, lost, total.exposed_s) for name, counts, lost in rows)]
+        )
+
+    def _exposed(self) -> str:
+        total = self.total
+        of_wall = "" if math.isnan(self.exposed_share) else f" ({self.exposed_share:.1%} of the time)"
+        return (
+            f"training waited {format_duration(total.exposed_s)}{of_wall} for exchanges that took "
+            f"{format_duration(total.exchange_s)}; {_compared(total.ratio)}"
+        )
+
+    def _nonfinite(self) -> list[str]:
+        total = self.total
+        if not total.nonfinite:
+            return []
+        often = [(name, counts.nonfinite) for name, counts in self.buckets.items() if counts.nonfinite]
+        worst = sorted(often, key=lambda each: -each[1])[:_WORST]
+        where = ", ".join(f"{name} ({_times(count, 'time')})" for name, count in worst)
+        return [
+            f"NaN or infinity came out of {total.nonfinite} of {_times(total.exchanges, 'exchange')}, most "
+            f"of {where}; look at the loss"
+        ]
+
+    def _worst(self) -> list[str]:
+        if self.lost.total.mean is None:
+            return []
+        steps = f"of the norm of its gradients, on average over {_times(self.lost.total.samples, 'step')}"
+        worst = [
+            f"{name} {counts.mean:.2%} (at most {counts.largest:.2%})"
+            for name, counts in self.lost.worst(_WORST)
+            if counts.mean is not None
+        ]
+        head = f"encoding lost {self.lost.total.mean:.2%} {steps}"
+        return [f"{head}; most of {', '.join(worst)}" if worst else head]
+
+    def _bypasses(self) -> list[str]:
+        if not self.bypasses:
+            return ["no gradient went around the codec"]
+        nbytes = self.tally.bypassed.nbytes
+        share = nbytes / self.gradient_nbytes if self.gradient_nbytes else 0.0
+        return [
+            f"compression did not run for {nbytes} of {self.gradient_nbytes} bytes ({share:.1%}):",
+            *(
+                f"  {reason}: {_times(bypass.count, 'time')}, {bypass.nbytes} bytes"
+                for reason, bypass in self.bypasses.items()
+            ),
+        ]
+
+
+def _compared(ratio: float) -> str:
+    if ratio < 1:
+        return f"{1 / ratio:.2f} times as many bytes on the wire as gradients have, headers included"
+    return f"{ratio:.2f} times fewer bytes on the wire"
+
+
+def _row(name: str, counts: BucketCounts, lost: LostCounts, all_exposed_s: float) -> tuple[str, ...]:
+    share = counts.exposed_s / all_exposed_s if all_exposed_s > 0 else 0.0
+    return (
+        name,
+        str(counts.exchanges),
+        format_size(counts.raw_nbytes),
+        format_size(counts.wire_nbytes),
+        f"{counts.ratio:.2f}",
+        "-" if lost.mean is None else f"{lost.mean:.1%}",
+        format_duration(counts.codec_s),
+        format_duration(counts.link_s),
+        format_duration(counts.exposed_s),
+        f"{share:.1%}",
+        "-" if counts.largest_error is None else f"{counts.largest_error:.3g}",
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines: the first column at the left, the others at the right; rules under head and buckets."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+    ]
+    rule = "-" * max(map(len, lines))
+    return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+
+
+def _times(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

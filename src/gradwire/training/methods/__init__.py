@@ -1,0 +1,1 @@
+"""Training methods whose step waits for its own gradient, and what all methods have in common."""

@@ -1,0 +1,172 @@
+"""Exchange a gradient's buckets while backward still computes the rest of it.
+
+What ``DistributedDataParallel`` does with its hooks (Li et al., VLDB 2020, section 3.2.3): a bucket goes out
+as soon as all of its gradients are there, in an order that all ranks share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from time import perf_counter
+
+import torch
+
+from gradwire.errors import ExchangeError, TensorError
+from gradwire.exchange import Accounting, Exchange
+from gradwire.training.communication.thread import CommunicationThread, Handover, longest_s, nothing
+from gradwire.training.gradients.buckets import Bucket
+from gradwire.training.gradients.flat import FlatGradients
+from gradwire.training.gradients.reached import Reach
+from gradwire.training.gradients.residual import parts
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.ledger.method_meter import MethodMeter
+from gradwire.training.ledger.step_record import StepRecord
+from gradwire.training.methods.method import checked_loss, run_backward
+
+
+class Overlap:
+    """Averages ``gradients`` bucket by bucket on a communication thread, beginning during backward.
+
+    Every rank hands its buckets over in the order of ``buckets``; one that is ready early waits for its turn.
+    A parameter that backward does not reach is ready, with the gradient 0, when backward ends.
+
+    The hooks that tell which gradients are there exist during backward only. So they run after any hook of
+    the user's, whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over
+    smaller batches) is not mistaken for the last one.
+
+    ``residual``, laid out as the gradients, is None where the plan keeps none.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        gradients: FlatGradients,
+        buckets: Sequence[Bucket],
+        residual: torch.Tensor | None = None,
+        ledger: Ledger | None = None,
+        meter: MethodMeter | None = None,
+    ) -> None:
+        self._rank = exchange.link.rank
+        self._gradients = gradients
+        self._buckets = buckets
+        self._views = [bucket.view(gradients.buffer) for bucket in buckets]
+        self._residual, self._residuals = residual, parts(residual, buckets)
+        self._reach: Reach | None = None
+        self._bucket_of = {
+            index: number for number, bucket in enumerate(buckets) for index in bucket.parameters
+        }
+        self._waiting_for: list[set[int]] = []
+        self._handovers: list[Handover] = []
+        self._step = 0
+        patience_s = longest_s(exchange, max(bucket.count for bucket in buckets))
+        self._communication = CommunicationThread(exchange, patience_s, ledger, meter)
+
+    def average(self, step: int, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
+        """Fill the gradients with their averages over all ranks; return the loss, and what waiting cost.
+
+        Raises what ``compute_loss`` and the exchange raise, and ``TensorError``. An error after the first
+        bucket has gone out leaves the ranks out of step: the link is closed then, and later calls raise
+        ``ExchangeError``.
+        """
+        self._communication.check()
+        self._step, self._handovers = step, []
+        self._waiting_for = [set(bucket.parameters) for bucket in self._buckets]
+        self._gradients.zero()
+        loss = checked_loss(compute_loss())
+        try:
+            with self._watching():
+                run_backward(loss)
+            self._hand_over_rest()
+            waits = self._wait()
+            self._gradients.attach(() if self._reach is None else self._reach.absent)
+        except BaseException as error:
+            if self._handovers:
+                self._give_up(error)
+            raise
+        return float(loss.detach()), waits
+
+    def abort(self) -> None:
+        """Drop the buckets that have not been sent."""
+        for handover in self._handovers:
+            handover.result.cancel()
+
+    def close(self) -> None:
+        """Join the thread. Raises ``LinkTimeoutError`` if it does not end."""
+        self._communication.close()
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        handles = [
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._note, index)
+            )
+            for index, parameter in enumerate(self._gradients.parameters)
+            if parameter.requires_grad  # it may have been frozen since
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _note(self, index: int, _parameter: torch.Tensor) -> None:
+        """Note that the gradient of parameter ``index`` is there. Raises ``TensorError`` if it came twice."""
+        number = self._bucket_of[index]
+        if number < len(self._handovers):
+            raise TensorError(self._too_late(index, "a second gradient came"))
+        self._gradients.collect_one(index)
+        self._waiting_for[number].discard(index)
+        while len(self._handovers) < len(self._buckets) and not self._waiting_for[len(self._handovers)]:
+            self._hand_over_next()
+
+    def _hand_over_rest(self) -> None:
+        """Count what backward did not reach as zero. Raises ``TensorError`` if a gradient was replaced."""
+        for number, bucket in enumerate(self._buckets):
+            gone = number < len(self._handovers)
+            for index in bucket.parameters:
+                if gone and not self._gradients.is_attached(index):
+                    raise TensorError(self._too_late(index, "its .grad was replaced"))
+                self._gradients.collect_one(index)
+            if not gone:
+                self._hand_over_next()
+
+    def _hand_over_next(self) -> None:
+        number = len(self._handovers)
+        view, parameters = self._views[number], self._buckets[number].parameters
+        waiting = []
+        if self._residual is not None:
+            unreached = self._gradients.unreached(parameters)
+            waiting = [self._gradients.part(index, self._residual) for index in unreached]
+        then: Callable[[Exchange], Accounting] = nothing
+        if number + 1 == len(self._buckets):  # now all gradients are there, and the other buckets go before
+            self._reach = Reach(self._gradients)
+            then = self._reach.agree
+        self._handovers.append(
+            self._communication.hand_over(
+                self._step, view, number + 1, self._residuals[number], parameters, waiting, then
+            )
+        )
+
+    def _wait(self) -> StepRecord:
+        started = perf_counter()
+        accounting = sum(map(self._communication.wait, self._handovers), Accounting())
+        return StepRecord.of_wait(perf_counter() - started, accounting)
+
+    def _give_up(self, error: BaseException) -> None:
+        self.abort()
+        failure = ExchangeError(
+            f"rank {self._rank}: step {self._step} was left with some of its buckets on their way "
+            f"({str(error) or type(error).__name__}), so the ranks are out of step; begin with new links"
+        )
+        failure.__cause__ = error
+        self._communication.give_up(failure)
+
+    def _too_late(self, index: int, what: str) -> str:
+        shape = tuple(self._gradients.parameters[index].shape)
+        return (
+            f"parameter {index}, of shape {shape}: {what} when its bucket was on its way; use one bucket, or "
+            "leave out what computes gradients in pieces (checkpoints with use_reentrant=True) or changes "
+            "them later (queued callbacks)"
+        )

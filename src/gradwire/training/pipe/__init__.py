@@ -1,0 +1,1 @@
+"""Pipe-SGD: its steps, what corrects their staleness, and its checkpoints."""

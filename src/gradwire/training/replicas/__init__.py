@@ -1,0 +1,1 @@
+"""What keeps the ranks alike: agreement beforehand, broadcasts, comparisons."""

@@ -1,0 +1,135 @@
+"""Ask all ranks of a group whether they are about to do the same, before anything depends on it."""
+
+from __future__ import annotations
+
+import json
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from gradwire.errors import AttachError, LinkError, shown
+from gradwire.launch.store import TimedStore
+from gradwire.links.process_group import store_of
+from gradwire.links.rendezvous.attempt import AbsentError, own_part
+
+REFUSED = "refused"
+"""The fact with which a rank tells why it cannot take part."""
+
+AFTER_AGREEING = "did a rank fail after all had agreed to attach?"
+"""What errors ask where ranks that have agreed do not connect."""
+
+_meetings = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
+
+
+def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) -> None:
+    """Return if all ranks of ``group`` call this with equal ``facts``, through the store that they share.
+
+    Parameters
+    ----------
+    group
+        This process belongs to it. Its ranks meet in the same order in all of their meetings.
+    facts
+        What must be equal, by its name.
+    timeout_s
+        How long to wait for the others.
+
+    Raises
+    ------
+    AttachError
+        On every rank, when facts differ, when a rank refused, and when one does not come in time.
+    """
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    number = _meetings.get(group, 0)
+    _meetings[group] = number + 1
+    doing = f"rank {rank} attaching with the {world} ranks of the model's group"
+    deadline = time.monotonic() + timeout_s
+    try:
+        store = own_part(group, store_of(group), doing, timeout_s)
+        words = TimedStore(PrefixStore(f"attach {number}", store), doing)
+        told = _exchange_facts(words, rank, world, facts, deadline)
+        problem = _problem(told)
+        if problem is not None:
+            _take_leave(words, rank, world, deadline)
+    except AbsentError as error:
+        raise AttachError(
+            f"rank {rank}: within {timeout_s:g} s not all {world} ranks of the model's group attached "
+            f"(no word from {_ranks(error.ranks)}); look for a rank that failed, and let all of them call "
+            "attach for the same models in the same order"
+        ) from error
+    except LinkError as error:
+        raise AttachError(str(error)) from error
+    if problem is not None:
+        raise AttachError(f"rank {rank}: {problem}")
+
+
+def _exchange_facts(
+    words: TimedStore, rank: int, world: int, facts: Mapping[str, str], deadline: float
+) -> list[dict[str, str]]:
+    words.set(_facts_of(rank), json.dumps(facts), deadline)
+    try:
+        words.wait([_facts_of(other) for other in range(world)], deadline)
+    except LinkError:
+        raise
+    except TimeoutError as error:
+        absent = AbsentError()
+        absent.ranks = [
+            other for other in range(world) if not words.has([_facts_of(other)], time.monotonic())
+        ]
+        raise absent from error
+    return [_read_facts(words.get(_facts_of(other), deadline), other) for other in range(world)]
+
+
+def _facts_of(rank: int) -> str:
+    return f"facts {rank}"
+
+
+def _read_facts(text: str, rank: int) -> dict[str, str]:
+    try:
+        facts = json.loads(text)
+        if not isinstance(facts, dict) or not all(isinstance(each, str) for each in facts.values()):
+            raise ValueError
+    except ValueError as error:
+        raise LinkError(
+            f"torch's store holds {shown(text)} under {_facts_of(rank)!r}, which no rank of gradwire has "
+            "written; find out who else writes to that store"
+        ) from error
+    return facts
+
+
+def _take_leave(words: TimedStore, rank: int, world: int, deadline: float) -> None:
+    """Wait until all have read: the process that serves the store may end after this."""
+    words.set(f"read {rank}", "", deadline)
+    with suppress(TimeoutError, LinkError):  # that rank has its own error
+        words.wait([f"read {other}" for other in range(world)], deadline)
+
+
+def _problem(told: Sequence[Mapping[str, str]]) -> str | None:
+    refusals = [
+        f"rank {rank} cannot ({facts[REFUSED]})" for rank, facts in enumerate(told) if REFUSED in facts
+    ]
+    if refusals:
+        return f"all ranks attach or none, and {' and '.join(refusals)}"
+    names = sorted({name for facts in told for name in facts})
+    differences = [_difference(name, [facts.get(name, "unknown") for facts in told]) for name in names]
+    found = [difference for difference in differences if difference]
+    if not found:
+        return None
+    return f"all ranks attach alike, but {' and '.join(found)}; give every rank the same plan and gradwire"
+
+
+def _difference(name: str, values: Sequence[str]) -> str | None:
+    ranks: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    if len(ranks) == 1:
+        return None
+    groups = [f"{value} on {_ranks(own)}" for value, own in ranks.items()]
+    return f"{name} is {', '.join(groups)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,0 +1,1 @@
+"""Parameter servers: synchronous, and with bounded staleness."""

@@ -1,0 +1,264 @@
+"""A parameter server with bounded staleness: workers push and pull at their own pace, within limits.
+
+Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013); the
+condition is in ``clocks``, what travels is in ``conversation``. Rank 0 of the link is the server, ranks 1..p
+are the workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
+from gradwire.exchange import Accounting, Exchange
+from gradwire.training.communication.thread import WHOLE
+from gradwire.training.gradients.flat import FlatWeights
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.ledger.step_record import StepRecord
+from gradwire.training.methods.trained import Trained, check_exchange, check_extras, check_optimizer
+from gradwire.training.methods.welcome import welcome
+from gradwire.training.replicas.broadcast import begin_equal
+from gradwire.training.server.clocks import Clocks, check_staleness
+from gradwire.training.server.conversation import Conversation
+from gradwire.training.server.ps_sync import check_star, check_steps
+from gradwire.training.server.session import Codecs, Event, Now, Session, Snapshot
+from gradwire.training.server.stale_state import check, pack
+from gradwire.training.server.updates import AtOnce, OnceARound, Schedule, Updates
+
+
+class _LostError(Exception):
+    """A worker is of no further use; ``reason`` is what its session raised."""
+
+    def __init__(self, rank: int, clock: int, reason: BaseException) -> None:
+        super().__init__(
+            f"serving rank {rank} after its step {clock}: {str(reason) or type(reason).__name__}"
+        )
+        self.rank, self.reason = rank, reason
+
+
+class StaleServer:
+    """Rank 0: apply every worker's gradient as it comes, and hold back who is too far ahead.
+
+    A worker that has done c steps gets weights as soon as the slowest has done c - S. With S >= 1 each
+    gradient is an update of its own, at a p-th of the learning rate, on whichever weights are there then:
+    ``w <- w - lr / p * g``. With S = 0 there is one update a step, with the mean: PS-Sync (``Server``), bit
+    for bit. Either way a gradient is applied when all of it has come, or never.
+
+    Parameters
+    ----------
+    model
+        The master weights: dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+    optimizer
+        Any ``torch.optim`` optimizer whose ``step`` needs no closure. It and its state exist only here.
+    exchange
+        Rank 0 of a star with at least one worker; its plan chooses the codec of the gradients and their
+        segments. Raises ``SpecError`` otherwise.
+    staleness
+        S, how many steps a worker may be ahead of the slowest, from 0 up; the same on all ranks. Raises
+        ``SpecError`` otherwise.
+    weight_codec
+        What the weights are sent through; exact by default. The workers name the same.
+    ledger
+        Counts bytes and seconds, if there is one. All that passes during a ``serve`` is one step of it, for
+        gradients and weights of different steps pass at once.
+
+    Attributes
+    ----------
+    steps_done
+        How many steps of every worker have been served.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        exchange: Exchange,
+        staleness: int,
+        weight_codec: Codec | str | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        check_exchange(exchange, "StaleServer")
+        check_optimizer(optimizer, "StaleServer")
+        check_extras("StaleServer", ledger, strict=False)
+        check_star(exchange)
+        check_staleness(staleness)
+        link = exchange.link
+        if link.rank != 0:
+            raise SpecError(
+                f"the server is rank 0 of its link, but this is rank {link.rank}; make a StaleWorker"
+            )
+        self.model, self.exchange, self.staleness = model, exchange, staleness
+        self.ledger = ledger
+        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
+        self.steps_done = 0
+        self._optimizer = optimizer
+        self.trained = Trained(model, optimizer, "StaleServer")
+        self._workers = range(1, link.world)
+        self._clocks = Clocks(self._workers, staleness)
+        self._turn = Lock()
+        self._talks = [Conversation(link, rank, exchange.plan, self._turn) for rank in self._workers]
+        self._snapshot: Snapshot | None = None
+        self._lay_out()
+        self._updates_done = 0
+        self._synchronised = False
+        self._failure: str | None = None
+
+    def synchronise(self) -> StepRecord:
+        """Send the master weights and the buffers, exactly, to all workers, who call theirs.
+
+        Raises ``ExchangeError``.
+        """
+        started = time.perf_counter()
+        accounting = begin_equal(self.model, self.exchange, self.ledger)
+        self._synchronised = True
+        return StepRecord.of_wait(accounting.total_s, accounting).within(
+            time.perf_counter() - started, steps=0
+        )
+
+    def serve(self, steps: int, schedule: Schedule = lambda _step: None) -> StepRecord:
+        """Serve so many steps of every worker, and the ``drain`` with which they end.
+
+        Parameters
+        ----------
+        steps
+            How many steps each worker takes before it drains.
+        schedule
+            Called with the number of a step, from 0, before a gradient of it is applied; may set learning
+            rates. With S >= 1 the numbers go back and forth by up to S + 1.
+
+        Returns
+        -------
+        StepRecord
+            What it cost; without a loss.
+
+        Raises
+        ------
+        ExchangeError
+            A worker is gone, too slow or sent something invalid; the message names it. The others are told,
+            the link is closed, and the weights hold whole gradients only.
+        """
+        if self._failure is not None:
+            raise ExchangeError(f"this server failed before; make a new one ({self._failure})")
+        check_steps(steps)
+        if steps < 1:
+            return StepRecord()
+        start = StepRecord() if self._synchronised else self.synchronise()
+        if self.trained.grown():
+            cost = welcome(self.trained, self.exchange, self.ledger)
+            self._lay_out()
+            start += StepRecord.of_wait(cost.total_s, cost).within(cost.total_s, steps=0)
+        started = time.perf_counter()
+        try:
+            wait_s = self._serve(self.steps_done + steps, schedule)
+        except _LostError as lost:
+            self._stop(lost.rank, str(lost))
+            if isinstance(lost.reason, (ExchangeError, FrameError, LinkError, PayloadError)):
+                raise ExchangeError(str(lost)) from lost.reason
+            raise lost.reason from None
+        except BaseException as error:
+            self._stop(self.exchange.link.rank, str(error) or type(error).__name__)
+            raise
+        self.steps_done += steps
+        cost = sum((session.settle() for session in self._sessions), Accounting())
+        if self.ledger is not None:
+            nbytes = steps * sum(session.gradient.nbytes for session in self._sessions)
+            self.ledger.exchanged(WHOLE, cost, wait_s, gradient_nbytes=nbytes)
+            self.ledger.end_step()
+        return start + StepRecord.of_wait(wait_s, cost).within(time.perf_counter() - started, steps=steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return clock, weights and optimizer's state, as they are between two calls of ``serve``.
+
+        Every worker saves its own beside it, once it has drained.
+        """
+        link, optimizer = self.exchange.link, self._optimizer.state_dict()
+        return pack(link.rank, link.world, self.steps_done, self.model, optimizer=optimizer)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was called, between two calls of ``serve``; all ranks load.
+
+        The staleness, and what the optimizer is besides its state, may be others than before. Raises
+        ``StateError``, and changes nothing, for a state of a worker, of another number of ranks or of another
+        model, and for a state that the optimizer refuses.
+        """
+        link = self.exchange.link
+        check(state, link.rank, link.world, self.model, "optimizer")
+        try:
+            self._optimizer.load_state_dict(state["optimizer"])  # which refuses before it changes anything
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateError(f"the optimizer refuses the state: {error}; make the same optimizer") from error
+        self.model.load_state_dict(state["model"])
+        self.steps_done = state["clock"]
+        self._clocks.set_all(self.steps_done)
+        self._snapshot = None
+        self._synchronised = self.steps_done > 0  # equal when they were saved
+
+    def _serve(self, goal: int, schedule: Schedule) -> float:
+        """Handle what the sessions report until all have ended; return the seconds without anything to do."""
+        events: SimpleQueue[Event] = SimpleQueue()
+        for session in self._sessions:
+            session.start(goal, events)
+        wait_s, at_work = 0.0, len(self._sessions)
+        while at_work:
+            started = time.perf_counter()
+            event = events.get()  # each session waits for its worker within the link's timeout, or for us
+            wait_s += time.perf_counter() - started
+            if isinstance(event.what, BaseException):
+                raise _LostError(event.session.rank, self._clocks.of(event.session.rank), event.what)
+            if event.what is Now.ENDED:
+                at_work -= 1
+            else:
+                self._handle(event.session, event.what, schedule)
+        return wait_s
+
+    def _handle(self, session: Session, asks: Now, schedule: Schedule) -> None:
+        session.asks = asks
+        if asks is Now.PUSHED:
+            self._clocks.tick(session.rank)
+            self._updates.absent[session.rank] = session.absent
+            if self._updates.came(session.rank, schedule):
+                self._updates_done += 1
+                self._snapshot = None
+        all_drain = all(each.asks is Now.DRAINS for each in self._sessions)
+        for each in self._sessions:
+            if all_drain or (each.asks is Now.PUSHED and self._clocks.may_go_on(each.rank)):
+                each.answer(self._current())
+
+    def _current(self) -> Snapshot:
+        """Return the weights of now, copied once for all who get them."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self._updates_done, self._weights.gather().clone())
+        return self._snapshot
+
+    def _stop(self, culprit: int, reason: str) -> None:
+        """Tell the workers why, as far as they listen within the timeout, and close the link."""
+        self._failure = reason
+        link = self.exchange.link
+        for session in self._sessions:
+            session.give_up(culprit)
+        until = time.monotonic() + link.timeout_s
+        for session in self._sessions:
+            session.join(until)
+        with self._turn:
+            link.close()
+
+    def _lay_out(self) -> None:
+        """Make the gradients, the weights to send, and who receives the ones and sends the others."""
+        kind = AtOnce if self.staleness else OnceARound
+        self._updates: Updates = kind(self.trained, self._optimizer, self._clocks, self._workers)
+        self._weights = FlatWeights(self.trained.parameters)
+        self._snapshot = None
+        self._sessions = [self._make_session(talk) for talk in self._talks]
+
+    def _make_session(self, talk: Conversation) -> Session:
+        codecs = Codecs(self.exchange.plan.codec, self.weight_codec)
+        gradients = self._updates.gradients[talk.peer]
+        return Session(talk, gradients.buffer, len(gradients.parameters), self._clocks, codecs)

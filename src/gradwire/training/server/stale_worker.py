@@ -1,0 +1,205 @@
+"""A worker of a parameter server with bounded staleness."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
+from gradwire.exchange import Exchange
+from gradwire.exchange.feedback import Feedback
+from gradwire.plan import FLOAT_NBYTES
+from gradwire.training.communication.thread import WHOLE
+from gradwire.training.gradients.flat import FlatGradients, FlatWeights
+from gradwire.training.gradients.reached import Reach, set_aside
+from gradwire.training.gradients.residual import Residuals
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.ledger.lost_meter import Measure
+from gradwire.training.ledger.step_record import StepRecord
+from gradwire.training.methods.method import WorkerMethod, backward
+from gradwire.training.methods.trained import check_exchange, relaid
+from gradwire.training.server.clocks import check_staleness
+from gradwire.training.server.conversation import Conversation, Kind, Message
+from gradwire.training.server.ps_sync import check_star
+from gradwire.training.server.stale_state import check, pack
+
+
+class StaleWorker(WorkerMethod):
+    """Ranks 1..p: send the gradient up, adopt the server's weights unless too far ahead, else wait for them.
+
+    ``drain`` waits until all workers have drained, and leaves all of them with the same weights. See
+    ``StaleServer``.
+
+    Parameters
+    ----------
+    model
+        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+    exchange
+        Rank 1 or above of a star; its plan chooses the codec of the gradients and their segments. Raises
+        ``SpecError`` otherwise.
+    staleness
+        How many steps this worker may be ahead of the slowest; the same on all ranks, as ``SpecError`` asks
+        for a whole number from 0 up.
+    weight_codec
+        What the server sends the weights through; exact by default.
+    ledger
+        Counts bytes and seconds by step, if there is one.
+
+    Attributes
+    ----------
+    residuals
+        What this rank's encodings lost, where the plan keeps it; its state belongs into a checkpoint.
+    lead
+        By how many steps this worker was ahead of the slowest when it last was let go on: 0 to ``staleness``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        exchange: Exchange,
+        staleness: int,
+        weight_codec: Codec | str | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        check_exchange(exchange, "StaleWorker")
+        check_star(exchange)
+        check_staleness(staleness)
+        if exchange.link.rank == 0:
+            raise SpecError(
+                "rank 0 of the link is the server, but a StaleWorker was made there; make a StaleServer"
+            )
+        super().__init__(model, exchange, ledger)
+        self.staleness = staleness
+        self.lead = 0
+        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
+        self._gradients = FlatGradients(self.trained.parameters)
+        self._weights = FlatWeights(self.trained.parameters)
+        self._talk = Conversation(exchange.link, 0, exchange.plan, Lock())
+        self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
+        self._residual = relaid(self.residuals, self._gradients)
+        self._feedback = Feedback(exchange.plan.segment_nbytes // FLOAT_NBYTES)
+        self._drained = True
+        self._failure: str | None = None
+
+    def drain(self) -> StepRecord:
+        """Wait until all workers drain, and adopt the weights that all of them then have.
+
+        Where no step was taken since the last time nothing is done. Raises ``ExchangeError``.
+        """
+        if self._drained:
+            return StepRecord()
+        started = perf_counter()
+        waits = self._ask(Kind.DRAIN, self.steps_done)
+        self._drained = True
+        return waits.within(perf_counter() - started, steps=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return clock, weights and residuals. Raises ``StateError`` before ``drain``, which comes first."""
+        self._check_drained()
+        link, residuals = self.exchange.link, self.residuals.state_dict()
+        return pack(link.rank, link.world, self.steps_done, self.model, residuals=residuals)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was called on this rank; all ranks load, the server too.
+
+        Raises ``StateError``, and changes nothing, for the state of another rank, another number of ranks or
+        another model, and between a step and its ``drain``.
+        """
+        self._check_drained()
+        link = self.exchange.link
+        check(state, link.rank, link.world, self.model, "residuals")
+        self.residuals.load_state_dict(state["residuals"])
+        self.model.load_state_dict(state["model"])
+        self.steps_done = state["clock"]
+        self._synchronised = self.steps_done > 0  # equal when they were saved
+
+    def _check_drained(self) -> None:
+        if not self._drained:
+            raise StateError(
+                f"rank {self.exchange.link.rank} is {self.steps_done} steps far and has not drained since, "
+                "so the ranks have no moment in common; call drain() first, on all workers"
+            )
+
+    def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
+        started = perf_counter()
+        loss = backward(compute_loss, self._gradients)
+        self._drained = False
+        waits = self._ask(Kind.PUSH, self.steps_done + 1)
+        return waits.within(perf_counter() - started, loss=loss)
+
+    def _ask(self, kind: Kind, clock: int) -> StepRecord:
+        """Send a request, wait for the answer; only when it is complete the weights change."""
+        started = perf_counter()
+        measure = self.meter.measure(clock, self.meter.all) if kind is Kind.PUSH else Measure()
+        with self._failing_for_good(clock):
+            message = Message(kind, clock, staleness=self.staleness, count=self._gradients.buffer.numel())
+            if kind is Kind.PUSH:
+                self._push(message, measure)
+                self.meter.finish(clock, measure, self.exchange)
+            else:
+                self._talk.tell(message)
+            answer = self._hear_answer(clock)
+            if answer.kind is Kind.WEIGHTS:
+                self._talk.take_in(self._weights.buffer, self.weight_codec)
+                self._weights.scatter()
+        self.lead = clock - answer.slowest
+        cost = self._talk.settle()
+        nbytes = self._gradients.buffer.nbytes if kind is Kind.PUSH else 0
+        self.meter.count(WHOLE, cost, cost.total_s, nbytes, measure)
+        return StepRecord.of_wait(perf_counter() - started, cost)
+
+    def _push(self, message: Message, measure: Measure) -> None:
+        """Send the gradient, and before it what backward has not reached, where there is something."""
+        codec, reach, reached = self.exchange.plan.codec, Reach(self._gradients), None
+        if reach.own:
+            message = replace(message, kind=Kind.PART)
+            reached = reach.told(range(len(self._gradients.parameters)))
+        with set_aside(reach.parts(self._residual)):
+            losses = self._feedback.of(codec, self._residual, measure.norms)
+            self._talk.hand_over(message, self._gradients.buffer, codec, losses, reached)
+
+    def _lay_out(self) -> None:
+        before = self._gradients
+        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
+        self._weights = FlatWeights(self.trained.parameters)
+        self._residual = relaid(self.residuals, self._gradients, before)
+
+    def _before_growing(self) -> StepRecord:
+        if not self._drained:
+            raise StateError(
+                f"rank {self.exchange.link.rank}: a parameter was unfrozen after step {self.steps_done}, but "
+                "not right after a drain; unfreeze between drain() and the next step, on all ranks"
+            )
+        return StepRecord()
+
+    def _hear_answer(self, clock: int) -> Message:
+        while (answer := self._talk.hear()).kind is Kind.HELD:
+            pass  # the server lives, and so waiting starts anew
+        if answer.kind is Kind.GAVE_UP:
+            whom = "by an error of its own" if answer.rank == 0 else f"since rank {answer.rank} failed"
+            raise ExchangeError(f"the server has stopped, {whom}; look there")
+        if answer.kind not in (Kind.WEIGHTS, Kind.SAME) or answer.clock != clock:
+            raise FrameError(f"{answer.kind.name} for step {answer.clock} came in answer to step {clock}")
+        return answer
+
+    @contextmanager
+    def _failing_for_good(self, clock: int) -> Iterator[None]:
+        if self._failure is not None:
+            raise ExchangeError(f"this worker failed before; make a new one ({self._failure})")
+        try:
+            yield
+        except BaseException as error:
+            reason = str(error) or type(error).__name__
+            self._failure = f"rank {self.exchange.link.rank}, step {clock}: {reason}"
+            self.exchange.link.close()
+            if isinstance(error, (ExchangeError, FrameError, LinkError, PayloadError)):
+                raise ExchangeError(self._failure) from error
+            raise
