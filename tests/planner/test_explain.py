@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gradwire.codecs import parse
+from gradwire.costs import ExchangeCost
 from gradwire.plan import Plan
 from gradwire.planner.explain import explain
 from gradwire.planner.inputs.budget import Admission
@@ -15,12 +16,7 @@ def prediction(codec: str, exposed_s: float, compute_s: float = 0.1, pipeline: i
         plan=Plan(parse(codec), pipeline=pipeline),
         compute_s=compute_s,
         exposed_s=exposed_s,
-        encode_s=0.1 * exposed_s,
-        decode_s=0.2 * exposed_s,
-        handling_s=0.0,
-        wait_s=0.7 * exposed_s,
-        raw_nbytes=4e6,
-        wire_nbytes=1e6,
+        cost=ExchangeCost(0.1 * exposed_s, 0.2 * exposed_s, 0.0, 0.7 * exposed_s, 4e6, 1e6),
         buckets=1,
     )
 

@@ -32,13 +32,13 @@ def predict(environment: Environment, plan: Plan, **seconds: float) -> Predictio
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_the_terms_add_up(environment: Make, plan: Plan) -> None:
     found = predict(environment(), plan, forward_s=0.01, backward_s=0.02, update_s=0.003)
-    parts_s = found.encode_s + found.decode_s + found.handling_s + found.wait_s
+    parts_s = found.cost.encode_s + found.cost.decode_s + found.cost.handling_s + found.cost.wait_s
     compute_s = 0.033 + (LOCAL_UPDATES * 0.003 if plan.pipeline > 1 else 0)  # an eager pipeline's
     assert found.step_s == pytest.approx(compute_s + found.exposed_s)
     assert found.exchange_s == pytest.approx(parts_s)
     assert found.hidden_s + found.exposed_s == pytest.approx(found.exchange_s)
     assert found.efficiency == pytest.approx(compute_s / found.step_s)
-    assert found.ratio == pytest.approx(found.raw_nbytes / found.wire_nbytes)
+    assert found.ratio == pytest.approx(found.cost.raw_nbytes / found.cost.wire_nbytes)
     assert json.loads(json.dumps(found.values()))["step_s"] == found.step_s
 
 
@@ -83,7 +83,7 @@ def test_on_shared_cores_hidden_work_takes_its_time_from_computation(environment
     alone = predict(environment(host=host), plan, forward_s=5.0)
     shared = predict(environment(host=replace(host, ranks_per_machine=4)), plan, forward_s=5.0)
     assert alone.exposed_s == 0
-    work_s = 4 * (shared.encode_s + shared.decode_s + shared.handling_s) / 2
+    work_s = 4 * (shared.cost.encode_s + shared.cost.decode_s + shared.cost.handling_s) / 2
     assert shared.exposed_s == pytest.approx(work_s, rel=0.05)
 
 

@@ -165,8 +165,10 @@ def test_what_always_holds(
     assert sum(rank.raw_nbytes for rank in found.ranks) == sum(rank.wire_nbytes for rank in found.ranks)
     slower = replay(algorithm, world, count, segment, "free", environment(latency_s, rate / 2))
     later = replay(algorithm, world, count, segment, "free", environment(2 * latency_s, rate))
+    # A latency may change which of two frames gets a line first, which moves the end by a frame at most.
+    frame_s = min(4 * count, segment) / rate
     assert slower.total_s >= found.total_s * (1 - 1e-9)
-    assert later.total_s >= found.total_s * (1 - 1e-9)
+    assert later.total_s >= found.total_s * (1 - 1e-9) - frame_s
     if world == 1:
         assert found.total_s == 0.0
 

@@ -98,10 +98,10 @@ def _where_the_time_goes(chosen: Prediction) -> str:
     if chosen.exposed_s <= 1e-6 * chosen.step_s:
         return "Computation hides the exchange."
     terms = {
-        "waiting for the network": chosen.wait_s,
-        "encoding": chosen.encode_s,
-        "decoding and adding": chosen.decode_s,
-        "handling frames": chosen.handling_s,
+        "waiting for the network": chosen.cost.wait_s,
+        "encoding": chosen.cost.encode_s,
+        "decoding and adding": chosen.cost.decode_s,
+        "handling frames": chosen.cost.handling_s,
     }
     largest = max(terms, key=terms.__getitem__)
     exchange, exposed = format_duration(chosen.exchange_s), format_duration(chosen.exposed_s)

@@ -98,10 +98,10 @@ def _row(prediction: Prediction, is_chosen: bool, scale: float, alone_s: float) 
         "step": prediction.step_s,
         "bare": prediction.exposed_s,
         "exchange": prediction.exchange_s,
-        "encode": prediction.encode_s,
-        "decode": prediction.decode_s,
-        "frames": prediction.handling_s,
-        "wait": prediction.wait_s,
+        "encode": prediction.cost.encode_s,
+        "decode": prediction.cost.decode_s,
+        "frames": prediction.cost.handling_s,
+        "wait": prediction.cost.wait_s,
     }
     return {
         "": ">" if is_chosen else "",
@@ -111,7 +111,7 @@ def _row(prediction: Prediction, is_chosen: bool, scale: float, alone_s: float) 
         "bkt": "" if plan.bucket_nbytes is None else _size(plan.bucket_nbytes),
         "K": "" if plan.pipeline == 1 else str(plan.pipeline),
         **{name: _figure(scale * seconds) for name, seconds in terms.items()},
-        "MB": _figure(prediction.wire_nbytes / 1e6),
+        "MB": _figure(prediction.cost.wire_nbytes / 1e6),
         "ratio": f"{prediction.ratio:.3g}",
         "eff": f"{100 * alone_s / prediction.step_s:.0f}%" if alone_s else "",
     }

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradwire import collectives
+from gradwire.costs import ExchangeCost
 from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.inputs.other_world import cores
-from gradwire.planner.search.terms import Terms
 from gradwire.timing.replay.backend import as_seen_by
 from gradwire.timing.replay.environment import CodecCost, Environment
 
 
 def least(
     algorithm: str, world: int, count: int, segment_nbytes: int, codec: str, environment: Environment
-) -> Terms:
-    """Return terms whose ``total_s`` no replay of this exchange falls below.
+) -> ExchangeCost:
+    """Return a cost whose ``total_s`` no replay of this exchange falls below.
 
     - Some rank sends as much as the algorithm's card says of the busiest, at best at the rate of the fastest
       line after a burst, and its last frame takes the latency.
@@ -51,7 +51,9 @@ def least(
     )
 
 
-def _average_work(world: int, count: int, pieces: int, cost: CodecCost, environment: Environment) -> Terms:
+def _average_work(
+    world: int, count: int, pieces: int, cost: CodecCost, environment: Environment
+) -> ExchangeCost:
     """Return what every rank's thread does on average; a bucket goes in so many ``pieces``."""
     host, others = environment.host, world - 1
     frames = 2 * others * pieces / world
@@ -59,7 +61,7 @@ def _average_work(world: int, count: int, pieces: int, cost: CodecCost, environm
     adopted = 0.0 if cost.exact else 1 / world
     added_s = count * others / world * _cheapest(cost, "decode_add_s")
     stored_s = count * (others / world + adopted) * _cheapest(cost, "decode_s")
-    return Terms(
+    return ExchangeCost(
         encode_s=count * _cheapest(cost, "encode_s") + pieces * cost.call_s,
         decode_s=added_s + stored_s + (frames + adopted * pieces) * cost.call_s,
         handling_s=frames * (host.send_s + host.receive_s)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from gradwire import collectives
+from gradwire.costs import ExchangeCost
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.other_world import among, cores, with_residuals
 from gradwire.planner.search.bound import least
-from gradwire.planner.search.terms import Terms
 from gradwire.timing.replay.backend import as_seen_by
 from gradwire.timing.replay.environment import Environment
 from gradwire.timing.replay.replay import Replay, replay
@@ -71,10 +71,10 @@ class ExchangeTimes:
         self._family, self.world = family, world
         self.environment = among(family.environment, world)
         self._with_residuals = lru_cache(None)(partial(with_residuals, self.environment))
-        self._known: dict[tuple[Way, int], Terms] = {}
-        self._bounds: dict[tuple[Way, int], Terms] = {}
+        self._known: dict[tuple[Way, int], ExchangeCost] = {}
+        self._bounds: dict[tuple[Way, int], ExchangeCost] = {}
 
-    def least(self, way: Way, count: int) -> Terms:
+    def least(self, way: Way, count: int) -> ExchangeCost:
         """Return a lower bound for the exchange of ``count`` floats."""
         key = way, count
         if key not in self._bounds:
@@ -83,14 +83,14 @@ class ExchangeTimes:
             )
         return self._bounds[key]
 
-    def terms(self, way: Way, count: int) -> Terms:
+    def terms(self, way: Way, count: int) -> ExchangeCost:
         """Return what the exchange of ``count`` floats takes."""
         key = way, count
         if key not in self._known:
             self._known[key] = _at_least(self._find(way, count), self.least(way, count))
         return self._known[key]
 
-    def between(self, way: Way, count: int) -> Terms:
+    def between(self, way: Way, count: int) -> ExchangeCost:
         """Return what ``count`` floats take, on the straight line between round numbers of them.
 
         There are four such numbers from one power of two to the next. For models with many buckets of
@@ -103,12 +103,12 @@ class ExchangeTimes:
             found = found.towards(self.terms(way, (below + 1) * apart), beyond / apart)
         return _at_least(found, self.least(way, count))
 
-    def _find(self, way: Way, count: int) -> Terms:
+    def _find(self, way: Way, count: int) -> ExchangeCost:
         if self.world <= REPLAYED_WORLD:
             return self._replayed_or_extended(way, count)
         return self._walked(way, count)
 
-    def _replayed_or_extended(self, way: Way, count: int) -> Terms:
+    def _replayed_or_extended(self, way: Way, count: int) -> ExchangeCost:
         chunks = collectives.get(way.algorithm).chunks(self.world)
         whole = chunks * way.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
         frames = 2 * (self.world - 1) * chunks
@@ -118,28 +118,25 @@ class ExchangeTimes:
         short, long = (self._replayed(way, each * whole) for each in (fewer, 2 * fewer))
         return short.towards(long, (count / whole - fewer) / fewer)
 
-    def _replayed(self, way: Way, count: int) -> Terms:
+    def _replayed(self, way: Way, count: int) -> ExchangeCost:
         environment = self._with_residuals(way.codec) if way.residual else self.environment
         done = replay(way.algorithm, self.world, count, way.segment_nbytes, way.codec, environment)
         busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)
-        last = done.last
-        return Terms(
-            last.encode_s,
-            last.decode_s,
-            last.handle_s,
-            max(0.0, last.wait_s),  # a difference, which may be less than nothing by rounding
-            busiest.raw_nbytes,
-            busiest.wire_nbytes,
-            self._cores_s(done) if environment.host.ranks_per_machine > 1 else 0.0,
+        return replace(
+            done.last,
+            raw_nbytes=busiest.raw_nbytes,
+            wire_nbytes=busiest.wire_nbytes,
+            frames=busiest.frames,
+            cores_s=self._cores_s(done) if environment.host.ranks_per_machine > 1 else 0.0,
         )
 
     def _cores_s(self, done: Replay) -> float:
         host = self.environment.host
-        work_s = sum(rank.encode_s + rank.decode_s + rank.handle_s for rank in done.ranks)
+        work_s = sum(rank.work_s for rank in done.ranks)
         work_s += sum(rank.wire_nbytes for rank in done.ranks) * 2 * host.beside_s_per_nbyte
         return work_s / cores(self.world, self.environment)
 
-    def _walked(self, way: Way, count: int) -> Terms:
+    def _walked(self, way: Way, count: int) -> ExchangeCost:
         fewer = self._family.among(REPLAYED_WORLD)
         scale = fewer.terms(way, count).total_s / fewer.walk_s(way, count)
         terms = self.least(way, count)
@@ -171,6 +168,6 @@ class ExchangeTimes:
         return max(done.total_s, math.ulp(1.0))
 
 
-def _at_least(terms: Terms, bound: Terms) -> Terms:
+def _at_least(terms: ExchangeCost, bound: ExchangeCost) -> ExchangeCost:
     missing_s = max(0.0, bound.total_s - terms.total_s)
     return replace(terms, wait_s=terms.wait_s + missing_s, cores_s=max(terms.cores_s, bound.cores_s))

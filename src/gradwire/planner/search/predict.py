@@ -15,13 +15,13 @@ A step computes for ``compute_s`` (forward, backward, update), and its gradient'
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 
+from gradwire.costs import ExchangeCost
 from gradwire.plan import Plan
 from gradwire.planner.inputs.workload import Part, Workload
 from gradwire.planner.search.exchange_times import Family, Way
-from gradwire.planner.search.terms import Terms
 from gradwire.timing.closed_form.step_time import Bucket, overlap, pipelined_s
 
 _FEW_SIZES = 3
@@ -30,22 +30,16 @@ _FEW_SIZES = 3
 
 @dataclass(frozen=True)
 class Prediction:
-    """The time of one step with a plan, by its terms, in seconds; bytes for the rank that sends most.
+    """The time of one step with a plan, in seconds, and what the exchange of all its buckets costs.
 
-    ``step_s`` is ``compute_s + exposed_s``. ``exchange_s`` is ``encode_s + decode_s + handling_s + wait_s``,
-    where ``wait_s`` is waiting for the wire, for other ranks and for cores; ``hidden_s`` of it pass behind
-    computation, ``exposed_s`` do not.
+    ``step_s`` is ``compute_s + exposed_s``. Of the exchange ``hidden_s`` pass behind computation and
+    ``exposed_s`` do not. The bytes of ``cost`` are those of the rank that sends most.
     """
 
     plan: Plan
     compute_s: float
     exposed_s: float
-    encode_s: float
-    decode_s: float
-    handling_s: float
-    wait_s: float
-    raw_nbytes: float
-    wire_nbytes: float
+    cost: ExchangeCost
     buckets: int
 
     @property
@@ -56,7 +50,7 @@ class Prediction:
     @property
     def exchange_s(self) -> float:
         """Seconds of the exchange of all buckets."""
-        return self.encode_s + self.decode_s + self.handling_s + self.wait_s
+        return self.cost.total_s
 
     @property
     def hidden_s(self) -> float:
@@ -66,7 +60,7 @@ class Prediction:
     @property
     def ratio(self) -> float:
         """How many times fewer bytes travel than the floats have, headers included."""
-        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+        return self.cost.ratio
 
     @property
     def efficiency(self) -> float:
@@ -75,9 +69,13 @@ class Prediction:
 
     def values(self) -> dict[str, object]:
         """Return everything as a JSON object, with what follows from it."""
-        values = asdict(self) | {"plan": json.loads(self.plan.to_json())}
-        return values | {
-            name: getattr(self, name) for name in ("step_s", "exchange_s", "hidden_s", "ratio", "efficiency")
+        times = ("compute_s", "exposed_s", "step_s", "exchange_s", "hidden_s")
+        shares = ("buckets", "ratio", "efficiency")
+        costs = ("encode_s", "decode_s", "handling_s", "wait_s", "raw_nbytes", "wire_nbytes")
+        return {
+            "plan": json.loads(self.plan.to_json()),
+            **{name: getattr(self, name) for name in times + shares},
+            **{name: getattr(self.cost, name) for name in costs},
         }
 
 
@@ -102,22 +100,19 @@ class Predictor:
         parts, way = self._parts(plan.bucket_nbytes), Way.of(plan)
         return self._prediction(plan, parts, [self._times.least(way, part.count) for part in parts]).step_s
 
-    def _prediction(self, plan: Plan, parts: list[Part], terms: list[Terms]) -> Prediction:
-        total = sum(terms, Terms())
+    def _prediction(self, plan: Plan, parts: list[Part], costs: list[ExchangeCost]) -> Prediction:
+        total = sum(costs, ExchangeCost())
         return Prediction(
             plan=plan,
             compute_s=self.workload.compute_with_s(plan.pipeline),
-            exposed_s=min(self._exposed_s(plan, parts, terms, total), total.total_s),
-            encode_s=total.encode_s,
-            decode_s=total.decode_s,
-            handling_s=total.handling_s,
-            wait_s=total.wait_s,
-            raw_nbytes=total.raw_nbytes,
-            wire_nbytes=total.wire_nbytes,
+            exposed_s=min(self._exposed_s(plan, parts, costs, total), total.total_s),
+            cost=total,
             buckets=len(parts),
         )
 
-    def _exposed_s(self, plan: Plan, parts: list[Part], terms: list[Terms], total: Terms) -> float:
+    def _exposed_s(
+        self, plan: Plan, parts: list[Part], costs: list[ExchangeCost], total: ExchangeCost
+    ) -> float:
         work = self.workload
         compute_s = work.compute_with_s(plan.pipeline)
         if plan.pipeline > 1:
@@ -129,11 +124,11 @@ class Predictor:
             )
             exposed_s = slower_s - compute_s
         else:
-            buckets = [Bucket(part.ready_s, each.total_s) for part, each in zip(parts, terms, strict=True)]
+            buckets = [Bucket(part.ready_s, each.total_s) for part, each in zip(parts, costs, strict=True)]
             exposed_s = overlap(buckets, work.backward_s).exposed_s
         return max(exposed_s, self._taken_s(compute_s, total))
 
-    def _taken_s(self, compute_s: float, total: Terms) -> float:
+    def _taken_s(self, compute_s: float, total: ExchangeCost) -> float:
         """Return by how much the cores of a shared machine keep the step from hiding the exchange."""
         ranks = self._host.ranks_per_machine
         if ranks <= 1:

@@ -21,6 +21,6 @@ def uncertainty_of(selection: Selection, environment: Environment) -> float:
 
 def _noise(prediction: Prediction, environment: Environment) -> float:
     codec = environment.cost(str(prediction.plan.codec)).disagreement
-    seconds = codec * (prediction.encode_s + prediction.decode_s)
-    seconds += environment.host.disagreement * prediction.handling_s
+    seconds = codec * prediction.cost.codec_s
+    seconds += environment.host.disagreement * prediction.cost.handling_s
     return seconds / prediction.step_s if prediction.step_s else 0.0

@@ -27,6 +27,7 @@ from functools import cache
 
 from gradwire import collectives
 from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment, frame_order
+from gradwire.costs import ExchangeCost
 from gradwire.timing.replay.backend import as_seen_by
 from gradwire.timing.replay.cores import Cores
 from gradwire.timing.replay.environment import CodecCost, Environment
@@ -34,31 +35,10 @@ from gradwire.timing.replay.streams import Port, Stream, Streams
 
 
 @dataclass
-class RankTimes:
-    """Where one rank's thread spent an exchange, in seconds, and what it sent, in bytes.
-
-    ``wait_s`` is the rest of ``total_s``: waiting for frames, for the window or for a core.
-    """
-
-    encode_s: float = 0.0
-    decode_s: float = 0.0
-    handle_s: float = 0.0
-    total_s: float = 0.0
-    raw_nbytes: float = 0.0
-    wire_nbytes: float = 0.0
-    frames: int = 0
-
-    @property
-    def wait_s(self) -> float:
-        """Seconds of the total in which the thread did not work."""
-        return self.total_s - self.encode_s - self.decode_s - self.handle_s
-
-
-@dataclass
 class Replay:
-    """What a replay came to: every rank's times, and what the busiest line's bytes take at its rate."""
+    """What a replay came to: every rank's cost, and what the busiest line's bytes take at its rate."""
 
-    ranks: list[RankTimes]
+    ranks: list[ExchangeCost]
     line_busy_s: float
 
     @property
@@ -67,7 +47,7 @@ class Replay:
         return max(rank.total_s for rank in self.ranks)
 
     @property
-    def last(self) -> RankTimes:
+    def last(self) -> ExchangeCost:
         """The times of the rank that is done last."""
         return max(self.ranks, key=lambda rank: rank.total_s)
 
@@ -144,7 +124,7 @@ class _Rank:
     to_post: deque[Action] = field(default_factory=deque)
     posted_up_to: tuple[float, float] = (-1.0, 0.0)
     terms: dict[Segment, int] = field(default_factory=dict)
-    times: RankTimes = field(default_factory=RankTimes)
+    times: ExchangeCost = field(default_factory=ExchangeCost)
 
 
 class _Machinery:
@@ -198,7 +178,7 @@ class _Machinery:
     def _go_on(self, rank: _Rank, now: float) -> None:
         """Let a rank's thread do what it can at ``now``; it schedules itself for the rest."""
         if rank.at == len(rank.actions):
-            rank.times.total_s = now
+            rank.times.wait_s = max(0.0, now - rank.times.work_s)
             self._retire(rank, now, down_to=0)
             return
         action, frame = rank.actions[rank.at], rank.frames[rank.at]
@@ -248,9 +228,9 @@ class _Machinery:
         rank.times.frames += 1
         rank.times.raw_nbytes += 4 * _count(action)
         rank.times.wire_nbytes += frame.nbytes
-        handle_s = self._host.send_s + frame.nbytes * self._host.send_s_per_nbyte
-        rank.times.handle_s += handle_s
-        handed_over_s = rank.cores.take(now, handle_s)
+        handling_s = self._host.send_s + frame.nbytes * self._host.send_s_per_nbyte
+        rank.times.handling_s += handling_s
+        handed_over_s = rank.cores.take(now, handling_s)
         rank.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)
         rank.in_flight.append((action, frame))
         self._schedule(handed_over_s, frame)
@@ -263,11 +243,11 @@ class _Machinery:
         cost = self._cost_at(frame.terms)
         rank.terms[action.segment] = frame.terms + (self._terms(rank, action) if adds else 0)
         decode_s = self._cost.call_s + _count(action) * (cost.decode_add_s if adds else cost.decode_s)
-        handle_s = self._host.receive_s + frame.nbytes * self._host.receive_s_per_nbyte
+        handling_s = self._host.receive_s + frame.nbytes * self._host.receive_s_per_nbyte
         rank.times.decode_s += decode_s
-        rank.times.handle_s += handle_s
+        rank.times.handling_s += handling_s
         rank.at += 1
-        self._schedule(rank.cores.take(now, handle_s + decode_s), rank)
+        self._schedule(rank.cores.take(now, handling_s + decode_s), rank)
 
     def _post(self, rank: _Rank) -> None:
         """Let a rank want one more frame; its sends may wait where that is so (``_retire``)."""
