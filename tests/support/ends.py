@@ -28,11 +28,14 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.codecs import Quantize
 from gradwire.errors import LinkError
-from gradwire.exchange import Accounting
+from gradwire.exchange import Accounting, Exchange
+from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
+from gradwire.plan import Plan
 from gradwire.training.communication import endings
-from gradwire.training.communication.bucket_thread import BucketThread
+from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.ddp import hook
+from gradwire.training.ledger.lost_meter import LostMeter
 
 WORLD = 2
 LIMIT_S = 60.0
@@ -152,7 +155,9 @@ def _encode_for(seconds: float) -> None:
             begun.set()
         return Accounting()
 
-    BucketThread(0, closed.set, ("", "")).submit(work)
+    link = loopback(1)[0]
+    link.close = closed.set  # type: ignore[method-assign]
+    _do(link, work)
     begun.wait(10)
 
 
@@ -170,8 +175,13 @@ def waiting_for_a_peer(_: Seat) -> None:
                 Quantize(8).encode(gradient)
             raise
 
-    BucketThread(0, link.close, ("", "")).submit(work)
+    _do(link, work)
     time.sleep(0.1)
+
+
+def _do(link: Link, work: Callable[[], Accounting]) -> None:
+    thread = CommunicationThread(Exchange(link, Plan()), LostMeter(0, Plan(), ()))
+    thread.hand_over(Handover(None, "the work", work))
 
 
 ALONE = {each.__name__: each for each in (in_a_kernel, in_a_kernel_for_long, waiting_for_a_peer)}

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD
-from gradwire.training.communication.thread import CommunicationThread, longest_s
+from gradwire.training.communication.thread import CommunicationThread, Handover, longest_s
+from gradwire.training.ledger.lost_meter import LostMeter
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -200,10 +202,12 @@ def test_close_finishes_what_peers_wait_for_but_applies_nothing(
     assert run_ranks(3, body) == [True] * 3
 
 
-def test_an_exchange_that_never_returns_is_given_up() -> None:
+def test_an_exchange_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.training.communication.thread.longest_s", lambda *_: 0.05)
     exchange = _Gated()
-    communication = CommunicationThread(exchange, patience_s=0.05)
-    handover = communication.hand_over(7, torch.zeros(3))
+    communication = CommunicationThread(exchange, LostMeter(0, exchange.plan, ()))
+    work = partial(exchange.all_reduce, torch.zeros(3))
+    handover = communication.hand_over(Handover(None, "the gradient of step 7", work))
     with pytest.raises(
         LinkTimeoutError, match=r"rank 0 waited 0\.05 s for the gradient of step 7 to be averaged"
     ):

@@ -1,165 +1,161 @@
-"""The communication thread of Pipe-SGD (its algorithm 1): gradients in, averaged gradients out, in order.
+"""The communication thread: one for pipelines, for buckets that overlap backward, and for DDP's hook.
 
-D-Sync has one, too, when its gradient is cut into buckets.
+It works off what is handed over, in order, and stops for good at the first failure. Pipe-SGD (its algorithm
+1) has one per rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
-from threading import Lock
+from queue import SimpleQueue
+from threading import TIMEOUT_MAX, Lock
 from time import perf_counter
 
-import torch
-
 from gradwire import collectives
+from gradwire.errors import LinkTimeoutError
 from gradwire.exchange import Accounting, Exchange
-from gradwire.training.communication.bucket_thread import BucketThread
-from gradwire.training.gradients.reached import set_aside
-from gradwire.training.ledger.ledger import Ledger, profiled
-from gradwire.training.ledger.lost_meter import Measure
-from gradwire.training.ledger.method_meter import MethodMeter
+from gradwire.training.communication import endings
+from gradwire.training.ledger.lost_meter import LostMeter, Measure
+from gradwire.training.ledger.sinks import profiled
 
 _OWN_WORK_S = 30.0
-_ADVICE = "look for a stopped peer, or give the link a longer timeout_s", "close the link to stop it"
-WHOLE = "gradient"
-"""What a ledger calls the gradient of a step that goes out as one bucket."""
+_ADVICE = "give the link a longer timeout_s"
 
 
-def nothing(_exchange: Exchange) -> Accounting:
-    """Do nothing more once a gradient is averaged."""
-    return Accounting()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Handover:
-    """A gradient on its way: the communication thread's until ``result`` is there, averaged in place then.
+    """Work for the communication thread, whose outcome is ``result``.
 
-    ``bucket`` is the number, from 1 up, of the part of the step's gradient that it is; 0 for all of it.
-    ``residual`` is the thread's as long; gradients that share one are averaged in the order of their steps.
-    ``measure`` measures what is lost, where the step is measured. ``waiting`` are the parts of the residual
-    that stay out of this step, and ``then`` is done on the thread when the gradient is averaged.
+    Attributes
+    ----------
+    name
+        What the ledger calls it, the same in every step; None for what the ledger does not count.
+    what, done
+        What errors call it, and what happens to it.
+    work
+        Done on the thread; returns what it cost. What it uses is the thread's until ``result`` is there.
+    nbytes
+        How many bytes of float32 gradient it averages, in place.
+    measure
+        Measures what encoding loses of them, where the step is measured.
+    timeout_s
+        How long any single wait for a peer lasts; the link's timeout where it is None.
     """
 
-    step: int
-    gradient: torch.Tensor
-    bucket: int = 0
-    residual: torch.Tensor | None = None
+    name: str | None
+    what: str
+    work: Callable[[], Accounting]
+    nbytes: int = 0
     measure: Measure = field(default_factory=Measure)
-    waiting: Sequence[torch.Tensor] = ()
-    then: Callable[[Exchange], Accounting] = nothing
+    timeout_s: float | None = None
+    done: str = "averaged"
     result: Future[Accounting] = field(default_factory=Future)
-    counted: Lock = field(default_factory=Lock)  # taken by the first wait that a ledger is told of
-
-    @property
-    def bucket_name(self) -> str:
-        """What a ledger calls it, in every step."""
-        return f"bucket {self.bucket}" if self.bucket else WHOLE
-
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        part = f"bucket {self.bucket} of " if self.bucket else ""
-        return f"{part}the gradient of step {self.step}"
+    counted: Lock = field(default_factory=Lock)  # taken by the first wait, of which the ledger is told
 
 
 class CommunicationThread:
-    """One daemon thread that all-reduces what is handed over, one gradient after the other.
+    """One daemon thread that does the work of one rank's exchanges, one after the other.
 
-    An exception of the exchange reaches whoever waits, as it is, with a note that names the step. The link is
-    closed after it, so every later gradient fails with the same exception, and nothing is sent any more.
+    An exception reaches whoever waits, as it is, with a note that names the work. The link is closed after
+    it, so that the peers learn of it, and the exception is the outcome of all later work, which is not begun.
+    Nor is work whose result was cancelled. A program that ends waits a few seconds for what is queued
+    (``endings``).
 
     Parameters
     ----------
     exchange
-        Used by this thread alone while a gradient is under way.
-    patience_s
-        How long ``wait`` waits at most.
-    ledger
-        Counts each gradient in the step that first waits for it.
+        Used by this thread alone while work is under way.
     meter
-        Measures what is lost; where it is strict, the thread lets the ranks agree after a step's buckets.
+        Counts each piece of work in the step that first waits for it.
+    advice
+        What errors tell to do where work takes too long, beside looking for a stopped peer.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        patience_s: float,
-        ledger: Ledger | None = None,
-        meter: MethodMeter | None = None,
-    ) -> None:
-        self._exchange = exchange
-        self._ledger = ledger
-        self._meter = meter
-        self._patience_s = patience_s
-        self._thread = BucketThread(exchange.link.rank, exchange.close, _ADVICE)
+    def __init__(self, exchange: Exchange, meter: LostMeter, advice: str = _ADVICE) -> None:
+        self.failure: BaseException | None = None
+        self._exchange, self._meter, self._advice = exchange, meter, advice
+        self._rank = exchange.link.rank
+        self._inbox: SimpleQueue[Handover | None] = SimpleQueue()
+        name = f"gradwire communication, rank {self._rank}"
+        self._thread = endings.start(self._run, name, self.end, exchange.close)
 
-    def hand_over(
-        self,
-        step: int,
-        gradient: torch.Tensor,
-        bucket: int = 0,
-        residual: torch.Tensor | None = None,
-        parameters: range | None = None,
-        waiting: Sequence[torch.Tensor] = (),
-        then: Callable[[Exchange], Accounting] = nothing,
-    ) -> Handover:
-        """Queue ``gradient`` (1-D float32, averaged in place); do not touch it before ``wait`` returns.
-
-        Nor ``residual``, which ``Exchange.all_reduce`` explains. ``parameters`` are the numbers of those
-        whose gradients these are; without them nothing is measured. For the others see ``Handover``.
-        """
-        measure = Measure()
-        if self._meter is not None and parameters is not None:
-            measure = self._meter.measure(step, parameters)
-        handover = Handover(step, gradient, bucket, residual, measure, waiting, then)
-        self._thread.submit(partial(self._average, handover), handover.result)
+    def hand_over(self, handover: Handover) -> Handover:
+        """Queue it and return it."""
+        self._inbox.put(handover)
         return handover
 
     def check(self) -> None:
-        """Raise what has made the exchange useless, if anything has."""
-        self._thread.check()
+        """Raise what has made all further work useless, if anything has."""
+        if self.failure is not None:
+            raise self.failure
 
     def give_up(self, failure: BaseException) -> None:
-        """Close the link once the gradient under way is done; later ones end with ``failure``."""
-        self._thread.give_up(failure)
+        """Close the link once what is under way is done; everything later ends with ``failure``."""
+        if self.failure is None:
+            self.failure = failure
+        self._inbox.put(Handover(None, "the end", Accounting))
 
     def wait(self, handover: Handover) -> Accounting:
-        """Return once the gradient is averaged. Raises what the exchange raised, or ``LinkTimeoutError``."""
+        """Return what the work cost, once it is done. Raises what it raised, or ``LinkTimeoutError``."""
         started = perf_counter()
-        accounting = self._thread.wait(handover.result, self._patience_s, f"{handover.name} to be averaged")
-        if handover.counted.acquire(blocking=False):
-            exposed_s, nbytes = perf_counter() - started, handover.gradient.nbytes
-            if self._meter is not None:
-                self._meter.count(handover.bucket_name, accounting, exposed_s, nbytes, handover.measure)
-            elif self._ledger is not None:
-                self._ledger.exchanged(handover.bucket_name, accounting, exposed_s, gradient_nbytes=nbytes)
+        patience_s = longest_s(self._exchange, handover.nbytes // 4, handover.timeout_s)
+        # Not result(timeout=...): its TimeoutError could not be told from a LinkTimeoutError of the work.
+        if not wait([handover.result], min(patience_s, TIMEOUT_MAX)).done:
+            raise LinkTimeoutError(
+                f"rank {self._rank} waited {patience_s:g} s for {handover.what} to be {handover.done}, but "
+                f"its communication thread is still at work; look for a stopped peer, or {self._advice}"
+            )
+        accounting = handover.result.result()
+        if handover.name is not None and handover.counted.acquire(blocking=False):
+            exposed_s = perf_counter() - started
+            self._meter.count(handover.name, accounting, exposed_s, handover.nbytes, handover.measure)
         return accounting
 
-    def close(self) -> None:
-        """Finish what is queued and join the thread. Raises ``LinkTimeoutError`` if it does not end."""
-        self._thread.join(self._patience_s)
+    def end(self) -> None:
+        """Let the thread end once it has done what is queued; return at once. May be called twice."""
+        self._inbox.put(None)
 
-    def _average(self, handover: Handover) -> Accounting:
-        """Average one gradient; on the thread."""
-        with nullcontext() if self._ledger is None else profiled(f"exchange {handover.bucket_name}"):
-            try:
-                return self._average_and_measure(handover)
-            except BaseException as error:
-                error.add_note(f"while the communication thread averaged {handover.name}")
-                raise
+    def close(self, count: int = 0, timeout_s: float | None = None) -> None:
+        """End the thread, which may have ``count`` floats to average, and wait for it.
 
-    def _average_and_measure(self, handover: Handover) -> Accounting:
-        with set_aside(handover.waiting):
-            accounting = self._exchange.all_reduce(
-                handover.gradient, average=True, residual=handover.residual, norms=handover.measure.norms
+        ``timeout_s`` is the link's where it is None. Raises ``LinkTimeoutError`` if the thread does not end.
+        """
+        self.end()
+        patience_s = longest_s(self._exchange, count, timeout_s)
+        self._thread.join(min(patience_s, TIMEOUT_MAX))
+        if self._thread.is_alive():
+            raise LinkTimeoutError(
+                f"rank {self._rank}: the communication thread did not end within {patience_s:g} s; look "
+                "for a stopped peer, or close the link"
             )
-        if self._meter is not None:
-            accounting += self._meter.finish(handover.step, handover.measure, self._exchange)
-        return accounting + handover.then(self._exchange)
+
+    def _run(self) -> None:
+        while (handover := self._inbox.get()) is not None:  # without limit: backward takes what it takes
+            if handover.result.set_running_or_notify_cancel():
+                self._do(handover)
+            del handover  # it holds a bucket
+
+    def _do(self, handover: Handover) -> None:
+        unseen = handover.name is None or self._meter.ledger is None
+        try:
+            if self.failure is not None:
+                raise self.failure
+            if handover.timeout_s is not None:
+                self._exchange.link.timeout_s = handover.timeout_s
+            with nullcontext() if unseen else profiled(f"exchange {handover.name}"):
+                accounting = handover.work()
+        except BaseException as error:  # it is not lost: whoever waits raises it
+            if error is not self.failure:
+                error.add_note(f"while the communication thread {handover.done} {handover.what}")
+            if self.failure is None:
+                self.failure = error
+            self._exchange.close()
+            handover.result.set_exception(error)
+        else:
+            handover.result.set_result(accounting)
 
 
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from time import perf_counter
 
 import torch
 import torch.distributed as dist
@@ -21,30 +19,17 @@ from torch.autograd import Variable
 
 from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
 from gradwire.exchange import Accounting, Exchange
-from gradwire.training.communication.bucket_thread import BucketThread
-from gradwire.training.communication.thread import longest_s
+from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.ddp.grad_bucket import EXCHANGED, DDPBucket, GradientBucket, gradient_bucket
 from gradwire.training.ddp.uneven import ActiveCount
 from gradwire.training.gradients.bucket_residuals import BucketResiduals
 from gradwire.training.gradients.residual import Residuals
-from gradwire.training.ledger.ledger import Ledger, profiled
+from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
 from gradwire.training.ledger.shares import Layout
 from gradwire.training.replicas.compare import check_weights
 
 Averaged = torch.futures.Future[torch.Tensor]
-_ADVICE = "look for a stopped peer, or attach with a longer timeout_s", "look for a stopped peer"
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A bucket that was handed over: ``wait`` returns what its exchange cost, None where there was none."""
-
-    name: str
-    count: int
-    wait: Callable[[], Accounting | None]
-    measure: Measure = field(default_factory=Measure)
-    residuals: BucketResiduals = field(default_factory=lambda: BucketResiduals([]))
 
 
 class Rounds:
@@ -84,15 +69,16 @@ class Rounds:
         self._begin_timeout_s = self._timeout_s if begin_timeout_s is None else begin_timeout_s
         self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
         self._layouts: dict[tuple[int, ...], Layout] = {}
-        self._thread = BucketThread(self.rank, exchange.close, _ADVICE)
+        self._thread = CommunicationThread(exchange, self._meter, "attach with a longer timeout_s")
         self._closed = False
         self._next = 0
         self._active: int | None = None  # ranks that averages are over, where those are not all
-        self._pending: list[Pending] = []
+        self._waits: list[Callable[[], object]] = []  # for the buckets of a round, in their order
+        self._lent: list[BucketResiduals] = []
 
     def end(self) -> None:
         """Let the thread close the link and end once it has done what is queued; return at once."""
-        self._thread.submit(self._close_link)
+        self._thread.hand_over(Handover(None, "the link", self._close_link, done="closed"))
         self._thread.end()
 
     @property
@@ -131,7 +117,7 @@ class Rounds:
         index, last = bucket.index(), bucket.is_last()
         self._expect(index)
         if index == 0:
-            self._pending = []
+            self._waits, self._lent = [], []
             self._active = self._count_active() if by_active else None
         self._next = 0 if last else index + 1
         averaged = self._start(bucket)
@@ -148,9 +134,10 @@ class Rounds:
         ``LinkTimeoutError`` if the communication thread does not come back.
         """
         self.check()
-        what = f"the roll call before step {self.steps_done + 1}"
-        outcome = self._thread.submit(partial(self._call, what))
-        self._thread.wait(outcome, longest_s(self._exchange, 1, self._begin_timeout_s), what)
+        number = torch.zeros(1, dtype=torch.float32, device="cpu")
+        what = f"a number in the roll call before step {self.steps_done + 1}"
+        ask = f"{what}, after which DDP cuts its buckets anew"
+        self._ask_all(None, ask, partial(self._exchange.all_reduce, number))
 
     def check_weights(self, model: nn.Module) -> None:
         """Compare the ranks' weights, which may come late to it. Raises ``StateError`` on all of them."""
@@ -158,40 +145,34 @@ class Rounds:
         found: list[StateError] = []
 
         def compare() -> Accounting:
-            self._exchange.link.timeout_s = self._begin_timeout_s
             try:
                 check_weights(model, self._exchange)
             except StateError as error:  # not one of the exchange, which can go on
                 found.append(error)
             return Accounting()
 
-        patience_s = longest_s(self._exchange, 1, self._begin_timeout_s)
-        self._thread.wait(self._thread.submit(compare), patience_s, "the comparison of the ranks' weights")
+        self._ask_all(None, "the hashes of the ranks' weights", compare)
         if found:
             raise found[0]
 
     def _count_active(self) -> int:
         """Wait until all ranks have come to the step; return how many of them have not joined."""
-        count = ActiveCount(self._exchange, self._begin_timeout_s, self.steps_done + 1)
-        started = perf_counter()
-        patience_s = longest_s(self._exchange, 1, self._begin_timeout_s)
-        accounting = self._thread.wait(self._thread.submit(count), patience_s, count.what)
-        self._ledger.exchanged("join", accounting, perf_counter() - started, gradient_nbytes=0)
+        count = ActiveCount(self._exchange)
+        self._ask_all(
+            "join", f"the count of ranks with batches in step {self.steps_done + 1}, under join", count
+        )
         return count.active
 
-    def _call(self, what: str) -> Accounting:
-        self._exchange.link.timeout_s = self._begin_timeout_s
-        try:
-            return self._exchange.all_reduce(torch.zeros(1, dtype=torch.float32, device="cpu"))
-        except BaseException as error:
-            error.add_note(f"in {what}, after which DDP cuts its buckets anew")
-            raise
+    def _ask_all(self, name: str | None, what: str, work: Callable[[], Accounting]) -> None:
+        """Let the thread do what ranks may come late to, and wait for it."""
+        handover = Handover(name, what, work, timeout_s=self._begin_timeout_s, done="exchanged")
+        self._thread.wait(self._thread.hand_over(handover))
 
     def close(self) -> None:
         """End the thread, which closes the link. Raises ``LinkTimeoutError`` if it does not end."""
         self._closed = True
         self.end()
-        self._thread.join(longest_s(self._exchange, 0, self._timeout_s))
+        self._thread.close(timeout_s=self._timeout_s)
 
     def _expect(self, index: int) -> None:
         if index == self._next:
@@ -258,34 +239,28 @@ class Rounds:
 
     def _start_agreement(self) -> None:
         """Let the ranks agree, once all buckets are averaged, whether the round ends with an error."""
-        what = f"the verdicts on step {self.steps_done + 1}"
         measure = Measure()
-        outcome = self._thread.submit(partial(self._agree, what, measure))
-        wait = partial(self._thread.wait, outcome, longest_s(self._exchange, 1, self._timeout_s), what)
-        self._pending.append(Pending("verdicts", 0, wait, measure))
 
-    def _agree(self, what: str, measure: Measure) -> Accounting:
-        """Exchange the ranks' verdicts; on the communication thread."""
-        self._exchange.link.timeout_s = self._timeout_s
-        try:
+        def agree() -> Accounting:
             accounting, measure.verdict = self._meter.agree(self._exchange)
-        except BaseException as error:
-            error.add_note(f"while the communication thread exchanged {what}")
-            raise
-        return accounting
+            return accounting
+
+        what = f"the verdicts on step {self.steps_done + 1}"
+        self._hand_over(Handover("verdicts", what, agree, 0, measure, self._timeout_s, done="exchanged"))
+
+    def _hand_over(self, handover: Handover) -> None:
+        self._waits.append(partial(self._thread.wait, self._thread.hand_over(handover)))
 
     def _start_exchange(
         self, name: str, buffer: torch.Tensor, residuals: BucketResiduals, measure: Measure
     ) -> Averaged:
         way = gradient_bucket(buffer)
-        timeout_s = self._next_timeout_s()
-        what = f"{name} of step {self.steps_done + 1}"
-        work = partial(self._average, name, what, way, buffer.dtype, residuals, measure, timeout_s)
-        outcome = self._thread.submit(work)
-        outcome.add_done_callback(partial(_pass_failure_on, way.averaged))
-        patience_s = longest_s(self._exchange, buffer.numel(), timeout_s)
-        wait = partial(self._thread.wait, outcome, patience_s, f"{what} to be averaged")
-        self._pending.append(Pending(name, buffer.numel(), wait, measure, residuals))
+        work = partial(self._average, way, buffer.dtype, residuals, measure)
+        what, nbytes = f"{name} of step {self.steps_done + 1}", 4 * buffer.numel()
+        handover = Handover(name, what, work, nbytes, measure, self._next_timeout_s())
+        handover.result.add_done_callback(partial(_pass_failure_on, way.averaged))
+        self._hand_over(handover)
+        self._lent.append(residuals)
         return way.averaged
 
     def _next_timeout_s(self) -> float:
@@ -294,35 +269,21 @@ class Rounds:
         The first one of a step cannot be averaged before all ranks have come to it, however long one has
         evaluated or saved alone; whoever has its average knows that all have begun.
         """
-        begun = self._pending or self._active is not None
+        begun = self._waits or self._active is not None
         return self._timeout_s if begun else self._begin_timeout_s
 
     def _average(
-        self,
-        name: str,
-        what: str,
-        way: GradientBucket,
-        dtype: torch.dtype,
-        residuals: BucketResiduals,
-        measure: Measure,
-        timeout_s: float,
+        self, way: GradientBucket, dtype: torch.dtype, residuals: BucketResiduals, measure: Measure
     ) -> Accounting:
         """Average one bucket; on the communication thread."""
-        self._exchange.link.timeout_s = timeout_s
-        try:
-            with profiled(f"exchange {name}"):
-                values = way.load()
-                residual = residuals.lend(values)
-                norms, active = measure.norms, self._active
-                accounting = self._exchange.all_reduce(values, active is None, residual, norms)
-                if active is not None:
-                    values.div_(active)
-                residuals.note(values, dtype)
-                way.deliver(values)
-                self._meter.note(measure)
-        except BaseException as error:
-            error.add_note(f"while the communication thread averaged {what}")
-            raise
+        values, active = way.load(), self._active
+        residual = residuals.lend(values)
+        accounting = self._exchange.all_reduce(values, active is None, residual, measure.norms)
+        if active is not None:
+            values.div_(active)
+        residuals.note(values, dtype)
+        way.deliver(values)
+        self._meter.note(measure)
         return accounting
 
     def _close_link(self) -> Accounting:
@@ -335,11 +296,7 @@ class Rounds:
         world = self._active or dist.get_world_size(self._group)
         work = dist.all_reduce(buffer.div_(world), group=self._group, async_op=True)
         if buffer.device.type == "cpu":
-            self._pending.append(
-                Pending(
-                    name, buffer.numel(), partial(self._wait_for_torch, name, work, self._next_timeout_s())
-                )
-            )
+            self._waits.append(partial(self._wait_for_torch, name, work, self._next_timeout_s()))
         averaged: Averaged = work.get_future().then(lambda future: future.value()[0])
         return averaged
 
@@ -356,16 +313,12 @@ class Rounds:
 
         Residuals change once all are averaged, and on all ranks or on none: averages have the same bits.
         """
-        pending, self._pending = self._pending, []
-        for bucket in pending:
-            started = perf_counter()
-            accounting = bucket.wait()
-            if accounting is not None:
-                exposed_s, nbytes = perf_counter() - started, 4 * bucket.count
-                self._meter.count(bucket.name, accounting, exposed_s, nbytes, bucket.measure)
-        if all(bucket.residuals.usable for bucket in pending):
-            for bucket in pending:
-                bucket.residuals.keep()
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            wait()
+        if all(residuals.usable for residuals in self._lent):
+            for residuals in self._lent:
+                residuals.keep()
         self.steps_done += 1
         # After DDP's own end: an error before it would leave DDP in the middle of a pass, of no further use.
         if not _queued_in_engine(self._meter.end_step):

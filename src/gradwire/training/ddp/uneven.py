@@ -51,10 +51,6 @@ class ActiveCount:
     ----------
     exchange
         Its link carries the count, exactly.
-    timeout_s
-        How long it waits for a rank that has not come to the step.
-    step
-        For errors.
 
     Attributes
     ----------
@@ -62,20 +58,13 @@ class ActiveCount:
         How many ranks have not joined, once it was called.
     """
 
-    def __init__(self, exchange: Exchange, timeout_s: float, step: int) -> None:
-        self.what = f"the count of the ranks with batches in step {step}"
+    def __init__(self, exchange: Exchange) -> None:
         self.active = 0
-        self._exchange, self._timeout_s, self._joined = exchange, timeout_s, has_joined()
+        self._link, self._joined = exchange.link, has_joined()
 
     def __call__(self) -> Accounting:
         """Count. Raises ``ExchangeError``."""
-        link = self._exchange.link
-        link.timeout_s = self._timeout_s
         active = torch.tensor([0.0 if self._joined else 1.0], dtype=torch.float32, device="cpu")
-        try:
-            accounting = Exchange(link, Plan()).all_reduce(active, average=False)
-        except BaseException as error:
-            error.add_note(f"in {self.what}, under join")
-            raise
+        accounting = Exchange(self._link, Plan()).all_reduce(active, average=False)
         self.active = max(int(active.item()), 1)
         return accounting

@@ -71,7 +71,7 @@ class LostMeter:
     def __init__(
         self, rank: int, plan: Plan, names: Sequence[str], ledger: Ledger | None = None, strict: bool = False
     ) -> None:
-        self._rank, self._plan, self._names, self._ledger = rank, plan, list(names), ledger
+        self._rank, self._plan, self._names, self.ledger = rank, plan, list(names), ledger
         self._strict = strict
         self._last: dict[str, float] = {}
         self._often = Counter[str]()
@@ -82,7 +82,7 @@ class LostMeter:
 
     def measures(self, step: int) -> bool:
         """Tell whether a step, numbered from 1 up, is measured; where residuals are kept nobody is warned."""
-        return self._ledger is not None if self._plan.keeps_residual else sampled(step)
+        return self.ledger is not None if self._plan.keeps_residual else sampled(step)
 
     def agrees(self, step: int) -> bool:
         """Tell whether all ranks call ``agree`` at the end of this step; the same on all of them."""
@@ -136,8 +136,8 @@ class LostMeter:
         self, bucket: str, accounting: Accounting, exposed_s: float, gradient_nbytes: int, measure: Measure
     ) -> None:
         """Count an exchange in the ledger, and hear what all ranks raise at the end of the step."""
-        if self._ledger is not None:
-            self._ledger.exchanged(
+        if self.ledger is not None:
+            self.ledger.exchanged(
                 bucket, accounting, exposed_s, gradient_nbytes=gradient_nbytes, lost=measure.measured
             )
         self._heard = self._heard or measure.verdict
@@ -145,10 +145,10 @@ class LostMeter:
     def end_step(self) -> None:
         """End the ledger's step, then warn. Raises ``LossyError`` where all ranks have agreed to."""
         sentences = [] if self._strict else self._findings()
-        if self._ledger is not None:
+        if self.ledger is not None:
             for sentence in sentences:
-                self._ledger.warned(sentence)
-            self._ledger.end_step()
+                self.ledger.warned(sentence)
+            self.ledger.end_step()
         self.tell(sentences)
 
     def tell(self, sentences: Sequence[str] = ()) -> None:

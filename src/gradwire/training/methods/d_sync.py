@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from gradwire.exchange import Accounting, Exchange
-from gradwire.training.communication.thread import WHOLE
+from gradwire.training.communication.buckets import WHOLE, Buckets, average
 from gradwire.training.gradients.buckets import cut
 from gradwire.training.gradients.flat import FlatGradients
-from gradwire.training.gradients.reached import Reach, set_aside
+from gradwire.training.gradients.reached import Reach
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger, profiled
 from gradwire.training.ledger.step_record import StepRecord
@@ -85,10 +85,9 @@ class DSync(WorkerMethod):
         reach = Reach(self._gradients)
         measure = self.meter.measure(step, self.meter.all)
         with nullcontext() if self.ledger is None else profiled(f"exchange {WHOLE}"):
-            with set_aside(reach.parts(self._residual)):
-                accounting = self.exchange.all_reduce(buffer, residual=self._residual, norms=measure.norms)
-            accounting += self.meter.finish(step, measure, self.exchange)
-            accounting += reach.agree(self.exchange)
+            waiting = reach.parts(self._residual)
+            way = self.exchange, self.meter, step, buffer, measure
+            accounting = average(*way, self._residual, waiting, reach)
         self._gradients.attach(reach.absent)
         self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)
         return accounting
@@ -103,10 +102,10 @@ class DSync(WorkerMethod):
 
     def _overlapping(self) -> Overlap | None:
         """Return what exchanges the buckets while backward computes, where there are several."""
-        buckets = cut(self._gradients.counts, self.exchange.plan.bucket_nbytes)
-        if len(buckets) == 1:
+        if len(cut(self._gradients.counts, self.exchange.plan.bucket_nbytes)) == 1:
             return None
-        return Overlap(self.exchange, self._gradients, buckets, self._residual, self.ledger, self.meter)
+        buckets = Buckets(self.exchange, self.meter, self._gradients, self._residual)
+        return Overlap(self.exchange.link.rank, self._gradients, buckets)
 
     def close(self) -> None:
         """Join the thread, if there is one. Raises ``LinkTimeoutError`` if it does not end."""

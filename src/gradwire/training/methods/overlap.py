@@ -6,7 +6,7 @@ as soon as all of its gradients are there, in an order that all ranks share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -14,14 +14,11 @@ from time import perf_counter
 import torch
 
 from gradwire.errors import ExchangeError, TensorError
-from gradwire.exchange import Accounting, Exchange
-from gradwire.training.communication.thread import CommunicationThread, Handover, longest_s, nothing
-from gradwire.training.gradients.buckets import Bucket
+from gradwire.exchange import Accounting
+from gradwire.training.communication.buckets import Buckets
+from gradwire.training.communication.thread import Handover
 from gradwire.training.gradients.flat import FlatGradients
 from gradwire.training.gradients.reached import Reach
-from gradwire.training.gradients.residual import parts
-from gradwire.training.ledger.ledger import Ledger
-from gradwire.training.ledger.method_meter import MethodMeter
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.method import checked_loss, run_backward
 
@@ -35,33 +32,18 @@ class Overlap:
     The hooks that tell which gradients are there exist during backward only. So they run after any hook of
     the user's, whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over
     smaller batches) is not mistaken for the last one.
-
-    ``residual``, laid out as the gradients, is None where the plan keeps none.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        gradients: FlatGradients,
-        buckets: Sequence[Bucket],
-        residual: torch.Tensor | None = None,
-        ledger: Ledger | None = None,
-        meter: MethodMeter | None = None,
-    ) -> None:
-        self._rank = exchange.link.rank
-        self._gradients = gradients
-        self._buckets = buckets
-        self._views = [bucket.view(gradients.buffer) for bucket in buckets]
-        self._residual, self._residuals = residual, parts(residual, buckets)
+    def __init__(self, rank: int, gradients: FlatGradients, buckets: Buckets) -> None:
+        self._rank, self._gradients, self._buckets = rank, gradients, buckets
+        self._cut = buckets.cut
         self._reach: Reach | None = None
         self._bucket_of = {
-            index: number for number, bucket in enumerate(buckets) for index in bucket.parameters
+            index: number for number, bucket in enumerate(self._cut) for index in bucket.parameters
         }
         self._waiting_for: list[set[int]] = []
         self._handovers: list[Handover] = []
         self._step = 0
-        patience_s = longest_s(exchange, max(bucket.count for bucket in buckets))
-        self._communication = CommunicationThread(exchange, patience_s, ledger, meter)
 
     def average(self, step: int, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
         """Fill the gradients with their averages over all ranks; return the loss, and what waiting cost.
@@ -70,9 +52,9 @@ class Overlap:
         bucket has gone out leaves the ranks out of step: the link is closed then, and later calls raise
         ``ExchangeError``.
         """
-        self._communication.check()
-        self._step, self._handovers = step, []
-        self._waiting_for = [set(bucket.parameters) for bucket in self._buckets]
+        self._buckets.thread.check()
+        self._step, self._handovers, self._reach = step, [], None
+        self._waiting_for = [set(bucket.parameters) for bucket in self._cut]
         self._gradients.zero()
         loss = checked_loss(compute_loss())
         try:
@@ -94,7 +76,7 @@ class Overlap:
 
     def close(self) -> None:
         """Join the thread. Raises ``LinkTimeoutError`` if it does not end."""
-        self._communication.close()
+        self._buckets.close()
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -118,12 +100,12 @@ class Overlap:
             raise TensorError(self._too_late(index, "a second gradient came"))
         self._gradients.collect_one(index)
         self._waiting_for[number].discard(index)
-        while len(self._handovers) < len(self._buckets) and not self._waiting_for[len(self._handovers)]:
+        while len(self._handovers) < len(self._cut) and not self._waiting_for[len(self._handovers)]:
             self._hand_over_next()
 
     def _hand_over_rest(self) -> None:
         """Count what backward did not reach as zero. Raises ``TensorError`` if a gradient was replaced."""
-        for number, bucket in enumerate(self._buckets):
+        for number, bucket in enumerate(self._cut):
             gone = number < len(self._handovers)
             for index in bucket.parameters:
                 if gone and not self._gradients.is_attached(index):
@@ -134,24 +116,14 @@ class Overlap:
 
     def _hand_over_next(self) -> None:
         number = len(self._handovers)
-        view, parameters = self._views[number], self._buckets[number].parameters
-        waiting = []
-        if self._residual is not None:
-            unreached = self._gradients.unreached(parameters)
-            waiting = [self._gradients.part(index, self._residual) for index in unreached]
-        then: Callable[[Exchange], Accounting] = nothing
-        if number + 1 == len(self._buckets):  # now all gradients are there, and the other buckets go before
+        if number + 1 == len(self._cut):  # now all gradients are there
             self._reach = Reach(self._gradients)
-            then = self._reach.agree
-        self._handovers.append(
-            self._communication.hand_over(
-                self._step, view, number + 1, self._residuals[number], parameters, waiting, then
-            )
-        )
+        handover = self._buckets.hand_over(self._step, self._gradients, number, self._reach)
+        self._handovers.append(handover)
 
     def _wait(self) -> StepRecord:
         started = perf_counter()
-        accounting = sum(map(self._communication.wait, self._handovers), Accounting())
+        accounting = sum(map(self._buckets.thread.wait, self._handovers), Accounting())
         return StepRecord.of_wait(perf_counter() - started, accounting)
 
     def _give_up(self, error: BaseException) -> None:
@@ -161,7 +133,7 @@ class Overlap:
             f"({str(error) or type(error).__name__}), so the ranks are out of step; begin with new links"
         )
         failure.__cause__ = error
-        self._communication.give_up(failure)
+        self._buckets.thread.give_up(failure)
 
     def _too_late(self, index: int, what: str) -> str:
         shape = tuple(self._gradients.parameters[index].shape)

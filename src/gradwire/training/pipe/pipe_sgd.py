@@ -16,12 +16,12 @@ from torch import nn
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import ExchangeError, SpecError, StateError, shown
 from gradwire.exchange import Accounting, Exchange
-from gradwire.training.communication.thread import CommunicationThread, Handover, longest_s, nothing
-from gradwire.training.gradients.buckets import cut
+from gradwire.training.communication.buckets import Buckets
+from gradwire.training.communication.thread import Handover
 from gradwire.training.gradients.clip import clip
 from gradwire.training.gradients.flat import FlatGradients
 from gradwire.training.gradients.reached import Reach
-from gradwire.training.gradients.residual import Residuals, parts
+from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.method import WorkerMethod, backward
@@ -141,8 +141,7 @@ class PipeSGD(WorkerMethod):
         self._free[0].detach()
         self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
         self._residual = relaid(self.residuals, self._free[0])
-        self._buckets = cut(self._free[0].counts, exchange.plan.bucket_nbytes)
-        self._communication = self._communicating()
+        self._buckets = Buckets(exchange, self.meter, self._free[0], self._residual)
 
     def _gradients(self) -> deque[FlatGradients]:
         """Return K new buffers, of so many floats each."""
@@ -150,23 +149,18 @@ class PipeSGD(WorkerMethod):
         self.count = sum(each.numel() for each in parameters)
         return deque(FlatGradients(parameters, with_frozen=True) for _ in range(self.pipeline))
 
-    def _communicating(self) -> CommunicationThread:
-        patience_s = longest_s(self.exchange, max(bucket.count for bucket in self._buckets))
-        return CommunicationThread(self.exchange, patience_s, self.ledger, self.meter)
-
     def _before_growing(self) -> StepRecord:
         """Apply all outstanding gradients."""
         return self._apply_all_but(0)
 
     def _lay_out(self) -> None:
         before = self._free[0]
-        self._communication.close()
+        self._buckets.close()
         self._free = self._gradients()
         self._correction = self._corrected(self.model)
         self._free[0].detach()
         self._residual = relaid(self.residuals, self._free[0], before)
-        self._buckets = cut(self._free[0].counts, self.exchange.plan.bucket_nbytes)
-        self._communication = self._communicating()
+        self._buckets = Buckets(self.exchange, self.meter, self._free[0], self._residual)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
@@ -184,7 +178,7 @@ class PipeSGD(WorkerMethod):
             correcting = perf_counter()
             self._correction.note(gradients, values, reach.own)
             correction_s += perf_counter() - correcting
-        handovers = self._hand_over(gradients.buffer, reach)
+        handovers = self._hand_over(gradients, reach)
         self._under_way.append(_UnderWay(self._free.popleft(), handovers, values, reach))
         if warms_up:
             waits += self._apply_all_but(0)
@@ -240,7 +234,7 @@ class PipeSGD(WorkerMethod):
         """
         for each in self._under_way:
             for handover in each.handovers:
-                self._communication.wait(handover)
+                self._buckets.thread.wait(handover)
 
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.
@@ -323,7 +317,7 @@ class PipeSGD(WorkerMethod):
             super().close()
             self._dropped = len(self._under_way)
             self._under_way.clear()
-            self._communication.close()
+            self._buckets.close()
 
     def abort(self) -> None:
         """Close without sending what is still queued; peers that wait for it run into their timeout."""
@@ -347,20 +341,12 @@ class PipeSGD(WorkerMethod):
         clip(average, self._max_norm)
         return average
 
-    def _hand_over(self, buffer: torch.Tensor, reach: Reach) -> list[Handover]:
+    def _hand_over(self, gradients: FlatGradients, reach: Reach) -> list[Handover]:
         """Give the buckets to the communication thread, which takes them in this order."""
-        numbered, residuals = len(self._buckets) > 1, parts(self._residual, self._buckets)
+        last = len(self._buckets.cut) - 1
         return [
-            self._communication.hand_over(
-                self.steps_done + 1,
-                bucket.view(buffer),
-                number if numbered else 0,
-                residual,
-                bucket.parameters,
-                reach.parts(self._residual, bucket.parameters),
-                reach.agree if number == len(self._buckets) else nothing,
-            )
-            for number, (bucket, residual) in enumerate(zip(self._buckets, residuals, strict=True), start=1)
+            self._buckets.hand_over(self.steps_done + 1, gradients, number, reach if number == last else None)
+            for number in range(last + 1)
         ]
 
     def _apply_all_but(self, count: int) -> StepRecord:
@@ -374,7 +360,7 @@ class PipeSGD(WorkerMethod):
         """Wait for the oldest gradient under way and update the weights with it."""
         oldest = self._under_way[0]
         started = perf_counter()
-        accounting = sum(map(self._communication.wait, oldest.handovers), Accounting())
+        accounting = sum(map(self._buckets.thread.wait, oldest.handovers), Accounting())
         wait_s = perf_counter() - started
         self._under_way.popleft()
         self._free.append(oldest.gradients)

@@ -18,7 +18,7 @@ from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError, shown
 from gradwire.exchange import Accounting, Exchange
-from gradwire.training.communication.thread import WHOLE
+from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatGradients, FlatWeights
 from gradwire.training.gradients.reached import Reach, set_aside
 from gradwire.training.gradients.residual import Residuals

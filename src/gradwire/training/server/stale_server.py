@@ -19,7 +19,7 @@ from torch import nn
 from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
 from gradwire.exchange import Accounting, Exchange
-from gradwire.training.communication.thread import WHOLE
+from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatWeights
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord

@@ -17,7 +17,7 @@ from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, 
 from gradwire.exchange import Exchange
 from gradwire.exchange.feedback import Feedback
 from gradwire.plan import FLOAT_NBYTES
-from gradwire.training.communication.thread import WHOLE
+from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatGradients, FlatWeights
 from gradwire.training.gradients.reached import Reach, set_aside
 from gradwire.training.gradients.residual import Residuals

@@ -1,0 +1,90 @@
+"""One flat gradient on its way: averaged whole, or bucket by bucket on a communication thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from gradwire.exchange import Accounting, Exchange
+from gradwire.training.communication.thread import CommunicationThread, Handover
+from gradwire.training.gradients.buckets import cut
+from gradwire.training.gradients.flat import FlatGradients
+from gradwire.training.gradients.reached import Reach, set_aside
+from gradwire.training.gradients.residual import parts
+from gradwire.training.ledger.lost_meter import Measure
+from gradwire.training.ledger.method_meter import MethodMeter
+
+WHOLE = "gradient"
+"""What a ledger calls the gradient of a step that goes out as one bucket."""
+
+
+class Buckets:
+    """The buckets of gradients that are laid out alike, and the thread that averages them in their order.
+
+    Parameters
+    ----------
+    exchange
+        Its plan cuts the buckets. Belongs to the thread while buckets are under way.
+    meter
+        Measures what is lost, and counts in the ledger.
+    gradients
+        One of those laid out alike.
+    residual
+        What this rank's encodings lost, laid out as the gradients; None where the plan keeps none.
+    """
+
+    def __init__(
+        self, exchange: Exchange, meter: MethodMeter, gradients: FlatGradients, residual: torch.Tensor | None
+    ) -> None:
+        self.cut = cut(gradients.counts, exchange.plan.bucket_nbytes)
+        self.thread = CommunicationThread(exchange, meter)
+        self._exchange, self._meter = exchange, meter
+        self._residual, self._residuals = residual, parts(residual, self.cut)
+
+    def hand_over(
+        self, step: int, gradients: FlatGradients, number: int, reach: Reach | None = None
+    ) -> Handover:
+        """Let the thread average bucket ``number``, from 0 up; do not touch it before it is.
+
+        ``reach`` is the step's. It comes with the last bucket: all gradients are there then, and the other
+        buckets go before.
+        """
+        bucket, residual = self.cut[number], self._residuals[number]
+        waiting: list[torch.Tensor] = []
+        if self._residual is not None:
+            unreached = gradients.unreached(bucket.parameters)
+            waiting = [gradients.part(each, self._residual) for each in unreached]
+        name = WHOLE if len(self.cut) == 1 else f"bucket {number + 1}"
+        what = f"the {WHOLE} of step {step}"
+        values, measure = bucket.view(gradients.buffer), self._meter.measure(step, bucket.parameters)
+        work = partial(average, self._exchange, self._meter, step, values, measure, residual, waiting, reach)
+        return self.thread.hand_over(
+            Handover(name, what if name == WHOLE else f"{name} of {what}", work, values.nbytes, measure)
+        )
+
+    def close(self) -> None:
+        """Join the thread. Raises ``LinkTimeoutError`` if it does not end."""
+        self.thread.close(max(bucket.count for bucket in self.cut))
+
+
+def average(
+    exchange: Exchange,
+    meter: MethodMeter,
+    step: int,
+    values: torch.Tensor,
+    measure: Measure,
+    residual: torch.Tensor | None,
+    waiting: Sequence[torch.Tensor],
+    reach: Reach | None,
+) -> Accounting:
+    """Average a flat gradient, or a bucket of it, in place over all ranks; return what that cost.
+
+    ``waiting`` are the parts of the residual that stay out of this step. Where ``reach`` comes with it, the
+    ranks agree on what none of them has reached. Raises ``ExchangeError``.
+    """
+    with set_aside(waiting):
+        accounting = exchange.all_reduce(values, residual=residual, norms=measure.norms)
+    accounting += meter.finish(step, measure, exchange)
+    return accounting if reach is None else accounting + reach.agree(exchange)
