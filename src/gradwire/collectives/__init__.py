@@ -1,4 +1,4 @@
-"""Who sends what to whom: algorithms as data, one module each; ``step`` has the words that they speak."""
+"""Algorithms as data: who sends what to whom. One module each; ``step`` defines the terms."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The transport's own all-reduce for buckets that are not compressed, as plain DDP uses it; else a ring.
+"""The transport's own all-reduce for uncompressed buckets, as in plain DDP; a ring for all others.
 
-Where nothing is encoded, the steps of an exchange only cost: on a fast network what a frame costs the hosts
-is most of the time. A link between processes sums uncompressed buckets by Gloo's all-reduce; every other link
-(that over MPI, too, whose collectives know no timeout), and every codec, walks a ring, which is what Gloo
-does itself for large buckets and what models take it for.
+Without a codec, gradwire's own frames bring no benefit, and on a fast network their cost on the hosts is most
+of the time. A link between processes therefore sums uncompressed buckets with Gloo's all-reduce. Every other
+link, and every codec, uses a ring. (Links over MPI are among them, because MPI's collectives have no
+timeout.) Gloo itself uses a ring for large buckets, and the timing models treat ``backend`` as one.
 
-No values travel in frames then, and there are no checksums beside TCP's own. A frame without a payload tells
-the next rank of every bucket, since Gloo ends the process where two ranks disagree about a length.
+Values don't travel in frames, and only TCP's own checksums protect them. A frame without a payload announces
+every bucket to the next rank, because Gloo ends the process if two ranks disagree about a length.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 

@@ -1,12 +1,13 @@
 """Butterfly all-reduce: recursive halving to scatter the sums, recursive doubling to gather them.
 
-With ``m`` the largest power of two up to ``p``, the bucket is cut into ``m`` chunks. In the reduce half a
-rank swaps half of what it still works on with the rank that differs in one bit, first in the highest: it
-keeps the half that its own bit names, so that after ``lg m`` steps rank ``r`` owns the sum of chunk ``r``.
-The broadcast half swaps all that is finished, first with the rank that differs in the lowest bit.
+Let ``m`` be the largest power of two up to ``p``. The bucket is cut into ``m`` chunks. In the reduce half,
+each rank exchanges half of its remaining chunks with the rank whose number differs in one bit, starting with
+the highest bit, and keeps the half that its own bit selects. After ``lg m`` steps, rank ``r`` owns the sum of
+chunk ``r``. In the broadcast half, ranks exchange all finished chunks, starting with the rank that differs in
+the lowest bit.
 
-Where ``p`` is no power of two, every rank ``r`` from ``m`` up first sends its bucket to its partner
-``r - m``, which works for both, and gets the sum from it in the end.
+If ``p`` isn't a power of two, every rank ``r`` from ``m`` up first sends its bucket to its partner ``r - m``,
+which works for both and returns the sum at the end.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 

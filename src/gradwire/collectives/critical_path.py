@@ -1,4 +1,4 @@
-"""How many hops schedules take one after the other, where no message waits for anything but its two ends."""
+"""The number of hops on a schedule's critical path, if a message waits only for its two ends."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""From the steps of a schedule to the frames of one rank, in the order in which it handles them.
+"""The frames of one rank, in the order in which the rank handles them, from the steps of its schedule.
 
-The order is data, like the schedule that it comes from: it depends on the lengths only, never on what arrives
-when. Chunks are cut into segments, each of which is a frame. A segment is sent on as soon as it is
-finished, while the rest of its chunk is still travelling, and a rank sends few frames ahead of those
-received, so that their memory stays warm.
+The order is data, like the schedule: it depends only on lengths, never on arrival times. Chunks are cut into
+segments, each of which is a frame. A segment is forwarded as soon as it is finished, while the rest of its
+chunk is still in flight, and a rank sends only a few frames ahead of those received, so that their memory
+stays in the cache.
 
 Frames are matched by their order, the pair of step and place within the step. Two rules keep a schedule
 that runs in rounds free of deadlock, even where a send returns only once it is received:
@@ -11,9 +11,10 @@ that runs in rounds free of deadlock, even where a send returns only once it is 
 - before a rank waits for a frame, it has sent all its frames up to that order;
 - a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
 
-For if everything is stuck, take of all frames that have not passed one of the least round and place. Both of
-its ends wait for frames that have not passed either, so for none of an earlier order. By the first rule its
-sender has sent it, and by the second its receiver has posted the receive: it passes.
+Proof: assume that all ranks are blocked. Among all frames that have not passed, take one with the smallest
+round and place. Both of its ends wait for frames that have not passed either, so for none of an earlier
+order. By the first rule, its sender has sent it; by the second, its receiver has posted the receive. So it
+passes, which contradicts the assumption.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Segment:
 class Action:
     """One frame of one rank: number ``place`` of those that the step sends, or receives.
 
-    ``keep`` says that the frame is needed once more, to be forwarded.
+    ``keep`` says that the frame is needed again, for forwarding.
     """
 
     do: Do

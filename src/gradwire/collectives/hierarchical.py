@@ -1,4 +1,4 @@
-"""Groups of ranks, and groups of groups, each level with an algorithm of its own."""
+"""Groups of ranks, and groups of groups, each level with its own algorithm."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _EXAMPLE = "'hierarchical:4,ring+star'"
 
 @dataclass(frozen=True)
 class Hierarchical:
-    """Hierarchical all-reduce: groups reduce first, their owners go on among the groups, and back down.
+    """Hierarchical all-reduce: reduce in groups, then across groups, and broadcast back down.
 
-    Neighbouring ranks make a group. After the reduce half of the group's algorithm every chunk has an owner
-    in it; the owners of the same chunk in all groups run the algorithm of the next level on that chunk, and
-    so on. The broadcast halves follow from the last level down. With rings in the groups every rank owns a
-    chunk, so that every link is busy on every level; with stars or trees only the first rank of a group goes
-    on, with the whole bucket.
+    Neighbouring ranks form a group. After the reduce half of the group's algorithm, every chunk has an owner
+    in the group. The owners of the same chunk in all groups run the algorithm of the next level on that
+    chunk, and so on. The broadcast halves follow, from the last level down. With rings in the groups, every
+    rank owns a chunk, so every link is busy on every level. With stars or trees, only the first rank of a
+    group continues, with the whole bucket.
 
-    A spec names the sizes of the groups from the leaves up and the algorithms of the levels, one more, for
-    the last joins what remains: ``hierarchical:4,ring+star``, ``hierarchical:4x2,star+star+star``. Without
-    algorithms all levels are rings. Without sizes there are two levels, the groups of about the square root
-    of the world: its smallest divisor from the root up to twice the root, or else the root rounded up. The
-    last group of a level may be smaller.
+    A spec lists the group sizes, from the leaves up, and the algorithms of the levels. There is one more
+    algorithm than sizes, because the last level joins all remaining groups: ``hierarchical:4,ring+star``,
+    ``hierarchical:4x2,star+star+star``. Without algorithms, all levels are rings. Without sizes, there are
+    two levels with groups of about the square root of the world size: its smallest divisor from the root up
+    to twice the root, or otherwise the root rounded up. The last group of a level may be smaller.
 
     Card, for ``p`` ranks in equal groups and a bucket of ``n`` bytes:
 
@@ -50,14 +50,14 @@ class Hierarchical:
     Parameters
     ----------
     sizes
-        How many nodes a group has, from the leaves up; None for groups of about the square root.
+        The number of nodes in a group, from the leaves up; None for groups of about the square root.
     algorithms
         A name of ``levels.ALGORITHMS`` for every level; one more than there are sizes.
 
     Raises
     ------
     SpecError
-        For levels that cannot be.
+        If the levels are invalid.
     """
 
     sizes: tuple[int, ...] | None = None

@@ -1,13 +1,13 @@
-"""Algorithms of several levels: who joins whom in which part of the bucket, and what that costs.
+"""Algorithms of several levels: which ranks join in which part of the bucket, and what that costs.
 
-The ranks are nodes. Every level takes so many neighbouring nodes together, which makes groups, the nodes of
-the next level; the last group of a level may have fewer. What a node has summed up lies with its ranks, chunk
-by chunk: the ranks of a group that own the same chunks run the level's algorithm on these, as an instance of
-it, and own chunks of that then.
+The ranks are nodes. Every level combines a number of neighbouring nodes into a group, and the groups are the
+nodes of the next level; the last group of a level may have fewer nodes. A node's sums are distributed over
+its ranks, chunk by chunk. The ranks of a group that own the same chunks run the level's algorithm on these
+chunks, as an instance of it, and then own chunks of the result.
 
-All levels speak of the same fine chunks, as many as the product of what the full group of every level is cut
-into. An instance among fewer cuts its part into fewer pieces, of one or several of those that a full group
-has, so that the pieces of all groups begin and end at the same places.
+All levels use the same fine chunks. Their number is the product, over all levels, of the number of chunks of
+a full group. A smaller instance cuts its part into fewer pieces, each of one or more chunks of a full group,
+so that the pieces of all groups have the same boundaries.
 """
 
 from __future__ import annotations

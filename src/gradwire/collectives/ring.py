@@ -1,9 +1,9 @@
-"""Ring all-reduce: a reduce-scatter, then an all-gather; every rank talks to its two neighbours only.
+"""Ring all-reduce: a reduce-scatter, then an all-gather; every rank talks only to its two neighbours.
 
-The bucket is cut into one chunk per rank. In step ``k`` of the reduce half rank ``r`` sends its partial sum
-of chunk ``r - k`` to the right and adds what comes from the left to chunk ``r - k - 1``; after ``p - 1``
-steps it owns the sum of chunk ``r + 1``. In the broadcast half the finished chunks travel once more around
-the ring.
+The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its partial sum
+of chunk ``r - k`` to the right, and adds what it receives from the left to chunk ``r - k - 1``. After
+``p - 1`` steps, it owns the sum of chunk ``r + 1``. In the broadcast half, the finished chunks travel around
+the ring once more.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 

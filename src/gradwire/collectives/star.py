@@ -1,7 +1,7 @@
-"""Star all-reduce: everybody sends the whole bucket to rank 0, which adds them up and sends the sum back.
+"""Star all-reduce: every rank sends its bucket to rank 0, which adds the buckets and sends the sum back.
 
-This is the parameter server, or worker-aggregator organisation; it is here because training with a server
-uses its two halves with different codecs, and as the baseline that the ring is measured against.
+This is the parameter server, or worker-aggregator, organization. Training with a server uses its two halves
+with different codecs, and the ring is measured against it.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
@@ -37,7 +37,7 @@ def owner(chunk: int, world: int) -> int:  # noqa: ARG001
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield the way to the root, which takes the ranks in their order."""
+    """Yield the steps to the root, which receives from the ranks in order."""
     if rank != _ROOT:
         yield Step(_ROOT, _WHOLE, None, _NOTHING, combine=True)
         return
@@ -46,7 +46,7 @@ def reduce(rank: int, world: int) -> Iterator[Step]:
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield the way back from the root, which serves the ranks in their order."""
+    """Yield the steps from the root, which sends to the ranks in order."""
     if rank != _ROOT:
         yield Step(None, _NOTHING, _ROOT, _WHOLE, combine=False)
         return

@@ -1,17 +1,17 @@
-"""A collective is data: each algorithm is a pure generator of steps, and these are the words it speaks.
+"""The steps of a collective. A collective is data: each algorithm is a pure generator of steps.
 
 A bucket is cut into ``chunks(world)`` chunks of nearly equal size. A schedule is what one rank does, in
-order. Two halves make an all-reduce:
+order. An all-reduce consists of two halves:
 
-- in the **reduce** half every received chunk is combined (decoded and added) and every sent chunk is the
-  sender's current partial sum, encoded anew;
-- in the **broadcast** half the owner of a finished chunk encodes it once and adopts its own decoded value;
-  everybody else stores what came and forwards the payload unchanged, so that all ranks end with identical
-  bits.
+- In the **reduce** half, every received chunk is combined (decoded and added), and every sent chunk is the
+  sender's current partial sum, encoded anew.
+- In the **broadcast** half, the owner of a finished chunk encodes it once and adopts its own decoded value.
+  Every other rank stores the received values and forwards the payload unchanged, so that all ranks end with
+  identical bits.
 
 An algorithm is a module, or an object, with the names of ``Collective``. Its schedules run in rounds: the
-messages of all ranks can be numbered so that both ways of a step have the same number, and so that the
-numbers rise along every rank's schedule. This is what keeps an exchange free of deadlock. ``steps`` and
+messages of all ranks can be numbered so that both directions of a step have the same number and the
+numbers increase along every rank's schedule. This keeps an exchange free of deadlock. ``steps`` and
 ``nbytes`` are the card; tests count them from the steps.
 """
 
@@ -27,9 +27,9 @@ class Step:
     """One entry of a schedule: what this rank sends and receives, possibly both at once.
 
     ``send_to`` and ``recv_from`` are ranks or None. ``send`` and ``recv`` are half-open ranges of chunk
-    numbers, ``(0, 0)`` where nothing goes that way. ``combine`` says whether what arrives is added to the own
-    chunk (the reduce half) or replaces it (the broadcast half); what is sent in a combining step is encoded
-    anew.
+    numbers, ``(0, 0)`` if nothing is sent or received. ``combine`` says whether received values are added to
+    the rank's own chunk (the reduce half) or replace it (the broadcast half); what a combining step sends is
+    encoded anew.
     """
 
     send_to: int | None

@@ -1,7 +1,7 @@
-"""Tree all-reduce: up a binomial tree to rank 0, which has the sum, and down the same tree again.
+"""Tree all-reduce: a reduction up a binomial tree to rank 0, and a broadcast down the same tree.
 
-In step ``k`` of the reduce half every rank ``r`` whose lowest set bit is ``2^k`` sends its partial sum of the
-whole bucket to rank ``r - 2^k`` and is done; the others add what comes. The broadcast half is the same in
+In step ``k`` of the reduce half, every rank ``r`` whose lowest set bit is ``2^k`` sends its partial sum of
+the whole bucket to rank ``r - 2^k`` and is done; the receivers add it. The broadcast half is the same in
 reverse, largest subtrees first.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
