@@ -1,72 +1,72 @@
-"""Every exception of gradwire. A message says what was wanted, what came and what to do."""
+"""All exceptions of gradwire. A message says what was wanted, what came, and what to do."""
 
 
 class GradwireError(Exception):
-    """The root: catching it catches everything that gradwire raises on purpose."""
+    """The base class of all errors that gradwire raises on purpose."""
 
 
 class SpecError(GradwireError, ValueError):
-    """A codec, algorithm, rate or plan was named in words that gradwire does not know."""
+    """The name or spec of a codec, algorithm, rate, or plan is invalid."""
 
 
 class TensorError(GradwireError, ValueError):
-    """A tensor of the wrong dtype, shape, layout or device was handed in."""
+    """A tensor has the wrong dtype, shape, layout, or device."""
 
 
 class PayloadError(GradwireError, ValueError):
-    """Encoded bytes that no encoder can have made: truncated, oversized or altered."""
+    """A payload is invalid: truncated, oversized, or altered."""
 
 
 class FrameError(GradwireError):
-    """A frame that fails validation at the door: header, sequence or checksum."""
+    """A received frame failed validation: header, sequence, or checksum."""
 
 
 class LinkError(GradwireError):
-    """A link could not carry a frame: the peer is gone or the transport failed."""
+    """A link couldn't carry a frame, because the peer is gone or the transport failed."""
 
 
 class LinkTimeoutError(LinkError, TimeoutError):
-    """A peer did not send or take a frame within the link's timeout."""
+    """A peer didn't send or receive a frame within the link's timeout."""
 
 
 class StateError(GradwireError, ValueError):
-    """A saved state that belongs to another rank, world or model, or replicas whose states differ."""
+    """A saved state belongs to another rank, world size, or model, or the states of replicas differ."""
 
 
 class ExchangeError(GradwireError):
-    """An exchange failed; the message names rank, peer and step, ``__cause__`` holds the reason."""
+    """An exchange failed; the message names the rank, peer, and step, and ``__cause__`` holds the reason."""
 
 
 class LossyError(GradwireError):
-    """Encoding keeps taking most of a parameter's gradient away, on the rank that the message names."""
+    """Encoding repeatedly loses most of a parameter's gradient, on the rank that the message names."""
 
 
 class LossyWarning(UserWarning):
-    """What is a ``LossyError`` where training is not strict."""
+    """The warning that replaces ``LossyError`` if training isn't strict."""
 
 
 class AttachError(GradwireError, RuntimeError):
-    """A model cannot take gradwire's hook: it is no DDP, has another hook, or its ranks disagree."""
+    """A model can't take gradwire's hook: it isn't a DDP model, has another hook, or its ranks disagree."""
 
 
 class MissingPackageError(GradwireError, ImportError):
-    """An optional package is not installed, or does not load; the message names gradwire's extra with it."""
+    """An optional package isn't installed or doesn't load; the message names gradwire's extra for it."""
 
 
 class DataError(GradwireError):
-    """A data set is missing, incomplete or damaged."""
+    """A data set is missing, incomplete, or damaged."""
 
 
 class JobError(GradwireError):
-    """A training job cannot start or go on: options, rendezvous or a worker that died."""
+    """A training job can't start or continue, because of its options, the rendezvous, or a dead worker."""
 
 
 class TestbedError(GradwireError):
-    """A testbed cannot be made, or what was to run in it cannot start or be watched any more."""
+    """A testbed can't be created, or its command can't be started or supervised."""
 
 
 def shown(value: object) -> str:
-    """Return what an error quotes of ``value``: its ``repr`` in one line of at most 80 characters."""
+    """Return ``value`` as errors quote it: its ``repr`` in one line of at most 80 characters."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # a stranger's repr may raise anything, and one of an int of 5000 digits does

@@ -1,4 +1,4 @@
-"""Results become files at one moment, all or none; and whether they will can be known long before."""
+"""Write result files all at once or not at all, and check early that they can be written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _DEVICES = Path("/dev")
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:
-    """Write ``files`` (path -> content), all or none, with the folders that they need. Raises ``JobError``.
+    """Write ``files`` (path -> content), all or none, and create their folders. Raises ``JobError``.
 
-    They get temporary names first and are renamed when the last one is whole and on the disk; then the
-    folders are, too. So a machine that loses its power keeps the old files or the new ones.
+    The files get temporary names and are renamed after the last one is on the disk; then the folders are
+    synced, too. A machine that loses power therefore keeps either the old files or the new ones.
     """
     temporary = {path: path.parent / f".{path.name}.{os.getpid()}" for path in files}
     place = Path()
@@ -46,7 +46,7 @@ def _write_through(path: Path, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Let the names in a folder outlive a loss of power, where its file system can."""
+    """Make the names in a folder survive a loss of power, if its file system can."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems sync no folders
@@ -56,7 +56,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise ``JobError``, which names the option, unless a file ``path`` can be written; leave no trace."""
+    """Raise ``JobError``, which names the option, unless the file ``path`` can be written; leave no trace."""
     place = path.parent
     try:
         if path.is_dir():
@@ -69,12 +69,12 @@ def check_writable(option: str, path: Path) -> None:
 
 
 def check_folder_writable(option: str, folder: Path) -> None:
-    """Raise ``JobError``, which names the option, unless files can be made in ``folder``; leave no trace."""
+    """Raise ``JobError``, naming the option, unless files can be created in ``folder``; leave no trace."""
     _try_folder(option, folder, folder, "folder")
 
 
 def _try_folder(option: str, path: Path, place: Path, kind: str) -> None:
-    """Make something in the nearest folder above that exists, and take it away."""
+    """Create and remove something in the nearest existing parent folder."""
     try:
         while not (place.is_symlink() or place.exists()) and place != place.parent:
             place = place.parent

@@ -40,7 +40,7 @@ class Plan:
     segment_nbytes
         The part of a chunk, in bytes of float32, that travels as one frame, of 32 MiB at most, while others
         are encoded and decoded; a multiple of 16384. Smaller segments overlap more of a short chunk, but
-        every frame costs Gloo some 0.3 ms on either side.
+        every frame costs processor time on both sides.
     pipeline
         How many steps may be under way at once, 1 to 1024: 1 waits for its own gradient, 2 applies the one
         before.

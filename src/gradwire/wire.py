@@ -1,9 +1,9 @@
-"""The frame: a 32-byte header, then the payload; one function writes it and one door validates it.
+"""The frame: a 32-byte header, then the payload. One function writes frames, and one validates them.
 
-``docs/wire-format.md`` shows the fields and a worked example. The element count travels in the header because
-a payload does not hold it; the codec's number and fingerprint say how to read the payload; the sequence
-number and the two checksums find frames that were lost, repeated, reordered or altered. The header has a
-checksum of its own so that no length is believed before it is known to be whole.
+``docs/wire-format.md`` shows the fields and an example. The header contains the element count because
+a payload doesn't; the codec's number and fingerprint say how to read the payload; the sequence
+number and the two checksums detect frames that were lost, repeated, reordered, or altered. The header has its
+own checksum, so that no length is trusted before it is verified.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MAGIC = b"GRDW"
 VERSION = 1
 HEADER_NBYTES = 32
 MAX_FRAME_NBYTES = 1 << 25
-"""No frame is larger. Receivers offer this much, since some transports abort the process on a message too
-large."""
+"""The largest frame. Receivers always provide this much memory, because some transports abort the process
+if a message is too large."""
 AVERAGE = 0x0001
-"""The flag of frames whose sum will be divided by the number of ranks, which they do not show."""
+"""The flag of frames whose sum will be divided by the number of ranks; the values don't show it."""
 
 _FIELDS = struct.Struct("<4sBBHIIIII")
 _CHECKSUM = struct.Struct("<I")
@@ -32,20 +32,20 @@ _NO_NAMES: Mapping[int, str] = {}
 
 
 def frame_memory(nbytes: int) -> torch.Tensor:
-    """Return memory for frames: on the CPU, and good after the caller's ``inference_mode`` has ended."""
+    """Return memory for frames, on the CPU and valid after the caller's ``inference_mode`` has ended."""
     with torch.inference_mode(mode=False):
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
 
 def memory_of(frame: torch.Tensor) -> memoryview:
-    """Return the bytes of a 1-D uint8 CPU tensor, in its own memory."""
+    """Return the bytes of a 1-D uint8 CPU tensor, without a copy."""
     array: Any = frame.numpy()  # a buffer, which NumPy's stubs tell from Python 3.12 on
     return memoryview(array)
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a frame says about its payload: unsigned 32-bit numbers, ``codec_id``, a byte, and ``flags``."""
+    """The fields of a header: unsigned 32-bit numbers, ``codec_id`` (a byte), and ``flags``."""
 
     codec_id: int
     count: int
@@ -56,7 +56,7 @@ class Header:
     flags: int = 0
 
     def pack(self) -> bytes:
-        """Return the 32 bytes of the header, its own checksum included."""
+        """Return the 32 bytes of the header, including its own checksum."""
         fields = _FIELDS.pack(
             MAGIC,
             VERSION,
@@ -92,7 +92,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the receiver knows of the next frame before it comes."""
+    """What the receiver expects of the next frame."""
 
     codec_id: int
     fingerprint: int
@@ -112,16 +112,16 @@ def seal_frame(
     sequence: int,
     flags: int = 0,
 ) -> torch.Tensor:
-    """Write the header before the payload that already lies in ``frame[32:]``; return the frame, a view."""
+    """Write the header for the payload that is already in ``frame[32:]``; return the frame, a view."""
     payload = frame[HEADER_NBYTES : HEADER_NBYTES + payload_nbytes]
     header = Header(codec_id, count, payload_nbytes, sequence, fingerprint, _native.crc32c(payload), flags)
     return _write(frame, header)
 
 
 def renumber_frame(frame: torch.Tensor, sequence: int) -> torch.Tensor:
-    """Give a frame that came through the door a new sequence number, to forward it; return the frame, a view.
+    """Give a validated frame a new sequence number, to forward it; return the frame, a view.
 
-    The payload keeps the checksum that its encoder gave it, which so holds from end to end.
+    The payload keeps its encoder's checksum, which therefore protects it from end to end.
     """
     return _write(frame, replace(Header.unpack(_head(frame)), sequence=sequence))
 
@@ -129,10 +129,10 @@ def renumber_frame(frame: torch.Tensor, sequence: int) -> torch.Tensor:
 def open_frame(
     frame: torch.Tensor, expected: Expected, codec_names: Mapping[int, str] = _NO_NAMES
 ) -> torch.Tensor:
-    """Return the payload, a view of ``frame``, once everything about it is as expected.
+    """Return the payload, a view of ``frame``, after validating the whole frame.
 
-    ``frame`` may be longer than the header says, since some transports do not tell a message's size;
-    ``codec_names`` is what a refusal calls the codecs. Raises ``FrameError``; nothing is decoded before.
+    ``frame`` may be longer than the header says, because some transports don't report a message's size.
+    Error messages use ``codec_names`` for the codecs. Raises ``FrameError`` before anything is decoded.
     """
     header = Header.unpack(_head(frame))
     _check_codec(header, expected, codec_names)

@@ -1,4 +1,4 @@
-"""Codecs: a chunk of float32 becomes a payload and comes back. One row of TABLE, one file and one card each.
+"""Codecs turn a chunk of float32 into a payload and back. Each has a row of TABLE, a file, and a card.
 
 >>> from gradwire.codecs import parse
 >>> parse("quantize:8")
@@ -52,7 +52,7 @@ __all__ = [
 
 
 class Row(NamedTuple):
-    """A codec's line in the table: its name in specs, its number in frames, its class."""
+    """A codec's row in the table: its name in specs, its number in frames, and its class."""
 
     name: str
     wire_id: int
@@ -74,15 +74,15 @@ TABLE = (
     Row("lossless", 11, Lossless),
     Row("fp8", 12, Fp8),
 )
-"""All codecs. A wire id is a fact of the protocol: never changed, never used again."""
+"""All codecs. Wire ids are part of the protocol: they never change and are never reused."""
 DEFAULT = "fp8"
-"""Free of scale and safe for any model: docs/which_codec.md has the losses that it was chosen by."""
+"""Works at any scale of the gradients; docs/which_codec.md has the measured losses behind the choice."""
 
 
 def codec_of(codec: Codec | str | None, name: str = "codec") -> Codec | None:
-    """Return the codec that is meant, by itself or its spec; None for None.
+    """Return a codec, given the codec or its spec; None for None.
 
-    Raises ``SpecError``, which calls the argument ``name``.
+    Raises ``SpecError``, whose message calls the argument ``name``.
     """
     if codec is None or isinstance(codec, Codec):
         return codec

@@ -1,29 +1,24 @@
-"""The contract of a codec, in prose first.
+"""The base class of codecs, and the contract that every codec keeps.
 
-A codec turns a *chunk* (a 1-D contiguous float32 CPU tensor of any length, 0 included) into a *payload* (a
+A codec turns a *chunk* (a 1-D contiguous float32 CPU tensor of any length, including 0) into a *payload* (a
 1-D uint8 tensor) and back.
 
-- **A codec is a value.** It is a frozen dataclass without memory: equal parameters mean equal codecs, one
-instance
-  serves all chunks and threads, and encoding the same chunk twice gives the same bytes on every machine,
-  instruction set and number of threads. ``str(codec)`` is its spec, and ``gradwire.codecs.parse`` turns the
-  spec back.
-- **The payload does not hold the element count**; the frame does. ``decode`` learns it from ``out``.
-- **Memory belongs to the caller.** ``encode(x, out)`` writes into ``out`` (at least ``max_nbytes(len(x))``
-bytes)
-  and returns the part that it filled, a view; without ``out`` it allocates. ``decode`` and ``decode_add``
-  write only ``out`` and ``acc``.
-- **``decode_add(payload, acc)``** gives bit for bit what ``decode`` followed by ``acc += decoded`` gives.
-- **``bound(x)``** is the guarantee: no finite element of ``x`` is decoded further from its value than this.
-  ``inf`` is allowed only where nothing can be promised, and the card says so.
-- **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block (or the chunk) so that
-it
-  decodes to NaN; no NaN or infinity ever becomes a finite number. Finite values stay finite unless the card
-  says so.
-- **A malformed payload raises** ``PayloadError`` before anything is written: ``out`` and ``acc`` are
-untouched.
-  Wrong lengths are always found here; flipped bits that leave a well-formed payload are found by the frame's
-  CRC.
+- **A codec is a value.** It is a frozen dataclass without memory. Equal parameters mean equal codecs, one
+  instance serves all chunks and threads, and the same chunk gives the same bytes on every machine, with every
+  instruction set and number of threads. ``str(codec)`` is its spec, which ``gradwire.codecs.parse`` reads.
+- **The payload doesn't contain the element count**; the frame does. ``decode`` gets it from ``out``.
+- **Memory belongs to the caller.** ``encode(x, out)`` writes to ``out`` (at least ``max_nbytes(len(x))``
+  bytes) and returns the part that it filled, as a view; without ``out``, it allocates memory. ``decode`` and
+  ``decode_add`` write only to ``out`` and ``acc``.
+- **``decode_add(payload, acc)``** gives the same bits as ``decode`` followed by ``acc += decoded``.
+- **``bound(x)``** is the guarantee: no finite element of ``x`` changes by more than this when it is encoded
+  and decoded. It may be ``inf`` only if the codec can't guarantee a bound, and the card says so.
+- **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block or the chunk so that
+  it decodes to NaN. No NaN or infinity becomes a finite number. Finite values stay finite unless the card
+  says otherwise.
+- **A malformed payload raises** ``PayloadError`` before anything is written, so ``out`` and ``acc`` stay
+  unchanged. The codec detects every wrong length. The frame's CRC detects flipped bits in a well-formed
+  payload.
 """
 
 from __future__ import annotations
@@ -38,23 +33,23 @@ from gradwire.errors import PayloadError, TensorError
 
 
 class Codec(ABC):
-    """Encode chunks into payloads and back; see the module's text for the contract."""
+    """Encode chunks into payloads and decode them; the module's docstring is the contract."""
 
     name: ClassVar[str]
     """The word before the colon of a spec string."""
 
     wire_id: ClassVar[int]
-    """The number that frames carry; a fact of the protocol, never reused."""
+    """The number of the codec in frames; part of the protocol, never reused."""
 
     EXAMPLES: ClassVar[tuple[str, ...]]
-    """Specs that the conformance battery tries."""
+    """The specs that the conformance tests use."""
 
     EXACT: ClassVar[bool] = False
-    """Whether decoding always gives back the bits that were encoded, so that an owner need not decode."""
+    """Whether decoding always returns the encoded bits, so that the owner of a chunk needn't decode it."""
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of most codecs
-        """Whether training suffers unless what encoding loses is added to the next gradient."""
+        """Whether training suffers unless the next gradient includes what encoding lost."""
         return False
 
     @abstractmethod
@@ -64,15 +59,15 @@ class Codec(ABC):
     @classmethod
     @abstractmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:
-        """Make a codec from the parts of ``name:argument,key=value,flag``.
+        """Return the codec of a spec ``name:argument,key=value,flag``, given its parts.
 
-        ``argument`` is the text right after the colon when it holds no ``=`` ("" if none); a bare word later
-        on is an option whose value is "". Raises ``SpecError``.
+        ``argument`` is the text after the colon if it contains no ``=``, otherwise ""; a flag is an option
+        whose value is "". Raises ``SpecError``.
         """
 
     @cached_property
     def fingerprint(self) -> int:
-        """The CRC32C of the spec; frames carry it, so that two ranks notice when their codecs differ."""
+        """The CRC32C of the spec, which frames carry so that two ranks notice if their codecs differ."""
         return _native.crc32c(torch.frombuffer(bytearray(str(self), "ascii"), dtype=torch.uint8))
 
     @abstractmethod
@@ -81,13 +76,13 @@ class Codec(ABC):
 
     @abstractmethod
     def bound(self, x: torch.Tensor) -> float:
-        """Return the largest absolute error that any finite element of ``x`` can suffer.
+        """Return the largest absolute error that any finite element of ``x`` can have.
 
-        Non-finite elements are left out; an empty ``x`` gives 0.0, or the absolute bound of the codec.
+        Non-finite elements don't count; for an empty ``x``, the bound is 0.0 or the codec's absolute bound.
         """
 
     def encode(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the payload of ``x``; a view of ``out`` where given. Raises ``TensorError``."""
+        """Return the payload of ``x``, a view of ``out`` if given. Raises ``TensorError``."""
         check_chunk(x, "x")
         capacity = self.max_nbytes(x.numel())
         if out is None:
@@ -124,7 +119,7 @@ class Codec(ABC):
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         """Validate, then add to ``acc``; the arguments are checked as for ``_decode``.
 
-        This is the definition; codecs with compiled kernels do the same without the intermediate chunk.
+        This is the reference; compiled kernels do the same without the intermediate chunk.
         """
         decoded = torch.empty(4 * acc.numel(), dtype=torch.uint8, device="cpu")
         self._decode(payload, decoded.view(torch.float32))
@@ -143,7 +138,7 @@ def check_bytes(x: torch.Tensor, what: str) -> None:
 
 
 def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
-    """Return the complaint about a payload that is no encoding of ``n`` elements."""
+    """Return the error for a payload that isn't an encoding of ``n`` elements."""
     return PayloadError(
         f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements: {reason}; "
         "do all ranks use the same codec?"
@@ -166,7 +161,7 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
 
 
 def _instead(what: str, dtype: torch.dtype) -> str:
-    """Return what to do: where results are written, a copy that is not kept would lose them."""
+    """Return advice that keeps the copy: results written to a temporary copy would be lost."""
     return (
         f"make flat = {what}.detach().to('cpu', {dtype}).clone().flatten(), pass flat, and read results there"
     )

@@ -1,4 +1,4 @@
-"""Block floating point: one exponent for a block, as smart network cards do it."""
+"""Block floating point: one exponent per block, as in smart network cards."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Bfp(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Bfp:
-        """Make the codec of ``bfp:7x16``, mantissa bits x block."""
+        """Return the codec of ``bfp:7x16``, mantissa bits x block."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
         wanted = "mantissa bits and block written as 7x16"
         text = reader.argument(wanted)
@@ -78,7 +78,7 @@ class Bfp(NativeCodec):
         return cls(int(match[1]), int(match[2]))
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return one unit of the block with the largest magnitude, and the flush to zero."""
+        """Return one unit of the block with the largest magnitude, plus the flush to zero."""
         largest = largest_finite(x)
         if largest == 0.0:
             return 0.0

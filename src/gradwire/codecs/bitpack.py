@@ -13,7 +13,7 @@ from gradwire.deferred import torch
 
 @dataclass(frozen=True)
 class BitPack(NativeCodec):
-    """The r most significant bytes of every float, the others read back as 0.
+    """The r most significant bytes of every float; the others decode to 0.
 
     Formula: y = x with its 4 - r low bytes cleared: towards zero. Payload: r bytes a value, least significant
     first; for r = 1 one more byte: 1 if the chunk held a non-finite value, else 0. The bytes are those of
@@ -56,7 +56,7 @@ class BitPack(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> BitPack:
-        """Make the codec of ``bitpack:2``."""
+        """Return the codec of ``bitpack:2``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
         wanted = "1 to 4 bytes to keep"
         kept_bytes = reader.whole(wanted, reader.argument(wanted))
@@ -64,5 +64,5 @@ class BitPack(NativeCodec):
         return cls(kept_bytes)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return what the dropped bytes are worth in the largest element."""
+        """Return the value of the dropped bytes in the largest element."""
         return truncation_bound(x, 32 - 8 * self.kept_bytes)

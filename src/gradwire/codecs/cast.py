@@ -1,4 +1,4 @@
-"""Casts to 16-bit floats: what frameworks offer already, here as codecs like the others."""
+"""Casts to 16-bit floats, which frameworks also offer, as codecs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Fp16(NativeCodec):
     """IEEE binary16, rounded to nearest even.
 
     Formula: y = the nearest half-precision number. Payload: 2n bytes, little-endian. Bound: half a unit in
-    the last place of the largest element, 2^-11 of its binade and at least 2^-25. From 65520 up a value
-    overflows to infinity, as IEEE 754 says: then the bound is ``inf``. Non-finite values: each for itself,
-    infinities exact, NaN stays NaN. Ratio: 2. Source: IEEE 754-2019, section 5.4.2 (conversion) and table 3.5
-    (binary16).
+    the last place of the largest element, 2^-11 of its binade and at least 2^-25. Values from 65520 up
+    overflow to infinity, as IEEE 754 specifies; the bound is then ``inf``. Non-finite values: each for
+    itself, infinities exact, NaN stays NaN. Ratio: 2. Source: IEEE 754-2019, section 5.4.2 (conversion) and
+    table 3.5 (binary16).
 
     Examples
     --------
@@ -45,7 +45,7 @@ class Fp16(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Fp16:
-        """Make the codec of ``fp16``."""
+        """Return the codec of ``fp16``."""
         Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
         return cls()
 
@@ -60,8 +60,8 @@ class Bf16(NativeCodec):
     """The upper half of a float32, rounded to nearest even.
 
     Formula: y = the nearest number with 8 significant bits. Payload: 2n bytes, little-endian. Bound: half a
-    unit in the last place of the largest element, 2^-8 of its binade and at least 2^-134. The topmost finite
-    floats, from (2 - 2^-8) 2^127 up, overflow to infinity: then the bound is ``inf``. Non-finite values: each
+    unit in the last place of the largest element, 2^-8 of its binade and at least 2^-134. The largest finite
+    floats, from (2 - 2^-8) 2^127 up, overflow to infinity; the bound is then ``inf``. Non-finite values: each
     for itself, infinities exact, NaN stays NaN. Ratio: 2. Source: Kalamkar et al., "A Study of BFLOAT16 for
     Deep Learning Training", section 2.
 
@@ -86,7 +86,7 @@ class Bf16(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Bf16:
-        """Make the codec of ``bf16``."""
+        """Return the codec of ``bf16``."""
         Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
         return cls()
 

@@ -1,4 +1,4 @@
-"""Four classes by size, with a bound that holds and an error without bias."""
+"""Four size classes with a guaranteed error bound and an unbiased error."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _BLOCK_EXAMPLE = "errbound:rel=0.25,block=1024"
 
 @dataclass(frozen=True)
 class ErrBound(NativeCodec):
-    """Multiples of twice the bound, in as few bytes as they need.
+    """Multiples of twice the bound, in as few bytes as possible.
 
     Formula: q = round_half_even(x / (2 bound)), y = 2 bound q. The bound is a power of two, so division and
-    product are exact. q = 0 costs nothing, |q| <= 127 one byte, |q| <= 32767 two; any other value, NaN and
-    infinities too, is carried as its four bytes.
+    product are exact. q = 0 takes no data, |q| <= 127 one byte, |q| <= 32767 two; any other value, including
+    NaN and infinity, is sent as its four bytes.
 
-    Payload: with ``relative`` one byte E, the chunk's bound being 2^(E - 127), or with ``block`` too one for
-    each of the ceil(n / block) blocks; ceil(n / 4) tag bytes, value i of a quartet in bits 2i+1..2i, tags
-    0..3 for 0, 1, 2, 4 bytes, unused tags 0; then the data of all values one after the other, little-endian.
+    Payload: with ``relative``, one byte E, where the chunk's bound is 2^(E - 127); with ``block``, one such
+    byte for each of the ceil(n / block) blocks. Then ceil(n / 4) tag bytes, value i of a quartet in bits
+    2i+1..2i, tags 0..3 for 0, 1, 2, 4 bytes, unused tags 0; then the data of all values, little-endian.
 
-    Bound: ``absolute`` itself. With ``relative`` = f the bound of a chunk, with ``block`` too that of each
-    block, is f times the root mean square of its finite elements, rounded down to a power of two within
-    2^-126..2^126; ``bound`` returns the largest. Non-finite values: exact, each for itself. Ratio: up to 16,
-    by 2 bits a value; 16/17 at worst; a block's byte is little beside its tags. Source: gradwire's own; the
-    classes are those of INCEPTIONN (MICRO 2018, algorithm 2), the two streams those of Stream VByte (Lemire,
-    Kurz and Rupp, 2018, section 3).
+    Bound: ``absolute`` itself. With ``relative`` = f, the bound of a chunk (with ``block``, of each block) is
+    f times the root mean square of its finite elements, rounded down to a power of two within 2^-126..2^126;
+    ``bound`` returns the largest. Non-finite values: exact, each for itself. Ratio: up to 16, at 2 bits per
+    value; 16/17 at worst; the bytes of blocks add little. Source: gradwire's own; the classes are those of
+    INCEPTIONN (MICRO 2018, algorithm 2), the two streams those of Stream VByte (Lemire, Kurz and Rupp, 2018,
+    section 3).
 
     Parameters
     ----------
@@ -54,8 +54,8 @@ class ErrBound(NativeCodec):
     relative
         The bound as a share of each chunk's root mean square, from 2^-24 to 1. Give one of the two.
     block
-        Values that share a relative bound, a power of two from 64 to 65536; without it the whole chunk
-        shares one. Layers in one chunk may differ by orders of magnitude: small ones keep their precision.
+        Values that share a relative bound, a power of two from 64 to 65536; by default, the whole chunk
+        shares one. With blocks, small layers keep their precision beside large ones in the same chunk.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class ErrBound(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> ErrBound:
-        """Make the codec of ``errbound:2^-10``, ``errbound:rel=0.05`` or ``errbound:rel=0.25,block=1024``."""
+        """Return the codec of a spec such as ``errbound:2^-10`` or ``errbound:rel=0.25,block=1024``."""
         example = _BLOCK_EXAMPLE if "block" in options else cls.EXAMPLES[0]
         reader = Reader(cls.name, example, argument, options)
         relative, block = reader.option("rel"), reader.option("block")
@@ -137,7 +137,7 @@ class ErrBound(NativeCodec):
         )
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the absolute bound; with ``relative`` the chunk's largest, 0.0 where all of it is 0."""
+        """Return the absolute bound; with ``relative``, the chunk's largest, or 0.0 if all values are 0."""
         if self.absolute is not None:
             return self.absolute
         if x.numel() == 0:

@@ -1,4 +1,4 @@
-"""8-bit floats beside one power-of-two scale for a block."""
+"""8-bit floats with a power-of-two scale per block."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class Fp8(NativeCodec):
-    """Every value as a float of 8 bits, beside a power of two that its block shares.
+    """Every value as an 8-bit float, with a power-of-two scale that its block shares.
 
-    A value keeps 3 to 4 significant bits over 2^17 of range within its block. A weight whose gradients are a
-    thousand times smaller than its neighbours' keeps its precision, which optimizers like Adam need, that
-    divide by each weight's own scale; the steps of ``quantize:8``, one size for a block, give it nothing.
+    A value keeps 3 to 4 significant bits over a range of 2^17 within its block. A weight whose gradients are
+    a thousand times smaller than its neighbours' therefore keeps its precision. Optimizers such as Adam need
+    this, because they divide by each weight's own scale; ``quantize:8``, with one step size per block, rounds
+    such gradients to 0.
 
     Formula: E is the biased exponent of the block's largest magnitude, u = x 2^(134 - E), so that the largest
     |u| is within [128, 256); u is rounded half to even to 3 mantissa bits where |u| >= 2^-6 and to multiples
@@ -31,10 +32,10 @@ class Fp8(NativeCodec):
 
     Bound: 2^(e - 4) + 2^-95 where e = floor(log2 max|x|), twice the first term where e = 127; of each value,
     max(|x| / 16, 2^(e - 17)) with the e of its block. Non-finite values: one of them, NaN or infinity, makes
-    NaN of its block (E = 255), of a shorter chunk all; other blocks are as they were. Ratio: 4 block / (block
-    + 1), 3.98 at the default block. Source: Micikevicius et al., "FP8 Formats for Deep Learning", 2022, E4M3,
-    without its NaN and its 448, which the scale makes needless; block scales as in the OCP Microscaling
-    Formats (MX) specification, 2023.
+    NaN of its block (E = 255), or of the whole chunk if that is shorter; other blocks are as they were.
+    Ratio: 4 block / (block + 1), 3.98 at the default block. Source: Micikevicius et al., "FP8 Formats for
+    Deep Learning", 2022, E4M3, without its NaN and its 448, which the scale makes unnecessary; block scales
+    as in the OCP Microscaling Formats (MX) specification, 2023.
 
     Parameters
     ----------
@@ -74,14 +75,14 @@ class Fp8(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Fp8:
-        """Make the codec of ``fp8`` or ``fp8:block=1024``."""
+        """Return the codec of ``fp8`` or ``fp8:block=1024``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
         block = reader.option("block")
         reader.finish()
         return cls(_BLOCK if block is None else reader.whole("a block that is a whole number", block))
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return half a unit in the last place of the largest magnitude, and the flush to zero."""
+        """Return half a unit in the last place of the largest magnitude, plus the flush to zero."""
         largest = largest_finite(x)
         if largest == 0.0:
             return 0.0

@@ -1,4 +1,4 @@
-"""No compression: the baseline that everything is measured against, by the same path."""
+"""No compression: the baseline, which uses the same path as every other codec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradwire.deferred import torch
 
 @dataclass(frozen=True)
 class Identity(NativeCodec):
-    """The floats as they are.
+    """Uncompressed floats.
 
     Formula: y = x. Payload: 4n bytes, the floats little-endian. Bound: 0. Non-finite values: carried exactly,
     with all bits. Ratio: 1.
@@ -40,7 +40,7 @@ class Identity(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Identity:
-        """Make the codec of ``identity``."""
+        """Return the codec of ``identity``."""
         Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
         return cls()
 

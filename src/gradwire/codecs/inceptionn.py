@@ -1,4 +1,4 @@
-"""The format of the INCEPTIONN network card, bit for bit, and the same format with its bound repaired."""
+"""The format of the INCEPTIONN network card, bit for bit, and a variant that keeps its bound."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Inceptionn(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Inceptionn:
-        """Make the codec of ``inceptionn:2^-10`` or ``inceptionn:2^-10,bounded``."""
+        """Return the codec of ``inceptionn:2^-10`` or ``inceptionn:2^-10,bounded``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
         wanted = "a power of two from 2^-20 to 2^-1"
         threshold = reader.real(wanted, reader.argument(wanted))
@@ -92,7 +92,7 @@ class Inceptionn(NativeCodec):
         return cls(threshold, bounded)
 
     def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the same for every chunk
-        """Return the largest error of any value below 1: the threshold if ``bounded``, else what is true."""
+        """Return the largest error of a value below 1: the threshold if ``bounded``, else the true bound."""
         if self.bounded:
             return self.threshold
         exponent = floor_log2(self.threshold)

@@ -1,4 +1,4 @@
-"""Bytes sorted by significance, then a general-purpose compressor: what can be had without loss."""
+"""Lossless compression: bytes sorted by significance, then a general-purpose compressor."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Lossless(Codec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Lossless:
-        """Make the codec of ``lossless`` or ``lossless:level=3``."""
+        """Return the codec of ``lossless`` or ``lossless:level=3``."""
         reader = Reader(cls.name, "lossless:level=3", argument, options)
         level = reader.option("level")
         reader.finish()

@@ -1,4 +1,4 @@
-"""How large the finite values of a chunk are: what error bounds are made of."""
+"""The magnitudes of a chunk's finite values, from which codecs derive error bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gradwire.deferred import torch
 
 
 def largest_finite(x: torch.Tensor) -> float:
-    """Return the largest finite magnitude of ``x``; 0.0 where there is none."""
+    """Return the largest finite magnitude of ``x``, or 0.0 if there is none."""
     if x.numel() == 0:
         return 0.0
     return float(torch.where(x.isfinite(), x, 0.0).abs().max().detach())
@@ -22,7 +22,7 @@ def floor_log2(value: float) -> int:
 def half_ulp(value: float, mantissa_bits: int, min_exponent: int) -> float:
     """Return half a unit in the last place of ``value`` in a binary format; 0.0 for 0.
 
-    ``mantissa_bits`` counts the stored bits, ``min_exponent`` is the exponent of the smallest normal number.
+    ``mantissa_bits`` counts the stored bits; ``min_exponent`` is the exponent of the smallest normal number.
     """
     if value == 0.0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Codecs whose payloads are made by the compiled kernels."""
+"""Codecs that are implemented by compiled kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradwire.deferred import torch
 
 
 class NativeCodec(Codec):
-    """A codec that says which compiled format it is, and with which parameters; the kernels do the rest."""
+    """A codec that names its compiled format and the format's parameters; the kernels do the rest."""
 
     _format: ClassVar[str]
     """The name of the format in the native table."""
@@ -19,7 +19,7 @@ class NativeCodec(Codec):
     @property
     @abstractmethod
     def _params(self) -> tuple[int, ...]:
-        """Up to three signed 32-bit numbers; the format's source file says what they mean."""
+        """Up to three signed 32-bit numbers; the format's source file defines their meaning."""
 
     def max_nbytes(self, n: int) -> int:
         """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
@@ -36,6 +36,6 @@ class NativeCodec(Codec):
 
 
 def as_int32(bits: int) -> int:
-    """Return the signed number that has these low 32 bits: how parameters travel to the kernels."""
+    """Return the signed number with these low 32 bits, as the kernels take parameters."""
     low = bits & 0xFFFF_FFFF
     return low - (1 << 32) if low >> 31 else low

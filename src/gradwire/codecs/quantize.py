@@ -15,7 +15,7 @@ _BLOCK = 1024
 
 @dataclass(frozen=True)
 class Quantize(NativeCodec):
-    """Every value as a whole number of steps, the step a share of its block's largest magnitude.
+    """Every value as a whole number of steps; the step size follows the largest magnitude of its block.
 
     Formula: with qmax = 127 (8 bits) or 7 (4 bits), scale = max|x| / qmax over the block, its low 8 mantissa
     bits cleared so that products are exact; q = round_half_even(x / scale) within +-qmax; y = q scale.
@@ -24,9 +24,9 @@ class Quantize(NativeCodec):
     nibble first, unused nibble 0. A block below 2^-100 has scale 0 and only zeros.
 
     Bound: 0.51 max|x| / qmax + 2^-100. Non-finite values: one of them, NaN or infinity, makes NaN of its
-    block (scale NaN), of a shorter chunk all; other blocks are as they were. Ratio: 3.98 (8 bits) or 7.94 (4
-    bits) at the default block. Source: Pipe-SGD (Li et al., NeurIPS 2018), section 3.2, "Q": 8-bit scalar
-    quantisation with the range of the largest element; the blocks are gradwire's.
+    block (scale NaN), or of the whole chunk if that is shorter; other blocks are as they were. Ratio: 3.98 (8
+    bits) or 7.94 (4 bits) at the default block. Source: Pipe-SGD (Li et al., NeurIPS 2018), section 3.2, "Q":
+    8-bit scalar quantisation with the range of the largest element; the blocks are gradwire's.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Quantize(NativeCodec):
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of other codecs
-        """With 4 bits, whose steps are coarse."""
+        """Whether the steps are coarse: with 4 bits."""
         return self.bits == 4
 
     @property
@@ -83,7 +83,7 @@ class Quantize(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Quantize:
-        """Make the codec of ``quantize:8`` or ``quantize:4,block=256``."""
+        """Return the codec of ``quantize:8`` or ``quantize:4,block=256``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
         bits = reader.whole("4 or 8 bits", reader.argument("4 or 8 bits"))
         block = reader.option("block")

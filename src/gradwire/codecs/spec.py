@@ -1,6 +1,6 @@
-"""Spec strings, ``name:argument,key=value,flag``: cut them up, read their values, write them back.
+"""Parse and write spec strings, ``name:argument,key=value,flag``.
 
-Every complaint is one ``SpecError`` sentence: what was wanted, what came, and a spec that works.
+Every error is a ``SpecError`` of one sentence: what was wanted, what came, and a spec that works.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def split(spec: str) -> tuple[str, str, dict[str, str]]:
 
 
 def join(name: str, *parts: str) -> str:
-    """Write a spec; empty parts are left out."""
+    """Return a spec made of ``name`` and the non-empty parts."""
     kept = ",".join(part for part in parts if part)
     return f"{name}:{kept}" if kept else name
 
 
 def error(name: str, wanted: str, came: object, example: str) -> SpecError:
-    """Return the complaint of the codec ``name``."""
+    """Return the error of the codec ``name``."""
     return SpecError(f"{name} wants {wanted}, but came {shown(came)}; write for example {example!r}")
 
 
 class Reader:
-    """Takes the values out of a spec by their names; ``finish`` complains about what nobody took."""
+    """Reads the values of a spec by name; ``finish`` raises an error if any value is left."""
 
     def __init__(self, name: str, example: str, argument: str, options: dict[str, str]) -> None:
         self._name = name
@@ -58,21 +58,21 @@ class Reader:
         self._options = dict(options)
 
     def argument(self, wanted: str) -> str:
-        """Return the argument. Raises ``SpecError``, in the words of ``wanted``, where there is none."""
+        """Return the argument. Raises ``SpecError``, which says what is wanted, if there is none."""
         argument, self._argument = self._argument, None
         if argument is None:
             raise SpecError(f"{self._name} wants {wanted} after a colon; write for example {self._example!r}")
         return argument
 
     def option(self, key: str) -> str | None:
-        """Return the value of ``key=value``; None where it is not given."""
+        """Return the value of ``key=value``, or None if it isn't given."""
         value = self._options.pop(key, None)
         if value == "":
             raise SpecError(f"{self._name} wants a value, as in '{key}=1', but came a bare {key!r}")
         return value
 
     def flag(self, key: str) -> bool:
-        """Tell whether the word ``key`` is there."""
+        """Return whether the flag ``key`` is given."""
         value = self._options.pop(key, None)
         if value:
             raise SpecError(f"{self._name} wants the bare word {key!r}, but came '{key}={value}'")
@@ -103,33 +103,33 @@ class Reader:
 
 
 def is_whole(value: object, low: int, high: int) -> bool:
-    """Tell whether ``value`` is an int (no bool, no float) within ``low..high``."""
+    """Return whether ``value`` is an int (no bool, no float) within ``low..high``."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def is_real(value: object, low: float, high: float) -> bool:
-    """Tell whether ``value`` is a number (no bool, no NaN) within ``low..high``."""
+    """Return whether ``value`` is a number (no bool, no NaN) within ``low..high``."""
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
 def is_power(value: float, low: int, high: int) -> bool:
-    """Tell whether ``value`` is a power of two within ``2^low..2^high``."""
+    """Return whether ``value`` is a power of two within ``2^low..2^high``."""
     return is_real(value, math.ldexp(1.0, low), math.ldexp(1.0, high)) and math.frexp(value)[0] == 0.5
 
 
 def nearest_power(value: float, low: int, high: int) -> str:
-    """Write the power of two within ``2^low..2^high`` that is nearest by ratio; 2^-10 where none is."""
+    """Return the text of the power of two within ``2^low..2^high`` with the nearest ratio, or 2^-10."""
     if not is_real(value, 0.0, math.inf) or value == 0:
         return "2^-10"
     return f"2^{round(math.log2(min(max(value, math.ldexp(1.0, low)), math.ldexp(1.0, high))))}"
 
 
 def write_power(value: float) -> str:
-    """Write a power of two: ``2^-10``."""
+    """Return the text of a power of two, such as ``2^-10``."""
     return f"2^{math.frexp(value)[1] - 1}"
 
 
 def write_real(value: float) -> str:
-    """Write a number in the shortest way that reads back as the same number."""
+    """Return the shortest text that reads back as the same number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))

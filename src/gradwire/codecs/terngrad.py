@@ -1,4 +1,4 @@
-"""Three values, unbiased by chance: TernGrad."""
+"""TernGrad: three values, randomly rounded without bias."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gradwire.deferred import torch
 
 @dataclass(frozen=True)
 class TernGrad(NativeCodec):
-    """Every value as -s, 0 or +s, so that its expectation is the value.
+    """Every value as -s, 0, or +s, chosen so that the expectation is the value.
 
-    Formula: s = max|x| over the chunk; y = s sign(x) b with P(b = 1) = |x| / s. The coins come from a
-    counter-based hash of seed, CRC32C of the chunk and index: the same chunk gives the same bytes everywhere,
-    another step gives other coins.
+    Formula: s = max|x| over the chunk; y = s sign(x) b with P(b = 1) = |x| / s. The random numbers are a
+    counter-based hash of the seed, the CRC32C of the chunk, and the index: the same chunk gives the same
+    bytes everywhere, and another step's chunk gives other random numbers.
 
-    Payload: float32 s, then 2 bits a value (0 zero, 1 +s, 2 -s; 3 is malformed), four to a byte from the low
-    bits up, unused bits 0. Bound: max|x|; the error of a single value can be all of it, only the mean is
-    right. Non-finite values: one of them, NaN or infinity, makes NaN of the whole chunk (s NaN), in an
-    exchange of a segment of it. Ratio: 16. Source: Wen et al., "TernGrad" (NIPS 2017), equations 1 to 3,
-    without clipping and layer-wise scales (the chunk is the layer).
+    Payload: float32 s, then 2 bits per value (0 zero, 1 +s, 2 -s; 3 is malformed), four to a byte from the
+    low bits up, unused bits 0. Bound: max|x|; only the expectation is exact. Non-finite values: one of them,
+    NaN or infinity, makes NaN of the whole chunk (s NaN), in an exchange of a segment of it. Ratio: 16.
+    Source: Wen et al., "TernGrad" (NIPS 2017), equations 1 to 3, without clipping and layer-wise scales (the
+    chunk is the layer).
 
     Parameters
     ----------
@@ -57,12 +57,12 @@ class TernGrad(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> TernGrad:
-        """Make the codec of ``terngrad`` or ``terngrad:seed=1``."""
+        """Return the codec of ``terngrad`` or ``terngrad:seed=1``."""
         reader = Reader(cls.name, "terngrad:seed=1", argument, options)
         seed = reader.option("seed")
         reader.finish()
         return cls(0 if seed is None else reader.whole("a seed from 0 to 2^64 - 1", seed))
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the largest magnitude: a single value can lose all of itself, or become the largest."""
+        """Return the largest magnitude: a value can become 0, or as large as the largest one."""
         return largest_finite(x)

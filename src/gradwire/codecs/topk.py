@@ -1,4 +1,4 @@
-"""The largest values only."""
+"""Only the largest values."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class TopK(Codec):
 
     Bound: the largest dropped magnitude. Non-finite values: exact, in the place of as many of the largest;
     more than k make NaN of the whole chunk. Ratio: 1 / (2 f). Source: Aji and Heafield, "Sparse Communication
-    for Distributed Gradient Descent" (EMNLP 2017), section 3; keep what was dropped as a residual, or
-    training suffers.
+    for Distributed Gradient Descent" (EMNLP 2017), section 3. Training suffers unless a residual keeps the
+    dropped values.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class TopK(Codec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> TopK:
-        """Make the codec of ``topk:0.01``."""
+        """Return the codec of ``topk:0.01``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
         wanted = "a fraction above 0 and at most 1"
         fraction = reader.real(wanted, reader.argument(wanted))
@@ -71,12 +71,12 @@ class TopK(Codec):
         return cls(fraction)
 
     def kept(self, n: int) -> int:
-        """Return k, how many of ``n`` values are kept."""
+        """Return k, the number of values that are kept of ``n``."""
         share = Fraction(repr(float(self.fraction)))
         return -(-share.numerator * n // share.denominator)
 
     def max_nbytes(self, n: int) -> int:
-        """Return 8 bytes a kept value."""
+        """Return 8 bytes per kept value."""
         return 8 * self.kept(n)
 
     def bound(self, x: torch.Tensor) -> float:
@@ -120,13 +120,13 @@ class TopK(Codec):
 
 
 def _magnitudes(x: torch.Tensor) -> Words:
-    """Return bit patterns without the sign, which order like magnitudes; all non-finite ones are equal."""
+    """Return bit patterns without the sign, ordered like magnitudes; all non-finite ones are equal."""
     words: Words = x.numpy().view(np.uint32) & np.uint32(0x7FFF_FFFF)
     return np.minimum(words, np.uint32(_INFINITY_BITS), out=words)
 
 
 def _largest(magnitudes: Words, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the ascending indices of the ``k`` largest magnitudes; of equals the lowest indices."""
+    """Return the ascending indices of the ``k`` largest magnitudes; ties go to the lowest indices."""
     if k == 0:
         return np.empty(0, dtype=np.int64)
     n = magnitudes.size

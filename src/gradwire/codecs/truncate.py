@@ -13,7 +13,7 @@ from gradwire.deferred import torch
 
 @dataclass(frozen=True)
 class Truncate(NativeCodec):
-    """The top 32 - b bits of every float, the b dropped ones read back as 0.
+    """The top 32 - b bits of every float; the b dropped ones decode to 0.
 
     Formula: y = x with its b low bits cleared: towards zero. Payload: values of k = 32 - b bits packed
     little-endian into ceil(n k / 8) bytes, unused bits 0; for k <= 8, where the exponent itself is cut, one
@@ -68,7 +68,7 @@ class Truncate(NativeCodec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Truncate:
-        """Make the codec of ``truncate:16``."""
+        """Return the codec of ``truncate:16``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
         wanted = "1 to 31 low bits to drop"
         dropped_bits = reader.whole(wanted, reader.argument(wanted))
@@ -76,5 +76,5 @@ class Truncate(NativeCodec):
         return cls(dropped_bits)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return what the dropped bits are worth in the largest element."""
+        """Return the value of the dropped bits in the largest element."""
         return truncation_bound(x, self.dropped_bits)
