@@ -12,7 +12,7 @@ from gradwire.job.runs import Run, comparison
 
 
 def make_result(run: Run, step_s: float, ratio: float) -> RunResult:
-    epochs = tuple(Epoch(n, 1 - 0.5**n, 0.5**n, 10 * n * step_s) for n in (1, 2, 3))
+    epochs = tuple(Epoch(n, 1 - 0.5**n, 0.5**n, 10 * n * step_s, 10 * n, 2 * 0.5**n) for n in (1, 2, 3))
     return RunResult(
         run=run,
         steps=30,
@@ -29,6 +29,14 @@ def make_result(run: Run, step_s: float, ratio: float) -> RunResult:
 @pytest.fixture
 def options(tmp_path: Path) -> JobOptions:
     return JobOptions(runs=comparison("quantize:8"), out=tmp_path / "out", link="100mbit")
+
+
+@pytest.fixture
+def on_ddp() -> tuple[RunResult, ...]:
+    """Return results of a comparison with DDP."""
+    figures = [(0.4, 1.0), (0.2, 2.0), (0.1, 4.0), (0.08, 4.0)]
+    runs = comparison("fp8", "ddp")
+    return tuple(make_result(run, *each) for run, each in zip(runs, figures, strict=True))
 
 
 @pytest.fixture

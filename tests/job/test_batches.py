@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from gradwire.job.batches import epoch_lengths, learning_rate, share, shuffle
+from gradwire.job.batches import learning_rate, lengths, share, shuffle
 
 
 @pytest.mark.parametrize(
-    ("steps", "per_epoch", "lengths"), [(28, 14, [14, 14]), (30, 14, [14, 14, 2]), (3, 14, [3])]
+    ("steps", "every", "expected"), [(28, 14, [14, 14]), (30, 14, [14, 14, 2]), (3, 14, [3])]
 )
-def test_epochs_make_up_the_steps(steps: int, per_epoch: int, lengths: list[int]) -> None:
-    assert epoch_lengths(steps, per_epoch) == lengths
+def test_blocks_make_up_the_steps(steps: int, every: int, expected: list[int]) -> None:
+    assert lengths(steps, every) == expected
 
 
 def test_shuffles_are_permutations_that_change_with_epoch_and_seed() -> None:
@@ -38,6 +38,12 @@ def test_the_rate_rises_to_its_peak_and_falls_to_nothing() -> None:
     assert rates[55] == pytest.approx(0.05)
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert 0 < rates[-1] < 1e-4
+
+
+def test_a_constant_rate_rises_and_stays() -> None:
+    rates = [learning_rate(step, 100, 0.1, "constant") for step in range(100)]
+    assert rates[:10] == pytest.approx([0.01 * step for step in range(1, 11)])
+    assert set(rates[10:]) == {0.1}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])

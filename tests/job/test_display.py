@@ -27,7 +27,9 @@ def test_elsewhere_every_epoch_is_a_line(
         for event in events_of(results[2]):
             lines.show(event)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[1] == "D-Sync + quantize:8: epoch 2/3, top-1 75.00 %, loss 0.2500, 2.00 s"
+    assert printed[1] == (
+        "D-Sync + quantize:8: epoch 2/3, step 20, top-1 75.00 %, loss 0.2500, held-out loss 0.5000, 2.00 s"
+    )
     assert len(printed) == 3
 
 

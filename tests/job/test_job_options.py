@@ -16,7 +16,7 @@ from gradwire.plan import Plan
     ("change", "reason"),
     [
         ({"data": "imagenet"}, "--data is one of digits, mnist, fashion, but 'imagenet' came"),
-        ({"model": "gpt"}, "--model is one of mlp, hdc, cnn"),
+        ({"model": "gpt"}, "--model is one of mlp, hdc, wide, cnn"),
         ({"workers": 0}, "--workers must be 1 to 64, but is 0"),
         ({"exchange": Plan(pipeline=17)}, "--pipeline must be 1 to 16"),
         ({"epochs": 0}, "--epochs must be 1"),
@@ -28,6 +28,9 @@ from gradwire.plan import Plan
         ({"batch": 1}, "the nearest that can is 4"),
         ({"seed": -1}, "--seed must be 0"),
         ({"max_steps": 0}, "--max-steps must be 1"),
+        ({"evaluate_every": 0}, "--evaluate-every must be 1"),
+        ({"schedule": "linear"}, "--schedule is one of cosine, constant, but 'linear' came"),
+        ({"runs": (make_run("ddp"),)}, "--link cannot pace ddp:identity, which has connections of its own"),
         ({"lr": 0.0}, "--lr must be a number above 0"),
         ({"lr": float("nan")}, "--lr must be a number above 0, but is nan"),
         ({"timeout_s": -1.0}, "--timeout must be 1 to 86400, but is -1"),

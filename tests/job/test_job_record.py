@@ -51,6 +51,16 @@ def test_a_diverged_loss_is_null(options: JobOptions, results: tuple[RunResult, 
     assert [run["diverged"] for run in described] == [False] * 4
 
 
+def test_the_times_to_equal_loss_are_kept(options: JobOptions, on_ddp: tuple[RunResult, ...]) -> None:
+    record = json.loads(to_json(make_record(options, on_ddp)))
+    assert record["equal_loss"]["baseline"] == "ddp:identity"
+    assert record["equal_loss"]["held_out_loss"] == 0.5
+    assert record["equal_loss"]["reached"]["pipe:fp8"] == {"steps": 20, "train_s": pytest.approx(1.6)}
+    assert [run["plan"] is None for run in record["runs"]] == [True, True, False, False]
+    assert record["runs"][0]["epochs"][1]["held_out_loss"] == 0.5
+    assert make_record(options, on_ddp[1:])["equal_loss"] is None
+
+
 def test_every_run_keeps_the_plan_that_it_followed(
     options: JobOptions, results: tuple[RunResult, ...]
 ) -> None:

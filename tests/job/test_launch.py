@@ -87,6 +87,29 @@ def test_a_pipeline_that_only_warms_up_is_synchronous(small: JobOptions) -> None
     assert stale.weights_sha256 != sync.weights_sha256
 
 
+def test_ddp_and_gradwire_on_it_without_a_codec_are_d_sync_bit_for_bit(small: JobOptions) -> None:
+    runs = parse_runs("sync,ddp,attach,bf16-hook")
+    sync, ddp, attached, halved = perform_local(replace(small, runs=runs, evaluate_every=2), ignore)
+    assert ddp.weights_sha256 == attached.weights_sha256 == sync.weights_sha256
+    assert halved.weights_sha256 != sync.weights_sha256
+    assert ddp.raw_nbytes == ddp.sent_nbytes == 2 * halved.sent_nbytes == sync.raw_nbytes
+    assert attached.raw_nbytes == sync.raw_nbytes < attached.sent_nbytes < 1.01 * sync.raw_nbytes
+    for result in (ddp, attached, halved):
+        assert [(epoch.epoch, epoch.step) for epoch in result.epochs] == [(1, 2), (1, 4), (1, 6)]
+        parts_s = result.compute_s + result.codec_s + result.exposed_s
+        assert 0.5 * result.step_s < parts_s < 1.2 * result.step_s
+    assert [epoch.held_out_loss for epoch in ddp.epochs] == [epoch.held_out_loss for epoch in sync.epochs]
+
+
+@pytest.mark.parametrize("run", ["ddp", "attach:fp8"])
+def test_a_rank_that_stops_under_ddp_is_one_sentence(small: JobOptions, run: str) -> None:
+    options = replace(small, runs=parse_runs(run), epochs=1000, max_steps=None, timeout_s=2)
+    options = replace(options, evaluate_every=10_000)
+    with pytest.raises(JobError, match=r"rank 0 \(a worker\) failed \(.*, step \d+\): "):
+        perform_local(options, on(StepDone, lambda: send_to_rank(1, signal.SIGSTOP)))
+    assert not children()
+
+
 def test_buckets_change_neither_the_weights_nor_the_bytes_of_two_workers(small: JobOptions) -> None:
     options = replace(small, runs=parse_runs("sync,pipe"))
     whole = perform_local(options, ignore)

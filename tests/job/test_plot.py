@@ -30,5 +30,12 @@ def test_bars_are_as_long_as_the_times(options: JobOptions, results: tuple[RunRe
     assert 0.6 < both / slow < 0.65  # (400 + 100) / (400 + 400), and the key
 
 
+def test_losses_are_drawn_where_ddp_is_compared(options: JobOptions, on_ddp: tuple[RunResult, ...]) -> None:
+    picture = image.imread(io.BytesIO(draw(options, on_ddp)))
+    for colour in COLOURS[: len(on_ddp)]:
+        assert pixels_of(picture, colour) > 100, colour
+    assert draw(options, on_ddp[:1]).startswith(b"\x89PNG")
+
+
 def test_one_run_with_one_epoch_is_drawn(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     assert draw(options, results[:1]).startswith(b"\x89PNG")

@@ -1,7 +1,7 @@
 import pytest
 
 from gradwire.errors import SpecError
-from gradwire.job.runs import D_SYNC, PS_SYNC, Run, comparison, make_run, parse_runs
+from gradwire.job.runs import D_SYNC, DDP, PS_SYNC, Run, comparison, make_run, parse_runs
 
 
 def test_labels_are_the_names_of_the_literature() -> None:
@@ -11,6 +11,21 @@ def test_labels_are_the_names_of_the_literature() -> None:
         "D-Sync + quantize:8",
         "Pipe-SGD + quantize:8",
     ]
+
+
+def test_ddp_is_compared_with_its_hook_and_with_gradwire() -> None:
+    assert [run.label for run in comparison("fp8", "ddp")] == [
+        "DDP",
+        "DDP + bf16 hook",
+        "gradwire.attach + fp8",
+        "Pipe-SGD + fp8",
+    ]
+    assert parse_runs("ddp,bf16-hook,attach:quantize:8,block=256,attach") == (
+        DDP,
+        Run("bf16-hook"),
+        Run("attach", "quantize:8,block=256"),
+        Run("attach"),
+    )
 
 
 def test_a_list_may_hold_codecs_with_commas() -> None:
@@ -50,6 +65,8 @@ def test_specs_become_canonical() -> None:
         ("server@-1", "a staleness is written like server@2"),
         ("server@" + "9" * 5000, "a staleness is written like server@2"),
         ("server@1001", "a staleness must be 0 to 1000, but is 1001"),
+        ("ddp:fp8", "ddp is PyTorch's own exchange and takes no codec; write attach:fp8"),
+        ("attach@1", "only the method server has a staleness"),
         ("pipe@2", "only the method server has a staleness, but the method is pipe"),
         ("server@2,sync,server@2", "server@2:identity comes twice"),
     ],

@@ -24,12 +24,13 @@ EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.S
 
 COMMANDS = MappingProxyType(
     {
-        "train": "train a model with several workers; compare methods and codecs",
-        "bench": "measure the line between ranks, or all-reduces over it",
+        "demo": "compare gradwire with plain DDP on a 1 Gbit/s network, in a minute",
+        "train": "train a model with several workers, and compare methods and codecs",
+        "plan": "predict the step time of every plan on a network, and choose one",
+        "doctor": "check this machine, or the ranks of a cluster, before training",
+        "bench": "measure the network between ranks, or all-reduces over it",
         "testbed": "run a command on hosts with rate-limited links, all on this machine",
-        "plan": "predict what plans take on a network, and choose one",
-        "doctor": "check this machine, or a cluster's ranks, before training",
-        "codecs": "list the codecs: spec, size, bound, source",
+        "codecs": "list the codecs with their size, error bound, and source",
     }
 )
 """Name -> one line of help. The module of the same name beside this one has ``run(arguments)``, which may
@@ -93,12 +94,15 @@ def _dispatch(words: Sequence[str]) -> int:
     parser = Parser(
         prog="gradwire",
         usage="gradwire COMMAND [options]",
-        description="Train in parallel over ordinary networks, with gradients that fit through them.",
-        epilog=f"commands:\n{lines}\n\nexample:\n  gradwire train --compare --workers 4 --link 100mbit",
+        description="Make data-parallel PyTorch training over ordinary networks faster: compress the\n"
+        "gradients, hide their exchange, and predict what that gains.",
+        epilog=f"commands:\n{lines}\n\nexample:\n  gradwire demo",
     )
-    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="what to do, see below")
-    parser.add_argument("-h", "--help", action="help", help="show this text, or a command's after its name")
-    parser.add_argument("--version", action="version", version=f"gradwire {version()}")
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of the commands below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or after COMMAND its options")
+    parser.add_argument(
+        "--version", action="version", version=f"gradwire {version()}", help="show the version"
+    )
     if not words:
         parser.error(f"name a command: {', '.join(COMMANDS)}")
     command = parser.parse_args(words[:1]).command

@@ -15,7 +15,15 @@ from gradwire.errors import SpecError
 from gradwire.job.data import DATASETS
 from gradwire.job.models import MODELS
 from gradwire.job.options import EPOCHS, LONGEST_PIPELINE, PIPELINE, JobOptions, check
-from gradwire.job.runs import METHODS, UNCOMPRESSED, Run, comparison, make_run, parse_runs
+from gradwire.job.runs import (
+    COMPARISONS,
+    METHODS,
+    UNCOMPRESSED,
+    Run,
+    comparison,
+    make_run,
+    parse_runs,
+)
 from gradwire.launch.launched import launched_workers
 from gradwire.plan import Plan
 from gradwire.units import parse_size
@@ -26,8 +34,7 @@ PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeli
 
 def run(arguments: Sequence[str]) -> None:
     """Parse, check and perform. Raises ``GradwireError``."""
-    options = _options(_parser().parse_args(arguments))
-    check(options)
+    options = read(arguments)
     from gradwire.job.job import perform_job  # torch's import takes seconds: after what it needs not
 
     folder = perform_job(options)
@@ -35,65 +42,80 @@ def run(arguments: Sequence[str]) -> None:
         sys.stdout.write(f"record and plot are in {folder}\n")
 
 
+def read(arguments: Sequence[str]) -> JobOptions:
+    """Return the options, checked. Raises ``GradwireError``."""
+    options = _options(_parser().parse_args(arguments))
+    check(options)
+    return options
+
+
 def _parser() -> Parser:
     parser = Parser(
         prog="gradwire train",
         usage="gradwire train [options]",
         description="Train with N local workers, or as a rank of torchrun. Evaluation is not timed.",
-        epilog="example:\n  gradwire train --compare --workers 4 --link 100mbit --out runs/demo",
+        epilog="example:\n  gradwire train --compare --workers 4 --link 100mbit --out runs/paper",
     )
     _add_runs(parser.add_argument_group("what to run"))
     _add_training(parser.add_argument_group("how to train"))
-    _add_network(parser.add_argument_group("where"))
+    _add_network(parser.add_argument_group("where to run it"))
     return parser
 
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--method", metavar="M", choices=METHODS, help="pipe, sync or server (default pipe)")
-    group.add_argument("--codec", metavar="SPEC", help="see 'gradwire codecs' (default identity)")
+    group.add_argument("--method", metavar="M", choices=METHODS, help=f"{', '.join(METHODS)} (pipe)")
+    group.add_argument("--codec", metavar="SPEC", help="one that 'gradwire codecs' lists (identity)")
     group.add_argument(
-        "--compare", action="store_true", help="PS-Sync, D-Sync, then D-Sync and Pipe-SGD + codec"
+        "--compare",
+        nargs="?",
+        const=COMPARISONS[0],
+        choices=COMPARISONS,
+        metavar="WHAT",
+        help="with PS-Sync and D-Sync (paper) or DDP (ddp)",
     )
-    group.add_argument("--runs", metavar="LIST", help="own comparison: server,sync,pipe:quantize:8,...")
-    group.add_argument("--plan", type=_file, metavar="FILE", help="method, codec and sizes of a saved plan")
-    group.add_argument(
-        "--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (default digits)"
-    )
-    group.add_argument(
-        "--data-dir", type=_folder, metavar="DIR", help="of IDX files ($GRADWIRE_DATA, download)"
-    )
-    group.add_argument("--model", metavar="NAME", default="mlp", help=f"{', '.join(MODELS)} (default mlp)")
+    group.add_argument("--runs", metavar="LIST", help="compare any METHOD:CODEC, e.g. sync,pipe:quantize:8")
+    group.add_argument("--plan", type=_file, metavar="FILE", help="take method, codec, and sizes from a plan")
+    group.add_argument("--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (digits)")
+    group.add_argument("--data-dir", type=_folder, metavar="DIR", help="folder of the IDX files (download)")
+    group.add_argument("--model", metavar="NAME", default="mlp", help=f"{', '.join(MODELS)} (mlp)")
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
     epochs = ", ".join(f"{count} {name}" for name, count in EPOCHS.items())
-    group.add_argument("--epochs", type=int, metavar="N", help=f"default {epochs}")
-    group.add_argument("--max-steps", type=int, metavar="N", help="stop a run after N steps")
-    group.add_argument("--batch", type=int, default=100, metavar="N", help="of all workers together (100)")
+    group.add_argument("--epochs", type=int, metavar="N", help=f"epochs of each run ({epochs})")
+    group.add_argument("--max-steps", type=int, metavar="N", help="stop each run after N steps")
+    group.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N steps (an epoch)")
+    group.add_argument("--batch", type=int, default=100, metavar="N", help="batch of all workers (100)")
+    group.add_argument("--lr", type=float, default=JobOptions.lr, metavar="X", help="peak rate (0.03)")
     group.add_argument(
-        "--lr", type=float, default=JobOptions.lr, metavar="X", help="peak: rises, then falls to 0 (0.03)"
+        "--schedule",
+        default=JobOptions.schedule,
+        metavar="S",
+        help="after the peak: cosine, constant (cosine)",
     )
-    group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps under way (2)")
+    group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps under way at once (2)")
     group.add_argument(
         "--correction",
         metavar="C",
         default=JobOptions.correction,
-        help="pipe: eager, or none, the paper's (eager)",
+        help="pipe: eager, or none as the paper (eager)",
     )
-    group.add_argument("--staleness", type=int, metavar="S", help="server: steps ahead of the slowest (sync)")
+    group.add_argument("--staleness", type=int, metavar="S", help="server: steps a worker may lead by (0)")
     group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of weights and shuffles (0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights and shuffles (0)")
 
 
 def _add_network(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--workers", type=int, metavar="N", help="processes (4; a server is one more)")
-    group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 100mbit (no limit)")
-    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS)}[:4,ring+star,...] (ring)")
-    group.add_argument("--segment", type=_size, metavar="BYTES", help="of a frame, e.g. 1MiB (4MiB)")
-    group.add_argument("--bucket", type=_size, metavar="BYTES", help="of a bucket, e.g. 25MB (all in one)")
-    group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
+    group.add_argument("--workers", type=int, metavar="N", help="worker processes (4; a server is one more)")
+    group.add_argument("--link", metavar="RATE", help="pace each rank, e.g. 100mbit (no limit)")
+    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS)} (ring)")
+    group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
+    group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
+    group.add_argument(
+        "--timeout", type=float, default=60.0, metavar="S", help="longest wait in seconds (60)"
+    )
     group.add_argument("--out", type=_folder, metavar="DIR", help="folder of the results (runs/DATA-TIME)")
-    group.add_argument("--overwrite", action="store_true", help="an older result in DIR")
+    group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
     group.add_argument("-h", "--help", action="help", help="show this text")
 
 
@@ -134,8 +156,10 @@ def _options(words: argparse.Namespace) -> JobOptions:
         warmup_epochs=words.warmup_epochs,
         epochs=EPOCHS.get(words.data, 1) if words.epochs is None else words.epochs,
         max_steps=words.max_steps,
+        evaluate_every=words.evaluate_every,
         batch=words.batch,
         lr=words.lr,
+        schedule=words.schedule,
         seed=words.seed,
         timeout_s=words.timeout,
         overwrite=words.overwrite,
@@ -192,6 +216,6 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
     if words.compare:
         if words.method:
             raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
-        return comparison(DEFAULT if words.codec is None else words.codec)
+        return comparison(DEFAULT if words.codec is None else words.codec, words.compare)
     codec = UNCOMPRESSED if words.codec is None else words.codec
     return (make_run(words.method or "pipe", codec, words.staleness),)

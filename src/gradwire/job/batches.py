@@ -10,10 +10,10 @@ RISE = 0.1
 """The share of a run's steps in which the learning rate rises."""
 
 
-def epoch_lengths(steps: int, per_epoch: int) -> list[int]:
-    """Return the number of steps of each epoch; the last may be cut short."""
-    whole, rest = divmod(steps, per_epoch)
-    return [per_epoch] * whole + ([rest] if rest else [])
+def lengths(steps: int, every: int) -> list[int]:
+    """Return how many steps lie between evaluations, one every ``every`` steps and one at the end."""
+    whole, rest = divmod(steps, every)
+    return [every] * whole + ([rest] if rest else [])
 
 
 def shuffle(images: int, seed: int, epoch: int) -> torch.Tensor:
@@ -29,13 +29,16 @@ def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int)
     return order[start : start + size]
 
 
-def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Return the rate of a step (counted from 0): a straight rise to ``peak``, then half a cosine down to 0.
+def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") -> float:
+    """Return the rate of a step, counted from 0.
 
-    The rise is for the pipeline, whose stale gradients make the steep beginning of a training unstable; all
-    methods get it, so that they are compared at equal rates.
+    It rises to ``peak`` on a straight line. Then it falls to 0 along half a cosine, or stays where
+    ``schedule`` is ``constant``. The rise is for the pipeline, whose stale gradients make the steep beginning
+    of a training unstable; all methods get it, so that they are compared at equal rates.
     """
     rise = math.ceil(RISE * steps)
     if step < rise:
         return peak * (step + 1) / rise
+    if schedule == "constant":
+        return peak
     return 0.5 * peak * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))

@@ -61,7 +61,7 @@ class Lines(Display):
             self._epochs = event.epochs
         elif isinstance(event, EpochDone):
             epoch = event.epoch
-            place = f"{event.run.label}: epoch {epoch.epoch}/{self._epochs}"
+            place = f"{event.run.label}: epoch {epoch.epoch}/{self._epochs}, step {epoch.step}"
             self._say(f"{place}, {_state(epoch)}, {epoch.train_s:.2f} s")
 
     def _say(self, sentence: str) -> None:
@@ -120,4 +120,6 @@ def make_display() -> Display:
 
 
 def _state(epoch: Epoch) -> str:
-    return f"top-1 {100 * epoch.accuracy:.2f} %, loss {epoch.loss:.4f}"
+    return (
+        f"top-1 {100 * epoch.accuracy:.2f} %, loss {epoch.loss:.4f}, held-out loss {epoch.held_out_loss:.4f}"
+    )

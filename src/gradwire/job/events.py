@@ -10,20 +10,31 @@ from gradwire.job.runs import Run
 
 @dataclass(frozen=True)
 class Epoch:
-    """The state at the end of an epoch: accuracy on the test set, and the training time so far.
+    """The state at an evaluation, by default at the end of an epoch: what the test set says, and when.
 
-    ``train_s`` is the wall-clock time spent training, of all epochs up to this one; evaluation is not in it.
+    Attributes
+    ----------
+    epoch, step
+        Which epoch it was, and after how many steps of the run.
+    accuracy, held_out_loss
+        Top-1 accuracy (0 to 1) and mean loss on the test set.
+    loss
+        The mean training loss of rank 0 since the evaluation before.
+    train_s
+        Wall-clock seconds of training up to here; evaluation is not in it.
     """
 
     epoch: int
     accuracy: float
     loss: float
     train_s: float
+    step: int
+    held_out_loss: float
 
     @property
     def diverged(self) -> bool:
-        """Tell whether the loss of a step was no finite number."""
-        return not math.isfinite(self.loss)
+        """Whether a loss was no finite number."""
+        return not (math.isfinite(self.loss) and math.isfinite(self.held_out_loss))
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ class RunResult:
 
     @property
     def diverged(self) -> bool:
-        """Tell whether the loss was no finite number at any time."""
+        """Whether a loss was no finite number at any time."""
         return any(epoch.diverged for epoch in self.epochs)
 
     @property

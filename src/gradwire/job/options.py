@@ -14,7 +14,7 @@ from gradwire.errors import JobError
 from gradwire.files import check_folder_writable
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
-from gradwire.job.runs import Run
+from gradwire.job.runs import ON_DDP, Run
 from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.plan import Plan
 from gradwire.testbed.current import rates_in_words
@@ -27,6 +27,8 @@ CORRECTIONS = ("eager", "none")
 EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 """Epochs after which the models of this job have learnt the data set."""
 
+SCHEDULES = ("cosine", "constant")
+"""What the learning rate does once it has risen; the default first."""
 
 FILES = ("record.json", "training.png")
 """What a job leaves in its folder."""
@@ -45,7 +47,8 @@ class JobOptions:
     ``exchange`` is the plan of all runs but for the codec and the pipeline, which are a run's own.
     ``data_folder`` holds the files of the data set (None for digits), ``link`` is a rate such as ``100mbit``
     to which every rank's sending is throttled (None: as fast as the machine goes), ``batch`` is the global
-    batch, ``overwrite`` says that an older result in ``out`` may go.
+    batch, ``evaluate_every`` counts steps (None: an epoch's), ``overwrite`` says that an older result in
+    ``out`` may go.
     """
 
     runs: tuple[Run, ...]
@@ -60,8 +63,10 @@ class JobOptions:
     warmup_epochs: int = 0
     epochs: int = 8
     max_steps: int | None = None
+    evaluate_every: int | None = None
     batch: int = 100
     lr: float = 0.03
+    schedule: str = SCHEDULES[0]
     momentum: float = 0.9
     seed: int = 0
     timeout_s: float = 60.0
@@ -106,9 +111,11 @@ def check(options: JobOptions) -> None:
     _within("--warmup-epochs", options.warmup_epochs, 0, options.epochs)
     _within("--batch", options.batch, 1, 1 << 20)
     _within("--seed", options.seed, 0, (1 << 63) - 1)
-    if options.max_steps is not None:
-        _within("--max-steps", options.max_steps, 1, 10_000_000)
+    for option, steps in (("--max-steps", options.max_steps), ("--evaluate-every", options.evaluate_every)):
+        if steps is not None:
+            _within(option, steps, 1, 10_000_000)
     _above_zero("--lr", options.lr)
+    _one_of("--schedule", options.schedule, SCHEDULES)
     _within("--timeout", options.timeout_s, 1, 86_400)
     _check_link(options)
     _check_data_folder(options)
@@ -155,6 +162,12 @@ def _check_link(options: JobOptions) -> None:
     rate = parse_rate(options.link)
     if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
         raise JobError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {options.link}")
+    on_ddp = [str(run) for run in options.runs if run.method in ON_DDP]
+    if rate is not None and on_ddp:
+        raise JobError(
+            f"--link cannot pace {on_ddp[0]}, which has connections of its own; leave out --link, and run in "
+            "a network with that rate: gradwire testbed run --rate RATE -- gradwire train ..."
+        )
 
 
 def _check_data_folder(options: JobOptions) -> None:

@@ -1,15 +1,19 @@
-"""The picture of a job: accuracy over time at the left, where the time of a step goes at the right."""
+"""The picture of a job: what was learnt over time at the left, where the time of a step goes at the right.
+
+At the left is the loss on held-out data where PyTorch's DDP is among the runs, else the accuracy.
+"""
 
 from __future__ import annotations
 
 import io
 from typing import Any
 
+from gradwire.job.equal_loss import EqualLoss, equal_loss
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import speed_up
 from gradwire.job.report import link_text
-from gradwire.job.runs import D_SYNC, PS_SYNC, Run
+from gradwire.job.runs import D_SYNC, DDP, PS_SYNC, Run
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; after them style and marker change."""
@@ -26,7 +30,8 @@ def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
     figure = Figure(figsize=(11.5, 2.7 + 0.4 * max(len(results), 4)), dpi=140, layout="constrained")
     FigureCanvasAgg(figure)
     curves, bars = figure.subplots(1, 2, gridspec_kw={"width_ratios": (1.0, 1.15)})
-    _draw_curves(curves, results)
+    on_ddp = any(result.run == DDP for result in results)
+    _draw_curves(curves, results, equal_loss(results) if on_ddp else None)
     _draw_bars(bars, results)
     title = f"{options.data}, {options.model}: {options.workers} workers, {link_text(options)}"
     figure.suptitle(f"{title}, global batch {options.batch}, {results[0].steps} steps", fontsize=11)
@@ -35,13 +40,14 @@ def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
     return picture.getvalue()
 
 
-def _draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
+def _draw_curves(axes: Any, results: tuple[RunResult, ...], equal: EqualLoss | None) -> None:
+    """Draw accuracies over time; or the held-out losses, and the one to reach."""
     from matplotlib.ticker import LogLocator
 
     for number, result in enumerate(results):
         axes.plot(
             [epoch.train_s for epoch in result.epochs],
-            [100 * epoch.accuracy for epoch in result.epochs],
+            [epoch.held_out_loss if equal else 100 * epoch.accuracy for epoch in result.epochs],
             color=COLOURS[number % len(COLOURS)],
             linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
             marker=MARKERS[number // len(COLOURS) % len(MARKERS)],
@@ -50,13 +56,19 @@ def _draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
             label=result.run.label,
         )
     times = [epoch.train_s for result in results for epoch in result.epochs]
-    if max(times) > 10 * min(times):
+    if equal is None and max(times) > 10 * min(times):
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
-    axes.set_xlabel("wall-clock time of training [s]")
-    axes.set_ylabel("top-1 accuracy on the test set [%]")
+    if equal is not None:
+        axes.axhline(equal.target, color="#4d4d4d", linewidth=0.8, linestyle=":")
+        end = f"where {equal.baseline.run.label} ends"
+        axes.annotate(
+            end, (max(times), equal.target), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right"
+        )
+    axes.set_xlabel("time of training [s]")
+    axes.set_ylabel("held-out loss" if equal else "top-1 accuracy on the test set [%]")
     axes.grid(alpha=0.25, which="major")
     axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     _plain(axes)
@@ -90,7 +102,7 @@ def _parts(results: tuple[RunResult, ...]) -> tuple[list[float], list[float], li
 
 def _baseline(results: tuple[RunResult, ...]) -> Run | None:
     runs = [result.run for result in results]
-    return next((run for run in (PS_SYNC, D_SYNC) if run in runs), None)
+    return next((run for run in (DDP, PS_SYNC, D_SYNC) if run in runs), None)
 
 
 def _note(result: RunResult, results: tuple[RunResult, ...], baseline: Run | None) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 
+from gradwire.job.equal_loss import equal_loss
 from gradwire.job.events import Epoch, RunResult
 from gradwire.job.options import JobOptions
-from gradwire.job.runs import D_SYNC, PS_SYNC, Run
+from gradwire.job.runs import D_SYNC, PS_SYNC, TORCHS, Run
 from gradwire.machine import describe_machine, describe_versions
 from gradwire.testbed.current import described
 
@@ -34,6 +36,7 @@ def make_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str
         "options": given,
         "topology": described(),
         "runs": [_describe_run(result, results, options) for result in results],
+        "equal_loss": _describe_equal_loss(results),
     }
 
 
@@ -54,7 +57,7 @@ def _describe_run(
     return {
         "run": str(result.run),
         "label": result.run.label,
-        "plan": json.loads(options.plan(result.run).to_json()),
+        "plan": None if result.run.method in TORCHS else json.loads(options.plan(result.run).to_json()),
         "diverged": result.diverged,
         "accuracy": result.accuracy,
         "steps": result.steps,
@@ -73,8 +76,20 @@ def _describe_run(
     }
 
 
+def _describe_equal_loss(results: tuple[RunResult, ...]) -> dict[str, object] | None:
+    """Return the loss to reach and, for each run, steps and seconds to it; None where nothing is compared."""
+    equal = equal_loss(results)
+    if equal is None:
+        return None
+    reached = {
+        str(run): None if point is None else dict(zip(("steps", "train_s"), point, strict=True))
+        for run, point in equal.reached.items()
+    }
+    return {"baseline": str(equal.baseline.run), "held_out_loss": equal.target, "reached": reached}
+
+
 def _describe_epoch(epoch: Epoch) -> dict[str, object]:
-    described = asdict(epoch)
-    if epoch.diverged:  # JSON has no word for it
-        described["loss"] = None
-    return described
+    values = asdict(epoch)
+    return {
+        name: value if math.isfinite(value) else None for name, value in values.items()
+    }  # JSON has no NaN

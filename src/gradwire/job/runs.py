@@ -13,8 +13,23 @@ from gradwire.codecs import parse
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError
 
-METHODS = MappingProxyType({"server": "PS-Sync", "sync": "D-Sync", "pipe": "Pipe-SGD"})
-"""Word on the command line -> name in the literature (Pipe-SGD, section 4)."""
+METHODS = MappingProxyType(
+    {
+        "ddp": "DDP",
+        "bf16-hook": "DDP + bf16 hook",
+        "attach": "gradwire.attach",
+        "pipe": "Pipe-SGD",
+        "sync": "D-Sync",
+        "server": "PS-Sync",
+    }
+)
+"""Word on the command line -> name in tables; the last three are those of Pipe-SGD's paper, section 4."""
+
+ON_DDP = ("ddp", "bf16-hook", "attach")
+"""The methods that train a ``DistributedDataParallel``, over connections that no link can pace."""
+
+TORCHS = ("ddp", "bf16-hook")
+"""Those of them that PyTorch exchanges by itself, without a plan."""
 
 UNCOMPRESSED = "identity"
 
@@ -47,9 +62,13 @@ class Run:
         return f"{self.method}{staleness}:{self.codec}"
 
 
+DDP = Run("ddp")
 PS_SYNC = Run("server")
 D_SYNC = Run("sync")
 """The baselines that speed-ups refer to."""
+
+COMPARISONS = ("paper", "ddp")
+"""What ``--compare`` may be followed by; the first is what it means by itself."""
 
 
 def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = None) -> Run:
@@ -58,14 +77,19 @@ def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = Non
         raise SpecError(f"a method is one of {', '.join(METHODS)}, but {method!r} came")
     if staleness is not None:
         _check_staleness(method, staleness)
+    if method in TORCHS and codec != UNCOMPRESSED:
+        raise SpecError(f"{method} is PyTorch's own exchange and takes no codec; write attach:{codec}")
     return Run(method, str(parse(codec)), staleness)
 
 
-def comparison(codec: str) -> tuple[Run, ...]:
-    """Return the runs of ``--compare``: both baselines, then the codec alone, then with the pipeline.
+def comparison(codec: str, what: str = COMPARISONS[0]) -> tuple[Run, ...]:
+    """Return the runs of ``--compare``: baselines, then the codec alone, then with the pipeline.
 
-    No run comes twice: without compression the codec alone is D-Sync. Raises ``SpecError``.
+    ``paper`` has the baselines of Pipe-SGD's paper, ``ddp`` those of PyTorch. No run comes twice: without
+    compression the codec alone is D-Sync. Raises ``SpecError``.
     """
+    if what == "ddp":
+        return DDP, Run("bf16-hook"), make_run("attach", codec), make_run("pipe", codec)
     return tuple(dict.fromkeys((PS_SYNC, D_SYNC, make_run("sync", codec), make_run("pipe", codec))))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -12,12 +14,13 @@ from torch import nn
 
 from gradwire.errors import JobError
 from gradwire.exchange import Exchange
-from gradwire.job.batches import epoch_lengths, learning_rate, share, shuffle
+from gradwire.job.batches import learning_rate, lengths, share, shuffle
 from gradwire.job.data import Dataset
 from gradwire.job.events import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
 from gradwire.job.models import build
+from gradwire.job.on_ddp import OnDDP, bf16_hook
 from gradwire.job.options import JobOptions
-from gradwire.job.runs import Run
+from gradwire.job.runs import ON_DDP, Run
 from gradwire.job.team import Team
 from gradwire.links.base import Link
 from gradwire.links.process_group import ProcessGroupLink
@@ -32,6 +35,7 @@ from gradwire.training import (
     Worker,
     WorkerMethod,
 )
+from gradwire.training.ddp.hook import attach
 from gradwire.units import parse_rate
 
 REPORT_EVERY_S = 0.1
@@ -61,14 +65,11 @@ def perform(run: Run, job: Job) -> None:
     if not job.team.takes_part(run):
         job.team.wait_for(str(run))
         return
-    lengths = epoch_lengths(job.options.steps(job.dataset), job.options.steps_per_epoch(job.dataset))
+    steps, per_epoch = job.options.steps(job.dataset), job.options.steps_per_epoch(job.dataset)
     if job.team.rank == 0:
-        job.tell(RunStarted(run, sum(lengths), len(lengths)))
-    link = _make_link(run, job)
-    try:
-        result = _train(_Side(run, job, link), lengths)
-    finally:
-        link.close()
+        job.tell(RunStarted(run, steps, len(lengths(steps, per_epoch))))
+    with ExitStack() as stack:
+        result = _train(_Side(run, job, stack), lengths(steps, job.options.evaluate_every or per_epoch))
     if job.team.rank == 0:
         job.tell(RunDone(result))
         job.team.announce(str(run))
@@ -77,24 +78,27 @@ def perform(run: Run, job: Job) -> None:
 class _Side:
     """One rank's side of a run: its replica of the model, and its method."""
 
-    def __init__(self, run: Run, job: Job, link: Link) -> None:
+    def __init__(self, run: Run, job: Job, stack: ExitStack) -> None:
         self.run, self.job = run, job
         options, dataset = job.options, job.dataset
         self.model = build(options.model, dataset.image_shape, dataset.classes, options.seed)
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=options.lr, momentum=options.momentum)
         self._order = torch.arange(len(dataset.train_labels))
-        self._steps_done = 0
+        self._net, self._steps_done = self.model, 0
         self._steps = options.steps(dataset)
+        self._steps_per_epoch = options.steps_per_epoch(dataset)
         if not job.team.is_server:
             self._rehearse()
-        self.method = _make_method(run, job, self.model, self._optimizer, link)
-        self.method.synchronise()
+        self.method = _make_method(run, job, self.model, self._optimizer, stack)
+        if isinstance(self.method, OnDDP):  # DDP has copied rank 0's weights
+            self._net = self.method.ddp
+        else:
+            self.method.synchronise()
 
-    def train_epoch(self, epoch: int, length: int) -> tuple[StepRecord, float]:
+    def train(self, length: int) -> tuple[StepRecord, float]:
         """Take ``length`` steps and drain; return what they cost, and the wall-clock seconds of all ranks."""
-        options, team = self.job.options, self.job.team
-        self._order = shuffle(len(self.job.dataset.train_labels), options.seed, epoch)
-        self.job.place.doing = f"{self.run.label}, before epoch {epoch}"
+        team = self.job.team
+        self.job.place.doing = f"{self.run.label}, before step {self._steps_done + 1}"
         team.barrier(self.run)
         started = perf_counter()
         if isinstance(self.method, StaleServer):
@@ -105,14 +109,17 @@ class _Side:
         return total, perf_counter() - started
 
     @torch.inference_mode()
-    def accuracy(self) -> float:
-        """Return the top-1 accuracy on the test set, 0 to 1."""
+    def evaluate(self, loss: float, train_s: float) -> Epoch:
+        """Return what the test set says of the weights; ``loss`` is that of training."""
         self.job.place.doing = f"{self.run.label}, evaluation"
-        right = sum(
-            int((self.model(images).argmax(dim=1) == labels).sum())
-            for images, labels in self.job.dataset.test_batches()
-        )
-        return right / len(self.job.dataset.test_labels)
+        right, total = 0, 0.0
+        for images, labels in self.job.dataset.test_batches():
+            logits = self.model(images)
+            right += int((logits.argmax(dim=1) == labels).sum())
+            total += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+        count = len(self.job.dataset.test_labels)
+        epoch = math.ceil(self._steps_done / self._steps_per_epoch)
+        return Epoch(epoch, right / count, loss, train_s, self._steps_done, total / count)
 
     def weights_sha256(self) -> bytes:
         """Return a hash of all weights, bit for bit."""
@@ -121,14 +128,14 @@ class _Side:
             digest.update(parameter.detach().numpy().tobytes())
         return digest.digest()
 
-    def _take_steps(self, method: WorkerMethod | Server, length: int) -> StepRecord:
+    def _take_steps(self, method: WorkerMethod | OnDDP | Server, length: int) -> StepRecord:
         total, told = StepRecord(), perf_counter()
-        for number in range(length):
-            total += self._step(method, number)
+        for _ in range(length):
+            total += self._step(method)
             if self.job.team.rank == 0 and perf_counter() - told > REPORT_EVERY_S:
                 told = perf_counter()
                 self.job.tell(StepDone(self.run, self._steps_done))
-        return total + method.drain() if isinstance(method, WorkerMethod) else total
+        return total if isinstance(method, Server) else total + method.drain()
 
     def _serve(self, server: StaleServer, length: int) -> StepRecord:
         self.job.place.doing = f"{self.run.label}, after step {self._steps_done}"
@@ -137,19 +144,24 @@ class _Side:
 
     def _set_learning_rate(self, step: int) -> None:
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(step, self._steps, self.job.options.lr)
+            group["lr"] = learning_rate(step, self._steps, self.job.options.lr, self.job.options.schedule)
 
-    def _step(self, method: WorkerMethod | Server, number: int) -> StepRecord:
+    def _step(self, method: WorkerMethod | OnDDP | Server) -> StepRecord:
         self.job.place.doing = f"{self.run.label}, step {self._steps_done + 1}"
         self._set_learning_rate(self._steps_done)
+        number = self._steps_done % self._steps_per_epoch
         self._steps_done += 1
         return method.step() if isinstance(method, Server) else method.step(lambda: self._loss(number))
 
     def _loss(self, number: int) -> torch.Tensor:
+        """Return the loss on this rank's part of a batch; the first one of an epoch shuffles the images."""
         team = self.job.team
+        if number == 0:
+            epoch = math.ceil(self._steps_done / self._steps_per_epoch)
+            self._order = shuffle(len(self.job.dataset.train_labels), self.job.options.seed, epoch)
         mine = share(self._order, number, self.job.options.batch, team.rank, team.workers)
         images, labels = self.job.dataset.train_batch(mine)
-        return nn.functional.cross_entropy(self.model(images), labels)
+        return nn.functional.cross_entropy(self._net(images), labels)
 
     def _rehearse(self) -> None:
         """Let memory and kernels be made before the clock runs; nothing is learnt."""
@@ -158,21 +170,21 @@ class _Side:
         self._optimizer.zero_grad()
 
 
-def _train(side: _Side, lengths: list[int]) -> RunResult:
-    """Train all epochs; the result is the same on every rank but for the epochs, which rank 0 knows."""
+def _train(side: _Side, counts: list[int]) -> RunResult:
+    """Train and evaluate; the result is the same on every rank but for the epochs, which rank 0 knows."""
     team, run = side.job.team, side.run
     total, train_s = StepRecord(), 0.0
     epochs: list[Epoch] = []
-    for epoch, length in enumerate(lengths, start=1):
-        record, seconds = side.train_epoch(epoch, length)
+    for count in counts:
+        record, seconds = side.train(count)
         total, train_s = total + record, train_s + seconds
         if team.rank == 0:
-            epochs.append(Epoch(epoch, side.accuracy(), record.loss, train_s))
+            epochs.append(side.evaluate(record.loss, train_s))
             side.job.tell(EpochDone(run, epochs[-1]))
-    if isinstance(side.method, WorkerMethod):
+    if isinstance(side.method, WorkerMethod | OnDDP):
         side.method.close()
     weights = _same_weights(side)
-    return _result(side, sum(lengths), tuple(epochs), total, weights)
+    return _result(side, sum(counts), tuple(epochs), total, weights)
 
 
 def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], own: StepRecord, weights: str) -> RunResult:
@@ -213,10 +225,24 @@ def _make_link(run: Run, job: Job) -> Link:
     return link if rate is None else ThrottledLink(link, Port(rate))
 
 
+def _on_ddp(run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> OnDDP:
+    group, timeout_s = job.team.link_group(run)[0], job.options.timeout_s
+    if run.method == "ddp":
+        return OnDDP(model, optimizer, group=group, timeout_s=timeout_s)
+    if run.method == "bf16-hook":
+        return OnDDP(model, optimizer, bf16_hook, group, float_nbytes=2, timeout_s=timeout_s)
+    plan = job.options.plan(run)
+    return OnDDP(model, optimizer, lambda ddp: attach(ddp, plan, timeout_s=timeout_s), group)
+
+
 def _make_method(
-    run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, link: Link
-) -> WorkerMethod | Server | StaleServer:
-    options = job.options
+    run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, stack: ExitStack
+) -> WorkerMethod | OnDDP | Server | StaleServer:
+    """Return the run's method; ``stack`` closes its link at the end."""
+    if run.method in ON_DDP:
+        return _on_ddp(run, job, model, optimizer)
+    options, link = job.options, _make_link(run, job)
+    stack.callback(link.close)
     exchange = Exchange(link, options.plan(run))
     if run.method == "sync":
         return DSync(model, optimizer, exchange)

@@ -1,0 +1,134 @@
+"""What people have: training over ``DistributedDataParallel``, with one of its hooks or gradwire's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.launch.group import in_words
+from gradwire.training.ddp.hook import Attached
+from gradwire.training.ledger.step_record import StepRecord
+
+BUCKET_MB = 25
+"""DDP's own default."""
+
+
+class OnDDP:
+    """One rank's training loop body on DDP, with the calls of a ``WorkerMethod``.
+
+    The wait for communication begins when backward has computed the last gradient and ends when backward
+    returns. gradwire's ledger says how codec and network share it, and how many bytes travelled. PyTorch
+    counts no bytes: what stands here is what a ring all-reduce sends.
+
+    Parameters
+    ----------
+    model
+        The module that DDP wraps.
+    optimizer
+        Of the module's parameters.
+    hook
+        Called with the DDP model, to register a hook or to attach gradwire; None leaves DDP as it is.
+    group
+        The ranks; None is the world.
+    bucket_mb
+        DDP's ``bucket_cap_mb``.
+    float_nbytes
+        The bytes in which the hook sends a number.
+    timeout_s
+        That of the group, for messages.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        hook: Callable[[DistributedDataParallel], object] | None = None,
+        group: dist.ProcessGroup | None = None,
+        *,
+        bucket_mb: float = BUCKET_MB,
+        float_nbytes: int = 4,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self.ddp = DistributedDataParallel(
+            model, process_group=group, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
+        )
+        self._optimizer, self._float_nbytes, self._timeout_s = optimizer, float_nbytes, timeout_s
+        self._hooked = None if hook is None else hook(self.ddp)
+        self._world = dist.get_world_size(group)
+        self._count = sum(each.numel() for each in model.parameters())
+        self._computed = 0.0
+        for each in model.parameters():
+            each.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
+        self._waits = StepRecord()
+        self._told = self._totals()
+
+    def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
+        """Train on one batch; ``compute_loss`` calls ``ddp``. ``drain`` returns the waits."""
+        began = perf_counter()
+        self._optimizer.zero_grad()
+        loss = compute_loss()
+        with self._in_words():
+            loss.backward()  # type: ignore[no-untyped-call]
+        averaged = perf_counter()
+        self._optimizer.step()
+        wait_s = averaged - self._computed
+        self._waits += StepRecord(exposed_s=wait_s, steps=1)
+        compute_s = perf_counter() - began - wait_s
+        return StepRecord(loss=loss.item(), compute_s=compute_s, steps=1)
+
+    def drain(self) -> StepRecord:
+        """Return what the steps since the last call have waited for; nothing is under way."""
+        waits, self._waits = self._waits, StepRecord()
+        wait_s, steps = waits.exposed_s, waits.steps
+        totals = self._totals()
+        if totals is None or self._told is None:
+            floats = round(2 * (self._world - 1) / self._world * self._count) * steps
+            return StepRecord(
+                exposed_s=wait_s, raw_nbytes=4 * floats, wire_nbytes=self._float_nbytes * floats
+            )
+        new, self._told = [now - then for now, then in zip(totals, self._told, strict=True)], totals
+        codec_s = wait_s * min(1.0, new[0] / new[1]) if new[1] else 0.0
+        return StepRecord(
+            codec_s=codec_s,
+            exposed_s=wait_s - codec_s,
+            raw_nbytes=int(new[2]),
+            wire_nbytes=int(new[3]),
+            exchange_s=new[1],
+        )
+
+    def close(self) -> None:
+        """Close what gradwire attached; may be called twice."""
+        if isinstance(self._hooked, Attached):
+            self._hooked.close()
+
+    def _in_words(self) -> AbstractContextManager[None]:
+        """Turn what torch's own exchange raises into a ``LinkError``; gradwire's errors say enough."""
+        if isinstance(self._hooked, Attached):
+            return nullcontext()
+        return in_words(f"rank {dist.get_rank()} averaged gradients", self._timeout_s)
+
+    def _note(self, _parameter: torch.Tensor) -> None:
+        self._computed = perf_counter()
+
+    def _totals(self) -> tuple[float, ...] | None:
+        """Return seconds of codec and exchanges, bytes raw and on the wire; None where nobody counts."""
+        if not isinstance(self._hooked, Attached):
+            return None
+        total = self._hooked.ledger.summary().total
+        return total.codec_s, total.exchange_s, total.raw_nbytes, total.wire_nbytes
+
+
+def bf16_hook(ddp: DistributedDataParallel) -> None:
+    """Register torch's own bfloat16 hook, which DDP refuses without NCCL by its name, though Gloo sums it."""
+    ddp.register_comm_hook(ddp.process_group, _bf16_on_gloo)
+
+
+def _bf16_on_gloo(state, bucket):  # type: ignore[no-untyped-def] # DDP wants annotations to be classes
+    return default_hooks.bf16_compress_hook(state, bucket)
