@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from gradwire.cli import main
-from gradwire.cli.codecs import NOTES, lines
+from gradwire.cli.codecs import NOTES, table
 from gradwire.cli.main import COMMANDS
 from gradwire.codecs import TABLE, parse
 from gradwire.job.options import JobOptions
 from gradwire.plan import Plan
+from gradwire.tables import lines
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +41,10 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_codec_has_a_line_that_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["codecs"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == lines()
+    assert printed == lines(table())
     assert max(len(line) for line in printed) <= 80
     assert [row.name for row in TABLE] == list(NOTES)
-    assert [parse(line.split()[0]).name for line in printed[1:]] == list(NOTES)
+    assert [parse(line.split()[0]).name for line in printed[2:]] == list(NOTES)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_it_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gradwire", "codecs"], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.splitlines() == lines()
+    assert done.stdout.splitlines() == lines(table())
 
 
 def make_damaged(folder: Path) -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
 from gradwire.units import (
+    exact_size,
     format_duration,
     format_rate,
     format_size,
@@ -126,3 +127,16 @@ def test_a_time_survives_being_written(seconds: float) -> None:
 
 def test_no_limit_has_a_name() -> None:
     assert format_rate(None) == "unlimited"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(1, "1B"), (4000, "4kB"), (65536, "64KiB"), (16_000_000, "16MB"), (1 << 26, "64MiB"), (1004, "1004B")],
+)
+def test_an_exact_size_is_written_the_short_way(nbytes: int, text: str) -> None:
+    assert exact_size(nbytes) == text
+
+
+@given(st.integers(1, 1 << 33))
+def test_an_exact_size_is_read_back_exactly(nbytes: int) -> None:
+    assert parse_size(exact_size(nbytes)) == nbytes

@@ -1,4 +1,4 @@
-"""Rates, durations, sizes and counts as people write them: ``100mbit``, ``50us``, ``16MB``, ``25.6M``."""
+"""Rates, durations, sizes, and counts as people write them: ``100mbit``, ``50us``, ``16MB``, ``25.6M``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_COUNT = 10**13
 
 
 def parse_rate(text: str | None) -> float | None:
-    """Return a rate in bytes per second; None, which is also ``unlimited``, stays None.
+    """Return a rate in bytes per second; None for None and for ``unlimited``.
 
     Prefixes are decimal, as with network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit`` (or
     ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``); ``mbps`` is
@@ -90,9 +90,9 @@ def parse_size(text: str) -> int:
 
 
 def parse_count(text: str) -> int | None:
-    """Return a number of parameters, None for what is not written like one.
+    """Return a number of parameters, or None for a text that isn't a number.
 
-    Raises ``SpecError`` for a number that is no count.
+    Raises ``SpecError`` for a number that isn't a count.
 
     Examples
     --------
@@ -122,6 +122,11 @@ def format_size(nbytes: float) -> str:
     return _scaled(nbytes, ("B", "kB", "MB", "GB"))
 
 
+def exact_size(nbytes: int) -> str:
+    """Return a size without rounding, as ``parse_size`` reads it: ``64KiB``, ``16MB``, ``1000004B``."""
+    return min(_whole(nbytes, 1024, "iB"), _whole(nbytes, 1000, "B"), key=len)
+
+
 def format_duration(seconds: float) -> str:
     """Return a time with three digits and a unit that suits it."""
     if seconds == 0:
@@ -135,6 +140,14 @@ def _scaled(number: float, units: tuple[str, ...]) -> str:
     while power + 1 < len(units) and number >= 999.95:
         number, power = number / 1000, power + 1
     return f"{number:.4g}{units[power]}"
+
+
+def _whole(nbytes: int, base: int, ending: str) -> str:
+    power = 0
+    while power < 3 and nbytes % base == 0:
+        nbytes, power = nbytes // base, power + 1
+    prefixes = "KMG" if base == 1024 else "kMG"
+    return f"{nbytes}{prefixes[power - 1]}{ending}" if power else f"{nbytes}B"
 
 
 def _number(digits: str) -> float | None:

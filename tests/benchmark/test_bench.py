@@ -34,7 +34,7 @@ def test_a_line_is_measured_shown_and_kept(
     assert printed.err == ""
     assert "1/3 ranks 0 and 1, 1B: " in printed.out
     table = printed.out[printed.out.index("line between the ranks 0 and 1, in a testbed of 1gbit") :]
-    assert max(len(line) for line in table.splitlines()) <= 100
+    assert max(len(line) for line in table.splitlines()) <= 80
     assert [line.split()[0] for line in table.splitlines()[4:7]] == ["1B", "1KiB", "64KiB"]
     rate = LineRate.load(tmp_path / "out" / "line.json")
     assert [point.nbytes for point in rate.points] == [1, 1024, 65536]
@@ -55,7 +55,7 @@ def test_all_reduces_are_compared_shown_and_kept(tmp_path: Path, capsys: pytest.
     printed = capsys.readouterr()
     assert printed.err == ""
     assert printed.out.startswith("all-reduce of laplace:0.001, not throttled")
-    assert max(len(line) for line in printed.out.splitlines()) <= 100
+    assert max(len(line) for line in printed.out.splitlines()) <= 80
     record = json.loads((tmp_path / "a.json").read_text())
     assert record["schema"] == "gradwire.bench-allreduce/1"
     assert record["line"] is None

@@ -36,7 +36,7 @@ def test_alone_it_checks_this_machine(tmp_path: Path, capsys: pytest.CaptureFixt
     lines = printed.out.splitlines()
     assert lines[0] == "gradwire doctor: this machine"
     assert lines[-1].endswith(" 0 FAIL: ready to train")
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 80
     record = json.loads((tmp_path / "out" / "doctor.json").read_text())
     assert (record["schema"], record["ready"]) == ("gradwire.doctor/1", True)
     checks = [finding["check"] for finding in record["findings"]]

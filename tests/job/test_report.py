@@ -4,7 +4,7 @@ import pytest
 
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
-from gradwire.job.report import print_report, rows
+from gradwire.job.report import rows, show_report
 
 
 def test_rows_have_milliseconds_megabytes_and_speed_ups(results: tuple[RunResult, ...]) -> None:
@@ -20,7 +20,7 @@ def test_the_table_fits_a_terminal_of_80_columns(
     results: tuple[RunResult, ...],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_report(options, results)
+    show_report(options, results)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].strip() == "digits, mlp: 4 workers, 100mbit links, 30 steps"
     assert any(line.split()[:3] == ["PS-Sync", "87.50", "800.0"] for line in lines)
@@ -37,7 +37,7 @@ def test_a_narrow_terminal_folds_the_names_and_drops_nothing(
     monkeypatch.setattr("rich.console.Console.is_terminal", True)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("NO_COLOR", "1")
-    print_report(options, results)
+    show_report(options, results)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 60
     names = "".join(re.sub(r"\s+[\d.-].*", "", line.strip()).replace(" ", "") for line in lines)

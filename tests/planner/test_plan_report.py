@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from gradwire import Choice, choose_plan
-from gradwire.planner.report import WIDTH, lines, ranking_lines, scaling_lines
+from gradwire.planner.report import ranking, report
+from gradwire.planner.report import scaling as scaling_report
 from gradwire.planner.scaling import ScalePoint, scaling
+from gradwire.tables import WIDTH, Table, lines
 from gradwire.timing.replay.environment import CodecCost, Environment
 from gradwire.timing.replay.host import HostCost
 
@@ -33,34 +35,39 @@ def choice(environment: Callable[..., Environment]) -> Choice:
     )
 
 
-def test_nothing_is_wider_than_a_hundred_columns(choice: Choice) -> None:
+def test_nothing_is_wider_than_eighty_columns(choice: Choice) -> None:
     points = tuple(scaling(choice.query, [1, 2, 4]))
-    for line in lines(replace(choice, scaling=points), top=50):
+    for line in lines(*report(replace(choice, scaling=points), top=50)):
         assert len(line) <= WIDTH
 
 
 def test_the_chosen_plan_is_marked_and_shown_whatever_its_place(choice: Choice) -> None:
     for top in (1, 50):
-        marked = [line for line in ranking_lines(choice, top) if line.startswith(">")]
-        assert len(marked) == 1
-        assert str(choice.plan.codec) in marked[0]
+        table, _ = ranking(choice, top)
+        assert isinstance(table, Table)
+        (marked,) = (row for row in table.rows if row[0] == ">")
+        assert str(choice.plan.codec) in marked[1]
 
 
 def test_every_term_has_a_column(choice: Choice) -> None:
-    head = ranking_lines(choice, 3)[0].split()
-    assert {"step", "bare", "exchange", "encode", "decode", "frames", "wait"} <= set(head)
+    head = lines(*ranking(choice, 3))[0].split()
+    assert {"step", "exposed", "codec", "frames", "wait", "sent"} <= set(head)
 
 
 def test_codecs_beyond_the_budget_are_named(choice: Choice) -> None:
-    text = "\n".join(lines(choice, 3))
+    text = "\n".join(lines(*report(choice, 3)))
     assert "beyond the largest error of 0.001" in text
     assert LONG in text
+
+
+def told(points: list[ScalePoint]) -> str:
+    return " ".join(lines(*scaling_report(points)))
 
 
 def test_the_last_host_that_pays_is_told() -> None:
     points = [
         ScalePoint(hosts, hosts / speedup, 1.0, None) for hosts, speedup in ((1, 1.0), (2, 1.8), (4, 2.0))
     ]
-    assert "Up to 2 hosts pay" in " ".join(scaling_lines(points))
-    assert "No further host pays" in " ".join(scaling_lines([points[0], ScalePoint(2, 2.0, 1.0, None)]))
-    assert "Every host up to 2" in " ".join(scaling_lines(points[:2]))
+    assert "Up to 2 hosts pay" in told(points)
+    assert "No further host pays" in told([points[0], ScalePoint(2, 2.0, 1.0, None)])
+    assert "Every host up to 2" in told(points[:2])

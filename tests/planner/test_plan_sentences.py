@@ -14,11 +14,12 @@ from gradwire.planner.explain import name_plan
 from gradwire.planner.front import answer
 from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.query import Query
-from gradwire.planner.report import lines, ranking_lines, scaling_lines
+from gradwire.planner.report import ranking, report, scaling
 from gradwire.planner.result import Choice
 from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, hosts_that_pay
 from gradwire.planner.search.predict import Prediction
 from gradwire.planner.search.select import UNCERTAINTY
+from gradwire.tables import Table, lines
 from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line
@@ -117,17 +118,16 @@ def test_repeats_that_disagree_by_two_make_a_step_of_codecs_uncertain_by_a_third
 @settings(max_examples=30, deadline=None)
 @given(choices())
 def test_the_table_marks_the_chosen_plan_and_its_terms_add_up(choice: Choice) -> None:
-    rows = ranking_lines(choice, 1000)
-    head, marked = rows[0], [row for row in rows[1:] if row.startswith(">")]
-    assert len(marked) == 1
-    names, cells = head.split(), dict(zip(reversed(head.split()), reversed(marked[0].split()), strict=False))
-    assert names[0] == "codec"
+    table, _ = ranking(choice, 1000)
+    assert isinstance(table, Table)
+    (marked,) = (row for row in table.rows if row[0] == ">")
+    cells = dict(zip((column.name for column in table.columns), marked, strict=True))
     compute_s = choice.query.workload.compute_with_s(choice.plan.pipeline)
     step_s = choice.prediction.step_s
     assert float(cells["step"]) * 1e-3 == step_s or abs(float(cells["step"]) * 1e-3 / step_s - 1) < 0.02
     assert abs(compute_s + choice.prediction.exposed_s - step_s) < 1e-12
     if choice.plan.pipeline > 1:
-        note = " ".join(lines(choice, 1000))
+        note = " ".join(lines(*report(choice, 1000)))
         assert f"{format_duration(compute_s)} with the local updates of K={choice.plan.pipeline}" in note
 
 
@@ -141,7 +141,7 @@ def test_which_hosts_pay_is_what_the_rows_say(efficiencies: list[float]) -> None
         >= LEAST_GAIN * (after.hosts - before.hosts)
         for before, after in pairwise(points)
     }
-    text = " ".join(scaling_lines(points))
+    text = " ".join(lines(*scaling(points)))
     if every := said(r"Every host up to (\d+) still adds", text):
         assert int(every[0]) == hosts[-1]
         told = [(1, hosts[-1])]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gradwire.benchmark.table import size_text
 from gradwire.codecs import parse
 from gradwire.exchange import Exchange
 from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.units import exact_size
 
 TORCH = "torch"
 """In place of an algorithm: PyTorch's own all-reduce."""
@@ -48,7 +48,7 @@ class Configuration:
 
     def __str__(self) -> str:
         codec = "" if self.algorithm == TORCH else f" {self.codec}"
-        return f"{self.algorithm}{codec} {size_text(self.nbytes)}"
+        return f"{self.algorithm}{codec} {exact_size(self.nbytes)}"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gradwire.benchmark.display import progress
 from gradwire.benchmark.picture import draw_allreduce
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
 from gradwire.benchmark.record import check_outputs, make_record, write_outputs
-from gradwire.benchmark.report import print_allreduce
+from gradwire.benchmark.report import show_allreduce
 from gradwire.benchmark.result import Result, torch_times
 from gradwire.errors import JobError
 from gradwire.exchange import Accounting, Exchange
@@ -100,7 +100,7 @@ def run_allreduce(options: AllReduceOptions) -> list[Result]:
         perform(_task(options, options.worlds[0]), lambda _: None)
         return []
     options, results = _measure(options)
-    print_allreduce(results, options.line, str(options.data), options.link)
+    show_allreduce(results, options.line, str(options.data), options.link)
     write_outputs(
         options.json_file,
         lambda: _describe(options, results),

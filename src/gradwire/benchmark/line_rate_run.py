@@ -12,8 +12,7 @@ from gradwire.benchmark.display import progress
 from gradwire.benchmark.picture import draw_line_rate
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
 from gradwire.benchmark.record import check_outputs, make_record, write_outputs
-from gradwire.benchmark.report import print_line_rate
-from gradwire.benchmark.table import size_text
+from gradwire.benchmark.report import show_line_rate
 from gradwire.errors import JobError
 from gradwire.launch.seat import Seat, Task
 from gradwire.links import Link
@@ -22,7 +21,7 @@ from gradwire.timing.measure.calibrate import REPEATS, end_cost
 from gradwire.timing.measure.line_rate import Effort, measure
 from gradwire.timing.replay.host import FRAMES, LARGE_NBYTES, EndCost, HostCost, both_ends
 from gradwire.timing.replay.line import LineRate, Point, fit
-from gradwire.units import format_duration, format_rate
+from gradwire.units import exact_size, format_duration, format_rate
 
 Pair = tuple[int, int]
 MOST_REPEATS = 1000
@@ -100,7 +99,7 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
         return {}
     rates = _measure(task)
     first = rates[0, 1]
-    print_line_rate(rates, options.link)
+    show_line_rate(rates, options.link)
     write_outputs(
         options.json_file,
         lambda: _describe(options, rates),
@@ -202,7 +201,7 @@ def _measure(task: Task[LineRateOptions, Event]) -> dict[Pair, LineRate]:
 def _describe_point(event: Measured) -> str:
     point, (low, high) = event.point, event.pair
     figures = f"{format_duration(point.time_s)}, {format_rate(point.nbytes_per_s)}"
-    return f"ranks {low} and {high}, {size_text(point.nbytes)}: {figures}"
+    return f"ranks {low} and {high}, {exact_size(point.nbytes)}: {figures}"
 
 
 def _when(event: Event | None) -> str:

@@ -7,10 +7,9 @@ from typing import Any
 
 from gradwire.benchmark.allreduce import TORCH
 from gradwire.benchmark.result import Result
-from gradwire.benchmark.table import size_text
 from gradwire.plan import Plan
 from gradwire.timing.replay.line import LineRate
-from gradwire.units import format_duration, format_rate
+from gradwire.units import exact_size, format_duration, format_rate
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
 """Okabe and Ito's palette, which colour-blind readers can tell apart; after them the style changes."""
@@ -76,7 +75,7 @@ def _name(result: Result) -> str:
     if configuration.algorithm == TORCH:
         return TORCH
     segment = configuration.segment_nbytes
-    ending = "" if segment == Plan.segment_nbytes else f" /{size_text(segment)}"
+    ending = "" if segment == Plan.segment_nbytes else f" /{exact_size(segment)}"
     return f"{configuration.algorithm} {configuration.codec}{ending}"
 
 
@@ -107,7 +106,7 @@ def _draw_bars(axes: Any, results: list[Result], names: list[str]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.margins(x=0.2)
-    axes.set_xlabel(f"time of an all-reduce of {size_text(results[0].configuration.nbytes)} [ms]")
+    axes.set_xlabel(f"time of an all-reduce of {exact_size(results[0].configuration.nbytes)} [ms]")
 
 
 def _new_figure(size: tuple[float, float]) -> Any:

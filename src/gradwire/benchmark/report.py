@@ -3,61 +3,59 @@
 from __future__ import annotations
 
 from gradwire.benchmark.result import Result, torch_times
-from gradwire.benchmark.table import print_table, size_text
 from gradwire.plan import Plan
+from gradwire.tables import Column, Table, figure, show
 from gradwire.testbed.current import rates_in_words
 from gradwire.timing.replay.line import Line, LineRate
-from gradwire.units import format_duration, format_rate, format_size
+from gradwire.units import exact_size, format_duration, format_rate, format_size
 
-LINE_COLUMNS = ("size", "time", "one way", "both ways, each")
+LINE_COLUMNS = tuple(map(Column, ("size", "time", "one way", "both ways, each")))
 LINE_NOTE = (
     "Time: half of the median round trip of one message. One way: the median rate of a stream of messages. "
     "Both ways: of each of two streams at once."
 )
-PAIR_COLUMNS = ("ranks of a pair", "latency", "one way", "burst")
+PAIR_COLUMNS = (Column.of_text("ranks of a pair"), *map(Column, ("latency", "one way", "burst")))
 PAIR_NOTE = "Every pair's line while the other ranks rest."
 
 REDUCE_COLUMNS = (
-    "algorithm",
-    "codec",
-    "ranks",
-    "size",
-    "p50",
-    "p99",
-    "algbw",
-    "busbw",
-    "best",
-    "sent",
-    "ratio",
-    "/ torch",
+    Column.of_text("algorithm"),
+    Column.of_text("codec"),
+    Column("ranks"),
+    Column("size"),
+    Column("p50", "ms"),
+    Column("p99", "ms"),
+    Column("algbw", "GB/s"),
+    Column("busbw", "GB/s"),
+    Column("best", "%"),
+    Column("sent", "MB"),
+    Column("ratio"),
+    Column("speed", "/torch"),
 )
 REDUCE_NOTE = (
-    "Times in ms, of the slowest rank. Bandwidths in GB/s of floats: algbw = size / p50, busbw = algbw "
-    "2 (p - 1) / p. Best: the least time by theory as a share of p50. Sent: MB of the busiest rank, headers "
+    "Times are the slowest rank's. Bandwidths are of floats: algbw = size / p50, busbw = algbw "
+    "2 (p - 1) / p. Best: the least time by theory as a share of p50. Sent: by the busiest rank, headers "
     "included. Ratio: bytes of floats per byte sent. Every sum was checked against the exact one, and every "
     "rank's bits against the others'."
 )
 
 
-def print_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) -> None:
-    """Print the first pair's points and line, and every pair's line where there are several."""
+def show_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) -> None:
+    """Show the first pair's points and line, and every pair's line where there are several."""
     (pair, first), *others = rates.items()
-    place = _place(link)
     rows = [
         (
-            size_text(point.nbytes),
+            exact_size(point.nbytes),
             format_duration(point.time_s),
             format_rate(point.nbytes_per_s),
             format_rate(point.duplex_nbytes_per_s),
         )
         for point in first.points
     ]
-    title = f"line between the ranks {pair[0]} and {pair[1]}, {place}"
-    print_table(title, LINE_COLUMNS, rows, f"{LINE_NOTE} {describe_line(first.line)}")
+    title = f"line between the ranks {pair[0]} and {pair[1]}, {_place(link)}"
+    show(title, "", Table(LINE_COLUMNS, rows), "", f"{LINE_NOTE} {describe_line(first.line)}")
     if others:
-        print_table(
-            "\nlines of all pairs", PAIR_COLUMNS, [_pair_row(*item) for item in rates.items()], PAIR_NOTE
-        )
+        pairs = Table(PAIR_COLUMNS, [_pair_row(*item) for item in rates.items()])
+        show("", "lines of all pairs", "", pairs, "", PAIR_NOTE)
 
 
 def _place(link: str | None) -> str:
@@ -85,15 +83,14 @@ def _pair_row(pair: tuple[int, int], rate: LineRate) -> tuple[str, ...]:
     )
 
 
-def print_allreduce(results: list[Result], line: Line | None, data: str, link: str | None) -> None:
-    """Print a row for every configuration."""
+def show_allreduce(results: list[Result], line: Line | None, data: str, link: str | None) -> None:
+    """Show a row for every configuration."""
     torchs = torch_times(results)
     rows = [
         _result_row(result, torchs.get((result.world, result.configuration.nbytes))) for result in results
     ]
-    place = _place(link)
     note = REDUCE_NOTE if line is None else f"{REDUCE_NOTE} {describe_line(line)}"
-    print_table(f"all-reduce of {data}, {place}", REDUCE_COLUMNS, rows, note)
+    show(f"all-reduce of {data}, {_place(link)}", "", Table(REDUCE_COLUMNS, rows), "", note)
 
 
 def _result_row(result: Result, torch_s: float | None) -> tuple[str, ...]:
@@ -103,16 +100,16 @@ def _result_row(result: Result, torch_s: float | None) -> tuple[str, ...]:
     name = configuration.algorithm
     share = result.share_of_best
     return (
-        name if segment == Plan.segment_nbytes else f"{name} /{size_text(segment)}",
+        name if segment == Plan.segment_nbytes else f"{name} /{exact_size(segment)}",
         configuration.codec,
         str(result.world),
-        size_text(configuration.nbytes),
-        f"{1e3 * p50_s:.4g}",
-        f"{1e3 * result.timing.p99_s:.4g}",
-        f"{result.algbw_nbytes_per_s / 1e9:.3g}",
-        f"{result.busbw_nbytes_per_s / 1e9:.3g}",
-        "-" if share is None else f"{100 * share:.0f} %",
-        f"{max(result.checked.sent_nbytes) / 1e6:.4g}" if ours else "-",
+        exact_size(configuration.nbytes),
+        figure(1e3 * p50_s),
+        figure(1e3 * result.timing.p99_s),
+        figure(result.algbw_nbytes_per_s / 1e9),
+        figure(result.busbw_nbytes_per_s / 1e9),
+        "-" if share is None else f"{100 * share:.0f}",
+        figure(max(result.checked.sent_nbytes) / 1e6) if ours else "-",
         f"{result.checked.ratio:.2f}" if ours else "-",
         "-" if torch_s is None else f"{torch_s / p50_s:.2f}x",
     )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from types import MappingProxyType
 
 from gradwire.cli.parser import Parser
 from gradwire.codecs import TABLE, parse
+from gradwire.tables import Column, Table, show
 
 SAMPLE = 1 << 16
+COLUMNS = (
+    Column.of_text("spec"), Column("max bits"), Column.of_text("largest error"), Column.of_text("source"),
+)  # fmt: skip
 
 NOTES = MappingProxyType(
     {
@@ -31,15 +34,14 @@ NOTES = MappingProxyType(
 """Codec -> its bound in words and where it comes from; the classes' own texts say it exactly."""
 
 
-def lines() -> list[str]:
-    """Return the table: example spec, largest payload in bits a value, bound and source."""
-    table = [f"{'spec':<18}{'max bits':>8}  {'largest error':<28}source"]
+def table() -> Table:
+    """Return an example spec, the largest payload in bits a value, bound and source of every codec."""
+    rows = []
     for row in TABLE:
         spec = row.codec.EXAMPLES[0]
         bits = 8 * parse(spec).max_nbytes(SAMPLE) / SAMPLE
-        bound, source = NOTES[row.name]
-        table.append(f"{spec:<18}{bits:>8.2f}  {bound:<28}{source}")
-    return table
+        rows.append((spec, f"{bits:.2f}", *NOTES[row.name]))
+    return Table(COLUMNS, rows)
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -52,4 +54,4 @@ def run(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("-h", "--help", action="help", help="show this text")
     parser.parse_args(arguments)
-    sys.stdout.write("\n".join(lines()) + "\n")
+    show(table())

@@ -21,9 +21,10 @@ from gradwire.planner.inputs.model import load_factory, measure_model
 from gradwire.planner.inputs.recording import load_gradients
 from gradwire.planner.inputs.source import Input
 from gradwire.planner.inputs.workload import Workload
-from gradwire.planner.report import lines
+from gradwire.planner.report import report
 from gradwire.planner.result import Choice
 from gradwire.planner.scaling import narrowed, scaling, worlds_around
+from gradwire.tables import show
 from gradwire.units import format_duration, format_size
 
 
@@ -35,7 +36,7 @@ def plan(words: argparse.Namespace) -> None:
     model = _model(words, cluster)
     if gradients is None and model.gradients:
         gradients = list(model.gradients)
-    with _progress() as show:
+    with _progress() as progress:
         query, inputs = pose(
             cluster,
             model.workload,
@@ -45,7 +46,7 @@ def plan(words: argparse.Namespace) -> None:
             largest_error=words.largest_error,
             gradients=gradients,
             most_hosts=words.scale_to,
-            show=show,
+            show=progress,
         )
     known = {each.name for each in model.inputs}
     others = (each for each in inputs if each.name not in known)
@@ -54,7 +55,7 @@ def plan(words: argparse.Namespace) -> None:
         worlds = worlds_around(cluster.hosts, words.scale_to)
         points = scaling(narrowed(query, choice.prediction), worlds, {cluster.hosts: choice.prediction})
         choice = replace(choice, scaling=tuple(points))
-    sys.stdout.write("\n".join(lines(choice, words.top)) + "\n")
+    show(*report(choice, words.top))
     _write(words, choice)
 
 

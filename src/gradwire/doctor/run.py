@@ -14,7 +14,7 @@ from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding, any_failed
 from gradwire.doctor.local import examine_machine
 from gradwire.doctor.messages import Words
-from gradwire.doctor.report import describe, print_report
+from gradwire.doctor.report import describe, show_report
 from gradwire.doctor.visit import Report, follow, lead
 from gradwire.errors import JobError, LinkError
 from gradwire.files import check_writable, write_files
@@ -103,7 +103,7 @@ def _with_failure(rank: int, card: Card, check: str, detail: str) -> Report:
 
 
 def _conclude(title: str, report: Report, options: DoctorOptions) -> int:
-    print_report(title, report)
+    show_report(title, report)
     if options.json_file is not None:
         record = json.dumps(describe(report), indent=2) + "\n"
         write_files({options.json_file: record.encode()})

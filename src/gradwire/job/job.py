@@ -15,7 +15,7 @@ from gradwire.job.launch import perform_joined, perform_local
 from gradwire.job.options import FILES, JobOptions, check, check_data
 from gradwire.job.plot import draw
 from gradwire.job.record import make_record, to_json
-from gradwire.job.report import print_report
+from gradwire.job.report import show_report
 from gradwire.launch.launched import is_launched, launched_rank
 
 
@@ -33,7 +33,7 @@ def perform_job(options: JobOptions) -> Path | None:
         perform_joined(options, dataset, lambda _event: None)
         return None
     results = _perform(options, dataset)
-    print_report(options, results)
+    show_report(options, results)
     sys.stdout.flush()
     _keep(options, results)
     return options.out

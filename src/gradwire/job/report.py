@@ -6,14 +6,26 @@ from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import speed_up
 from gradwire.job.runs import D_SYNC, PS_SYNC
+from gradwire.tables import Column, Table, show
 from gradwire.testbed.current import rates_in_words
 
 NOTE = (
-    "Top-1 in percent. Step, compute, codec and wire in milliseconds; wire is the communication that compute "
-    "does not hide. Sent: MB per step of all ranks together. Ratio: bytes of floats per byte sent. The last "
-    "columns are speed-ups in wall-clock training time, evaluation left out."
+    "Per step: exposed is the communication that computation does not hide, sent what all ranks send "
+    "together. Ratio: bytes of floats per byte sent. The last columns are speed-ups in wall-clock training "
+    "time, evaluation left out."
 )
-COLUMNS = ("run", "top-1", "step", "compute", "codec", "wire", "sent", "ratio", "/ PS", "/ D")
+COLUMNS = (
+    Column.of_text("run"),
+    Column("top-1", "%"),
+    Column("step", "ms"),
+    Column("compute", "ms"),
+    Column("codec", "ms"),
+    Column("exposed", "ms"),
+    Column("sent", "MB"),
+    Column("ratio"),
+    Column("speed", "/ PS"),
+    Column("speed", "/ D"),
+)
 
 
 def rows(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
@@ -21,31 +33,10 @@ def rows(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
     return [_row(result, results) for result in results]
 
 
-def print_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
+def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     """Write the table to standard output."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     title = f"{options.data}, {options.model}: {options.workers} workers, {link_text(options)}"
-    table = Table(
-        title=f"{title}, {results[0].steps} steps",
-        title_justify="left",
-        caption=NOTE,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=0,
-    )
-    for column in COLUMNS:
-        table.add_column(
-            column, justify="left" if column == "run" else "right", no_wrap=column != "run", overflow="fold"
-        )
-    for row in rows(results):
-        table.add_row(*row)
-    terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=100)
-    console.print(table)
+    show(f"{title}, {results[0].steps} steps", "", Table(COLUMNS, rows(results)), "", NOTE)
 
 
 def link_text(options: JobOptions) -> str:

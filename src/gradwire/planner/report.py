@@ -1,71 +1,77 @@
-"""A choice as lines of text, at most 100 columns wide."""
+"""A choice as tables and paragraphs."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
+from gradwire.planner.explain import name_plan
 from gradwire.planner.result import Choice
 from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, paying_ranges
 from gradwire.planner.search.predict import Prediction
+from gradwire.tables import Column, Table, figure
 from gradwire.units import format_duration
 
-WIDTH = 100
 _LEGEND = (
-    "step = compute + bare; exchange = encode + decode + frames + wait, of which computation does not hide "
-    "bare. All in {unit}. frames: handing them over and taking them; wait: for the wire, other hosts and "
-    "cores. MB: sent by the busiest host; eff: a single host's step / step."
+    "step = compute + exposed; exposed: what computation does not hide of the exchange, which is codec + "
+    "frames + wait. codec: encoding and decoding; frames: handing them over and taking them; wait: for the "
+    "wire, other hosts and cores. seg, bkt: the largest segment and bucket. sent: by the busiest host."
 )
+Report = list[str | Table]
+"""What ``tables.show`` takes."""
 
 
-def lines(choice: Choice, top: int) -> list[str]:
+def report(choice: Choice, top: int) -> Report:
     """Return inputs, ranking, choice and scaling."""
-    wide = max(len(each.name) for each in choice.inputs) if choice.inputs else 0
-    told = [f"{each.name:<{wide}}  {each.value} ({each.source})" for each in choice.inputs]
-    inputs = [line for each in told for line in _wrapped(each, " " * (wide + 2))]
-    refused = _wrapped(_refused(choice), "  ")
+    told = [(each.name, f"{each.value} ({each.source})") for each in choice.inputs]
     return [
-        *inputs,
-        *refused,
+        Table((Column.of_text(""), Column.of_text("")), told),
+        *_refused(choice),
         "",
-        *ranking_lines(choice, top),
+        *ranking(choice, top),
         "",
-        *_wrapped(choice.explanation, ""),
-        *(["", *scaling_lines(choice.scaling)] if choice.scaling else []),
+        choice.explanation,
+        *(["", *scaling(choice.scaling)] if choice.scaling else []),
     ]
 
 
-def ranking_lines(choice: Choice, top: int) -> list[str]:
-    """Return the table of the fastest plans; the chosen one has a mark, and a line of its own if need be."""
+def ranking(choice: Choice, top: int) -> Report:
+    """Return the table of the fastest plans; the chosen one has a mark, and a row of its own if need be."""
     shown = list(choice.ranking[:top])
     if choice.prediction not in shown:
         shown.append(choice.prediction)
     slowest_s = max(each.step_s for each in shown)
     unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
-    alone_s = choice.query.workload.compute_s
-    rows = [_row(each, each is choice.prediction, scale, alone_s) for each in shown]
+    columns = (
+        *map(Column.of_text, ("", "plan")),
+        *(Column(name, "B") for name in ("seg", "bkt")),
+        *(Column(name, unit) for name in ("step", "exposed", "codec", "frames", "wait")),
+        Column("sent", "MB"),
+        Column("ratio"),
+    )
+    rows = [_row(each, each is choice.prediction, scale) for each in shown]
     more = len(choice.ranking) - len(shown)
     pruned = choice.selection.considered - len(choice.ranking)
-    note = f"{_LEGEND.format(unit=unit)} {_compute(choice, shown)}"
+    note = f"{_LEGEND} {_compute(choice, shown)}"
     if more > 0 or pruned > 0:
         within = f"{100 * choice.selection.uncertainty:.0f} % of the fastest"
         note += f" Not shown: {max(0, more)} slower plans, and {pruned} that cannot come within {within}."
-    return [*_table(rows), *_wrapped(note, "")]
+    return [Table(columns, rows), note]
 
 
-def scaling_lines(points: Sequence[ScalePoint]) -> list[str]:
+def scaling(points: Sequence[ScalePoint]) -> Report:
     """Return the table over numbers of hosts, and how many of them pay."""
+    columns = (*map(Column, ("hosts", "step", "throughput", "efficiency")), Column.of_text("plan"))
     rows = [
-        {
-            "hosts": str(point.hosts),
-            "step": format_duration(point.step_s),
-            "throughput": f"{point.speedup:.2f}x",
-            "efficiency": f"{100 * point.efficiency:.0f} %",
-            "plan": "" if point.prediction is None else _plan_words(point.prediction),
-        }
+        (
+            str(point.hosts),
+            format_duration(point.step_s),
+            f"{point.speedup:.2f}x",
+            f"{100 * point.efficiency:.0f} %",
+            "" if point.prediction is None else name_plan(point.prediction.plan),
+        )
         for point in points
     ]
-    return [*_table(rows), *_wrapped(f"{verdict(points)} Every host keeps its batch.", "")]
+    return [Table(columns, rows), f"{verdict(points)} Every host keeps its batch."]
 
 
 def verdict(points: Sequence[ScalePoint]) -> str:
@@ -92,67 +98,27 @@ def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
     return f"{words}."
 
 
-def _row(prediction: Prediction, is_chosen: bool, scale: float, alone_s: float) -> dict[str, str]:
-    plan = prediction.plan
-    terms = {
-        "step": prediction.step_s,
-        "bare": prediction.exposed_s,
-        "exchange": prediction.exchange_s,
-        "encode": prediction.cost.encode_s,
-        "decode": prediction.cost.decode_s,
-        "frames": prediction.cost.handling_s,
-        "wait": prediction.cost.wait_s,
-    }
-    return {
-        "": ">" if is_chosen else "",
-        "codec": str(plan.codec),
-        "algorithm": plan.algorithm,
-        "seg": _size(plan.segment_nbytes),
-        "bkt": "" if plan.bucket_nbytes is None else _size(plan.bucket_nbytes),
-        "K": "" if plan.pipeline == 1 else str(plan.pipeline),
-        **{name: _figure(scale * seconds) for name, seconds in terms.items()},
-        "MB": _figure(prediction.cost.wire_nbytes / 1e6),
-        "ratio": f"{prediction.ratio:.3g}",
-        "eff": f"{100 * alone_s / prediction.step_s:.0f}%" if alone_s else "",
-    }
+def _row(prediction: Prediction, is_chosen: bool, scale: float) -> tuple[str, ...]:
+    plan, cost = prediction.plan, prediction.cost
+    seconds = (prediction.step_s, prediction.exposed_s, cost.codec_s, cost.handling_s, cost.wait_s)
+    return (
+        ">" if is_chosen else "",
+        f"{plan.codec} {plan.algorithm}{'' if plan.pipeline == 1 else f' K={plan.pipeline}'}",
+        _size(plan.segment_nbytes),
+        "" if plan.bucket_nbytes is None else _size(plan.bucket_nbytes),
+        *(figure(scale * each) for each in seconds),
+        figure(cost.wire_nbytes / 1e6),
+        f"{prediction.ratio:.3g}",
+    )
 
 
-def _table(rows: list[dict[str, str]]) -> list[str]:
-    """Align the columns, without those that are empty; figures go to the right."""
-    names = [name for name in rows[0] if any(row[name] for row in rows)]
-    words = {"", "codec", "algorithm", "plan"}
-    while True:
-        widths = [max(len(name), *(len(row[name]) for row in rows)) for name in names]
-        if sum(widths) + len(widths) - 1 <= WIDTH:
-            break
-        names.pop()
-    cells = [dict(zip(names, names, strict=True)), *({name: row[name] for name in names} for row in rows)]
-    return [
-        " ".join(
-            row[name].ljust(width) if name in words else row[name].rjust(width)
-            for name, width in zip(names, widths, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
-
-
-def _refused(choice: Choice) -> str:
+def _refused(choice: Choice) -> list[str]:
     over = [
         f"{each.codec} ({each.error:.2g}{'' if each.guaranteed else ', measured'})"
         for each in choice.admissions
         if not each.admitted
     ]
-    return f"beyond the largest error of {choice.query.largest_error:g}: {', '.join(over)}" if over else ""
-
-
-def _plan_words(prediction: Prediction) -> str:
-    plan = prediction.plan
-    pipeline = f", K={plan.pipeline}" if plan.pipeline > 1 else ""
-    return f"{plan.codec}, {plan.algorithm}{pipeline}"
-
-
-def _figure(value: float) -> str:
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}" if value >= 0.0995 else f"{value:.2f}"
+    return [f"beyond the largest error of {choice.query.largest_error:g}: {', '.join(over)}"] if over else []
 
 
 def _size(nbytes: int) -> str:
@@ -160,7 +126,3 @@ def _size(nbytes: int) -> str:
         if nbytes % (1 << power) == 0:
             return f"{nbytes >> power}{unit}"
     return str(nbytes)
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False)

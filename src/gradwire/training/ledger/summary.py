@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gradwire.tables import Column, Table, lines
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.training.ledger.lost import LostBook, LostCounts
 from gradwire.units import format_duration, format_size
 
 _COLUMNS = (
-    "bucket", "exchanges", "raw", "wire", "ratio", "lost", "codec", "link", "exposed", "share",
-    "largest error",
-)  # fmt: skip
+    Column.of_text("bucket"),
+    *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "link", "exposed")),
+    Column("largest", "error"),
+)
 _WORST = 3  # so many parameters are named
 
 
@@ -76,16 +77,15 @@ class Summary:
         head = f"gradwire, rank {self.rank}: {_times(self.steps, 'step')} in {format_duration(self.wall_s)}"
         said = [self._exposed(), *self._nonfinite(), *self._worst(), *self._bypasses()]
         below = [*said, *self.warnings, *self.lost_sinks]
-        return "\n".join([head, "", *self._table(), "", *below])
+        return "\n".join([head, "", *lines(self._table()), "", *below])
 
-    def _table(self) -> list[str]:
+    def _table(self) -> Table:
         total = self.total
         none, known = LostCounts(), self.lost.buckets
         rows = [(name, counts, known.get(name, none)) for name, counts in self.buckets.items()]
         rows.append(("total", total, self.lost.total))
-        return _aligned(
-            [_COLUMNS, *(_row(name, counts, lost, total.exposed_s) for name, counts, lost in rows)]
-        )
+        cells = [_row(name, counts, lost) for name, counts, lost in rows]
+        return Table(_COLUMNS, cells, has_total=True)
 
     def _exposed(self) -> str:
         total = self.total
@@ -139,8 +139,7 @@ def _compared(ratio: float) -> str:
     return f"{ratio:.2f} times fewer bytes on the wire"
 
 
-def _row(name: str, counts: BucketCounts, lost: LostCounts, all_exposed_s: float) -> tuple[str, ...]:
-    share = counts.exposed_s / all_exposed_s if all_exposed_s > 0 else 0.0
+def _row(name: str, counts: BucketCounts, lost: LostCounts) -> tuple[str, ...]:
     return (
         name,
         str(counts.exchanges),
@@ -151,19 +150,8 @@ def _row(name: str, counts: BucketCounts, lost: LostCounts, all_exposed_s: float
         format_duration(counts.codec_s),
         format_duration(counts.link_s),
         format_duration(counts.exposed_s),
-        f"{share:.1%}",
         "-" if counts.largest_error is None else f"{counts.largest_error:.3g}",
     )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines: the first column at the left, the others at the right; rules under head and buckets."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-    ]
-    rule = "-" * max(map(len, lines))
-    return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
 
 
 def _times(count: int, word: str) -> str:
