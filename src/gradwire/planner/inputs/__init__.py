@@ -1,1 +1,1 @@
-"""What a search begins with: the cluster, the workload, the costs of codecs and frames."""
+"""The inputs of a search: the cluster, the workload, and the costs of codecs and frames."""

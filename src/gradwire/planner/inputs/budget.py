@@ -17,9 +17,9 @@ from gradwire.timing.replay.environment import CodecCost
 class Admission:
     """A codec and its largest error, in units of the gradients' sum over all ranks.
 
-    ``error`` is ``p`` times that of one encoding: a value is encoded ``p`` times on its way. ``guaranteed``
-    says that it holds for all gradients; otherwise it was the largest seen in those of the calibration.
-    ``admitted`` says whether it is within the budget.
+    ``error`` is ``p`` times that of one encoding, because an exchange encodes a value ``p`` times.
+    ``guaranteed`` says that it is a bound for all gradients; otherwise it is the largest error in the
+    calibration. ``admitted`` says whether it is within the budget.
     """
 
     codec: Codec
@@ -31,17 +31,17 @@ class Admission:
 def admit(
     codecs: Iterable[Codec], costs: Mapping[str, CodecCost], world: int, largest_error: float | None
 ) -> list[Admission]:
-    """Say of each codec what error it brings to a sum over ``world`` ranks and whether the budget allows it.
+    """Return each codec's error in a sum over ``world`` ranks, and whether the budget allows it.
 
-    ``largest_error`` is the largest absolute error that an element of the sum may have (of the average:
-    ``world`` times less); None is no limit. Raises ``SpecError`` as ``check_budget`` does.
+    ``largest_error`` is the largest absolute error that an element of the sum may have (for the average,
+    divide by ``world``); None means no limit. Raises ``SpecError`` as ``check_budget`` does.
     """
     limit = check_budget(largest_error)
     return [_admission(codec, costs[str(codec)], world, limit) for codec in codecs]
 
 
 def check_budget(largest_error: float | None) -> float:
-    """Return the limit, infinite for None. Raises ``SpecError`` for what is no number from 0 up."""
+    """Return the limit, infinite for None. Raises ``SpecError`` unless it is a number from 0 up."""
     if largest_error is not None and not (
         isinstance(largest_error, (int, float)) and 0 <= largest_error < math.inf
     ):

@@ -22,10 +22,10 @@ SYNTHETIC_SCALE = 1e-3
 SYNTHETIC_SAMPLES = 4
 SEGMENT_NBYTES = 1 << 20
 ROUNDS = 3
-"""Each codec is looked at so often, seconds apart: what else the machine does comes and goes."""
+"""The measurements of each codec, seconds apart, because other work on the machine varies."""
 
 Show = Callable[[int, int, str], None]
-"""Called with how many codecs are done, how many there are, and which is measured now."""
+"""Called with the number of codecs done, the number of codecs, and the codec that is measured now."""
 
 
 def measure_codecs(
@@ -41,15 +41,15 @@ def measure_codecs(
     Parameters
     ----------
     codecs
-        What to measure.
+        The codecs to measure.
     gradients
         Gradients of different steps or ranks, of any shape and floating dtype, all of one size.
     world
         The number of ranks.
     threads
-        How many threads a rank may use.
+        The number of threads of a rank.
     line
-        What frames will wait for.
+        The line that frames will wait for.
     show
         Progress.
 
@@ -79,7 +79,7 @@ def measure_codecs(
 
 
 def synthetic_gradients(count: int) -> list[torch.Tensor]:
-    """Return independent samples of a Laplace distribution, the shape that gradients are known for."""
+    """Return independent samples of a Laplace distribution, the typical distribution of gradients."""
     generator = torch.Generator().manual_seed(0)
     size = (min(count, SAMPLE_COUNT),)
     samples = []

@@ -1,4 +1,4 @@
-"""Where a plan will run: the line and the hosts, as measured or as told."""
+"""The cluster on which a plan will run: the line and the hosts, as measured or as given."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradwire.units import format_duration, format_rate, parse_duration, parse_r
 TESTBED = "GRADWIRE_TESTBED"
 """The variable by which a testbed tells its processes that all hosts are this machine."""
 ASSUMED_LATENCY_S = 50e-6
-"""Of a line of which only the rate is told: what a small message takes on ordinary Ethernet."""
+"""The latency if only the rate of a line is given: that of a small message on ordinary Ethernet."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class Cluster:
     Parameters
     ----------
     hosts
-        How many, from 2 up.
+        The number of hosts, from 2 up.
     line
         A line, a measured line, or the file of one (``gradwire bench line-rate --json FILE``).
     elsewhere
         Whether that file may be of another machine.
     rate, latency
-        The line as told, instead: bytes per second or ``"10gbit"``, seconds or ``"50us"``.
+        The line as given, instead: bytes per second or ``"10gbit"``, seconds or ``"50us"``.
     group_size, core_rate
-        Where groups of so many neighbouring hosts share an uplink of this rate; None for a flat network.
+        The number of neighbouring hosts that share an uplink, and its rate; None for a flat network.
     host
-        What frames cost; None takes what was measured with the line, or measures it on this machine.
+        The cost of frames; None uses the cost measured with the line, or measures it on this machine.
     shared_machine
-        Whether all hosts are this one machine and share its cores; None looks for a testbed.
+        Whether all hosts are this one machine and share its cores; None checks for a testbed.
     """
 
     hosts: int
@@ -83,7 +83,7 @@ class Cluster:
 
     @property
     def threads(self) -> int:
-        """How many threads one rank has to itself."""
+        """The number of threads of one rank."""
         return max(1, cores() // self.hosts) if self.is_shared else cores()
 
     @property
@@ -101,7 +101,7 @@ class Cluster:
 
     @cached_property
     def _given(self) -> tuple[Line | LineRate, str]:
-        """The line that was given, read once, and where it is from."""
+        """The given line, read once, and its source."""
         line = self.line
         if isinstance(line, Line):
             return line, "told"
@@ -113,7 +113,7 @@ class Cluster:
         return rate, f"measured{' elsewhere' if self.elsewhere else ''}, {line}"
 
     def find_line(self) -> tuple[Line, list[Input]]:
-        """Return the line and where it is from. Raises ``SpecError``."""
+        """Return the line and its source. Raises ``SpecError``."""
         told = self.rate is not None or self.latency is not None
         if self.line is not None:
             if told:
@@ -134,7 +134,7 @@ class Cluster:
         ]
 
     def find_host(self) -> tuple[HostCost, list[Input]]:
-        """Return what frames cost: as told, as measured with the line, or else measured here.
+        """Return the cost of frames: as given, as measured with the line, or measured here.
 
         Raises ``LinkError``.
         """

@@ -1,7 +1,7 @@
-"""What a frame costs a host, when nobody has measured it between hosts: two ends of a link in this process.
+"""Measure the cost of a frame on this machine, with two ends of a link in this process.
 
-The frames are those of an exchange, over a local connection, and so are the costs of this machine's
-processor. Local packets are large: a network card without offloads takes more for every byte (two
+This replaces a measurement between hosts if there is none. The frames are those of an exchange over a local
+connection. Local packets are large: a network card without offloads costs more for every byte (two
 to four times as much between namespaces, measured). Measuring takes some tenths of a second and starts no
 process.
 """
@@ -43,7 +43,7 @@ _LOCAL = "127.0.0.1"
 
 
 def measure_host(cores: int, ranks_per_machine: int) -> HostCost:
-    """Return the costs of a frame on this machine. Raises ``LinkError`` where it has no local network."""
+    """Return the costs of a frame on this machine. Raises ``LinkError`` if it has no local network."""
     try:
         small, large, disagrees = _measure()
     except OSError as error:
@@ -58,14 +58,14 @@ def measure_host(cores: int, ranks_per_machine: int) -> HostCost:
 
 
 class _Spent(NamedTuple):
-    """What one frame costs at either end."""
+    """The cost of one frame at either end."""
 
     sender: FrameCost
     receiver: FrameCost
 
 
 def _measure() -> tuple[_Spent, _Spent, float]:
-    """Return what small and large frames cost, medians over several rounds, and how these disagree."""
+    """Return the costs of small and large frames, as medians over several rounds, and their spread."""
     barrier = Barrier(2, timeout=_TIMEOUT_S)
     with ThreadPoolExecutor(2) as pool, local_pair() as ends:
         receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier), (0, 1))

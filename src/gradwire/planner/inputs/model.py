@@ -1,4 +1,4 @@
-"""The model of ``gradwire plan``: a number of parameters, or a factory that makes one to be measured."""
+"""The model of ``gradwire plan``: a number of parameters, or a factory whose model is measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 @dataclass(frozen=True)
 class Measured:
-    """What the passes of a model take on this machine, in seconds, and the gradients that they left."""
+    """The times of a model's passes on this machine, in seconds, and the resulting gradients."""
 
     forward_s: float
     backward_s: float
@@ -36,9 +36,9 @@ class Measured:
 
 
 def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
-    """Return the model that ``package.module:function`` makes, and the example inputs if it gives any.
+    """Return the model that ``package.module:function`` returns, and its example inputs, if any.
 
-    Modules are also looked for in the current folder. Raises ``SpecError`` for whatever fails.
+    Modules are also searched for in the current folder. Raises ``SpecError`` for every failure.
     """
     if _FACTORY.fullmatch(text) is None:
         raise SpecError(
@@ -60,7 +60,7 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
 def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Measured:
     """Return the medians of some forward and backward passes, the loss being the mean of the output.
 
-    Raises ``SpecError`` where a pass fails, or the output is no floating point tensor (or a tuple or dict
+    Raises ``SpecError`` if a pass fails, or if the output isn't a floating point tensor (or a tuple or dict
     that begins with one).
     """
     forward_s, backward_s = [], []
@@ -119,7 +119,7 @@ def _call(text: str, factory: Callable[[], object]) -> object:
 
 
 def _left(text: str, leaving: SystemExit) -> BaseException:
-    """Return what to raise where the user's code ends the program, which must not pass for a plan."""
+    """Return the error for user code that ends the program, so that its exit isn't taken for a plan."""
     if leaving.code in _EXITS_BY_SIGNAL:
         return SystemExit(leaving.code)
     return SpecError(f"the model {text} ended the program with exit code {leaving.code!r} and gave no model")

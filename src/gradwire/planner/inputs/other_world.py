@@ -1,4 +1,4 @@
-"""An environment, seen from another number of ranks than it was made for."""
+"""An environment, converted for another number of ranks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _RESIDUAL_PASSES = 7
 
 
 def among(environment: Environment, world: int) -> Environment:
-    """Return the environment of ``world`` ranks: lines and groups go on as they begin.
+    """Return the environment of ``world`` ranks, in which lines and groups repeat.
 
-    The first group's size holds for all, but that the last may be smaller; lines are used again from the
-    first. A machine that ranks share is shared by all of them.
+    All groups have the size of the first, except that the last may be smaller; lines repeat from the first.
+    If ranks share a machine, all of them share it.
     """
     host = environment.host
     if host.ranks_per_machine > 1:
@@ -28,11 +28,11 @@ def among(environment: Environment, world: int) -> Environment:
 
 
 def with_residuals(environment: Environment, codec: str) -> Environment:
-    """Return the environment in which whoever encodes with ``codec`` keeps what that loses.
+    """Return the environment with the cost of keeping residuals for ``codec``.
 
-    To know it, every encoded value is decoded again and subtracted. The residuals of a bucket are gathered
-    and added before; what was lost is looked at, kept and handed back after. That is a decoding and
-    ``_RESIDUAL_PASSES`` passes over memory for every value, each as long as the identity takes to decode it.
+    To compute a residual, a rank decodes every encoded value and subtracts it. It gathers and adds the
+    residuals of a bucket before the exchange, and checks, keeps, and returns them after it. The cost is one
+    decoding and ``_RESIDUAL_PASSES`` passes over memory for every value, each as long as identity's decoding.
     """
     cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
     points = tuple(
@@ -48,7 +48,7 @@ def with_residuals(environment: Environment, codec: str) -> Environment:
 
 
 def cores(world: int, environment: Environment) -> int:
-    """Return how many cores the machines of ``world`` ranks have together."""
+    """Return the number of cores that the machines of ``world`` ranks have together."""
     per_machine = max(1, environment.host.ranks_per_machine)
     return -(-world // per_machine) * environment.host.cores
 

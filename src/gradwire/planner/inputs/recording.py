@@ -1,4 +1,4 @@
-"""Record real gradients in a training loop, for the planner to measure codecs on."""
+"""Record real gradients in a training loop, on which the planner measures codecs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire.errors import DataError, TensorError
 
 
 class GradientRecord:
-    """The gradients of a few backward passes, each flat: 1-D float32 on the CPU, zeros where none came."""
+    """The gradients of a few backward passes, each flat: 1-D float32 on the CPU, zeros if missing."""
 
     def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
         self._parameters, self._steps = parameters, steps
@@ -64,16 +64,16 @@ class GradientRecord:
 def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[GradientRecord]:
     """Record the gradients of the first ``steps`` backward passes within a ``with`` block.
 
-    Hooks copy what backward leaves in every ``.grad``; nothing else changes. Where gradients accumulate over
-    several backward passes each pass is one.
+    Hooks copy what backward leaves in every ``.grad``; nothing else changes. If gradients accumulate over
+    several backward passes, each pass counts as one.
 
     Parameters
     ----------
     model
         A model with trainable parameters, of any floating dtype and on any device. Raises ``TensorError``
-        where it has none.
+        if it has none.
     steps
-        How many to keep. Raises ``TensorError`` below 1.
+        The number of passes to record. Raises ``TensorError`` below 1.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters or steps < 1:
@@ -98,9 +98,9 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[GradientRecor
 
 
 def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
-    """Read what ``GradientRecord.save`` wrote, or any tensor or list of tensors that ``torch.save`` did.
+    """Read a file of ``GradientRecord.save``, or a tensor or list of tensors of ``torch.save``.
 
-    Only tensors are read, no code is run. Raises ``DataError``.
+    This reads only tensors and runs no code. Raises ``DataError``.
     """
     try:
         found = torch.load(Path(path), map_location="cpu", weights_only=True)

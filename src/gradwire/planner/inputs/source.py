@@ -1,4 +1,4 @@
-"""What a choice rests on, and where each piece of it comes from."""
+"""The inputs that a choice is based on, with their sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Input:
-    """Something that the choice rests on, and where it is from: measured, told or assumed."""
+    """An input of the choice, and its source: measured, given, or assumed."""
 
     name: str
     value: str

@@ -1,4 +1,4 @@
-"""How many threads a measurement may use."""
+"""The number of threads that a measurement uses."""
 
 from __future__ import annotations
 

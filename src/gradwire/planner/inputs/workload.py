@@ -1,4 +1,4 @@
-"""What is trained, as far as the time of a step depends on it: sizes of gradients, seconds of computation."""
+"""The workload that determines the time of a step: sizes of gradients, seconds of computation."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, bucket_members
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
-"""A model of which only the size is known is taken for a row of parameters of 1 MiB, or 1024 larger ones."""
+"""A model of which only the size is known counts as parameters of 1 MiB each, or as 1024 larger ones."""
 
 
 LOCAL_UPDATES = 2.5
-"""What the local update of an eager pipeline takes, in steps of the optimizer: one such step, and copies of
-the own gradient, the weights and the optimizer's state. ``bench/local_update.py`` measures it."""
+"""The local update of an eager pipeline, in optimizer steps: one such step, and copies of the rank's own
+gradient, the weights, and the optimizer's state. ``bench/local_update.py`` measures it."""
 MOST_COUNT = 10**15
-"""More parameters than any model has are a slip of the pen."""
+"""No model has more parameters, so a larger number is a typing error."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Workload:
     counts
         The floats of each parameter, in the order of the model.
     forward_s, backward_s, update_s
-        Seconds of computation in a step; backward comes by the gradients in proportion to their sizes, the
-        last parameter first.
+        Seconds of computation in a step; backward takes time in proportion to the sizes of the gradients,
+        the last parameter first.
 
     Raises
     ------
     SpecError
-        For a model without parameters, or times that cannot be.
+        If the model has no parameters, or a time is invalid.
     """
 
     counts: tuple[int, ...]
@@ -68,7 +68,7 @@ class Workload:
     def of_count(
         cls, count: int, forward_s: float = 0.0, backward_s: float = 0.0, update_s: float = 0.0
     ) -> Workload:
-        """Return the workload of a model of which only the number of its parameters is known."""
+        """Return the workload of a model of which only the number of parameters is known."""
         if type(count) is not int or count < 1:
             raise SpecError(f"a model has a whole number of parameters from 1 up, but this one has {count!r}")
         if count > MOST_COUNT:
@@ -94,7 +94,7 @@ class Workload:
         return self.forward_s + self.backward_s + self.update_s
 
     def compute_with_s(self, pipeline: int) -> float:
-        """Return the same for a pipeline of so many steps, the local update of an eager one included."""
+        """Return the same for a pipeline of this many steps, including the local update if it is eager."""
         replays = pipeline - 2  # of own gradients, beyond the first
         return self.compute_s + ((LOCAL_UPDATES + replays) * self.update_s if pipeline > 1 else 0.0)
 

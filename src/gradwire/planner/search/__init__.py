@@ -1,1 +1,1 @@
-"""Candidates, their predicted times, and the choice among them."""
+"""Candidate plans, their predicted times, and the choice among them."""

@@ -1,7 +1,7 @@
-"""The least that an exchange can take, without replaying it: what the planner prunes by.
+"""A lower bound for the time of an exchange, without a replay, with which the planner prunes its search.
 
-Nothing here may be more than the replay says, whatever the lines, hosts and costs are: each of the bounds
-leaves out what only sometimes holds.
+For all lines, hosts, and costs, no bound may exceed the result of the replay. Each bound therefore leaves out
+costs that occur only in some cases.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from gradwire.timing.replay.environment import CodecCost, Environment
 def least(
     algorithm: str, world: int, count: int, segment_nbytes: int, codec: str, environment: Environment
 ) -> ExchangeCost:
-    """Return a cost whose ``total_s`` no replay of this exchange falls below.
+    """Return a cost whose ``total_s`` is at most that of a replay of this exchange.
 
-    - Some rank sends as much as the algorithm's card says of the busiest, at best at the rate of the fastest
-      line after a burst, and its last frame takes the latency.
+    - One rank sends as many bytes as the algorithm's card says of the busiest rank, at best at the rate of
+      the fastest line after a burst, and its last frame takes the latency.
     - All ranks together encode every value ``p`` times (``p - 1`` partial sums, and the result), add it
-      ``p - 1`` times and decode the result ``p`` times, or once less if the codec is exact; ``2 (p - 1)``
-      frames carry every segment. The rank with most of that has at least the average of it.
-    - The cores of all machines have to do all of that.
+      ``p - 1`` times, and decode the result ``p`` times, or once less if the codec is exact; ``2 (p - 1)``
+      frames carry every segment. The rank with the most work has at least the average of it.
+    - The cores of all machines do all of this work.
 
     The parameters are those of ``timing.replay.replay``.
     """
@@ -54,7 +54,7 @@ def least(
 def _average_work(
     world: int, count: int, pieces: int, cost: CodecCost, environment: Environment
 ) -> ExchangeCost:
-    """Return what every rank's thread does on average; a bucket goes in so many ``pieces``."""
+    """Return the average work of a rank's thread; a bucket consists of ``pieces`` pieces."""
     host, others = environment.host, world - 1
     frames = 2 * others * pieces / world
     nbytes = 2 * others / world * count * _cheapest(cost, "nbytes") + frames * environment.header_nbytes
@@ -70,11 +70,11 @@ def _average_work(
 
 
 def _cheapest(cost: CodecCost, name: str) -> float:
-    """Return the least of a cost over all numbers of terms in a sum."""
+    """Return the smallest cost over all numbers of terms in a sum."""
     return min(float(getattr(point, name)) for point in cost.points)
 
 
 def _busiest_nbytes(collective: collectives.Collective, world: int, count: int) -> float:
-    """Return what the busiest rank sends, less what unequal chunks may save it: a float in every step."""
+    """Return the busiest rank's bytes, minus what unequal chunks may save: one float in every step."""
     nbytes = collective.nbytes(world, FLOAT_NBYTES * count)
     return max(0.0, nbytes - FLOAT_NBYTES * collective.steps(world))

@@ -39,21 +39,21 @@ class Space:
     Parameters
     ----------
     codecs
-        The preferred first. ``identity`` is always among them.
+        In order of preference. ``identity`` is always among them.
     algorithms
-        Names or specs of ``gradwire.collectives``, the preferred first.
+        Names or specs of ``gradwire.collectives``, in order of preference.
     pipelines
-        How many steps may be under way: (1,), (2,) or (1, 2).
+        The number of steps in flight: (1,), (2,), or (1, 2).
     segments_nbytes
         As in a plan.
     buckets_nbytes
-        Sizes of buckets to try beside one bucket for all. They are tried for a pipeline of 1 only, and where
-        backward takes time that they can hide behind.
+        Bucket sizes to try in addition to a single bucket. They are tried only for a pipeline of 1, and only
+        if backward takes time that can hide exchanges.
 
     Raises
     ------
     SpecError
-        For names that are not known, and for an empty choice.
+        For unknown names, and for an empty list of choices.
     """
 
     codecs: tuple[Codec, ...]
@@ -80,9 +80,9 @@ class Space:
 
 
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
-    """Yield the plans for ``world`` ranks, the preferred ones first among those that may take as long.
+    """Yield the plans for ``world`` ranks, in order of preference among plans that may take equally long.
 
-    The transport cuts its own all-reduce itself, so that one size of segments stands for all.
+    The transport segments its own all-reduce, so one segment size is enough for it.
     """
     for pipeline, codec, algorithm in product(space.pipelines, space.codecs, space.algorithms):
         if algorithm == backend.NAME and not isinstance(codec, Identity):
@@ -96,7 +96,7 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
 
 
 def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | None]:
-    """Yield sizes that cut the model into different numbers of buckets, beginning with one for all."""
+    """Yield sizes that cut the model into different numbers of buckets, starting with a single bucket."""
     yield None
     if pipeline > 1 or workload.backward_s == 0:
         return
@@ -109,7 +109,7 @@ def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | 
 
 
 def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
-    """Yield sizes up to the first that holds a whole chunk: larger ones would make the same frames."""
+    """Yield sizes up to the first that holds a whole chunk; larger sizes give the same frames."""
     chunk_nbytes = FLOAT_NBYTES * math.ceil(count / chunks)
     for segment_nbytes in sorted(space.segments_nbytes):
         yield segment_nbytes

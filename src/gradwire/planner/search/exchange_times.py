@@ -1,12 +1,12 @@
-"""What exchanges take in one environment, remembered, and found by the cheapest way that is exact enough.
+"""The times of exchanges in one environment, cached, each found by the cheapest method that is exact enough.
 
-- Up to ``REPLAYED_WORLD`` ranks an exchange is replayed frame by frame.
-- A bucket of very many frames is not replayed as a whole: with whole segments of one size the time grows by
-  the same amount with each, so two shorter buckets tell what the whole one takes.
-- With more ranks the steps of the schedule are walked, and what that comes to is scaled by what a replay
-  among ``REPLAYED_WORLD`` ranks comes to beside the same walk among them.
+- Up to ``REPLAYED_WORLD`` ranks, an exchange is replayed frame by frame.
+- A bucket of very many frames isn't replayed as a whole: with whole segments of one size, the time grows by
+  the same amount with each segment, so two shorter buckets determine the time of the whole bucket.
+- With more ranks, the steps of the schedule are walked, and the result is scaled by the ratio of replay and
+  walk for ``REPLAYED_WORLD`` ranks.
 
-Nothing is told to take less than the lower bound of ``bound.least``.
+No time is less than the lower bound of ``bound.least``.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from gradwire.timing.schedule_model.simulate import simulate
 
 REPLAYED_WORLD = 16
 MOST_FRAMES = 1200
-"""A replay takes some 50 us for a frame."""
+"""A replay takes about 50 us per frame."""
 FEWEST_SEGMENTS = 3
-"""In each chunk of the shorter of two buckets: by then the lines are as busy as they will be."""
+"""The segments in each chunk of the shorter of two buckets, with which the lines are fully busy."""
 _FASTEST_NBYTES_PER_S = 1e15
-"""What a line that takes no time has where a finite rate is wanted."""
+"""The rate of a line that takes no time, where a finite rate is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a bucket is exchanged: a plan without its pipeline and its buckets."""
+    """The way to exchange a bucket: a plan without its pipeline and its buckets."""
 
     algorithm: str
     segment_nbytes: int
@@ -46,12 +46,12 @@ class Way:
 
     @classmethod
     def of(cls, plan: Plan) -> Way:
-        """Return how ``plan`` exchanges each of its buckets."""
+        """Return the way in which ``plan`` exchanges each of its buckets."""
         return cls(plan.algorithm, plan.segment_nbytes, str(plan.codec), plan.keeps_residual)
 
 
 class Family:
-    """The times of exchanges in one environment, between any number of ranks: what one knows serves all."""
+    """The times of exchanges in one environment, for any number of ranks, which share one cache."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -65,7 +65,7 @@ class Family:
 
 
 class ExchangeTimes:
-    """The times of exchanges between ``world`` ranks; ``Family`` makes it."""
+    """The times of exchanges between ``world`` ranks, as ``Family`` creates it."""
 
     def __init__(self, family: Family, world: int) -> None:
         self._family, self.world = family, world
@@ -84,17 +84,17 @@ class ExchangeTimes:
         return self._bounds[key]
 
     def terms(self, way: Way, count: int) -> ExchangeCost:
-        """Return what the exchange of ``count`` floats takes."""
+        """Return the time of an exchange of ``count`` floats, by its terms."""
         key = way, count
         if key not in self._known:
             self._known[key] = _at_least(self._find(way, count), self.least(way, count))
         return self._known[key]
 
     def between(self, way: Way, count: int) -> ExchangeCost:
-        """Return what ``count`` floats take, on the straight line between round numbers of them.
+        """Return the time of ``count`` floats, by linear interpolation between round numbers.
 
-        There are four such numbers from one power of two to the next. For models with many buckets of
-        different sizes.
+        There are four such numbers from one power of two to the next. This is for models with many buckets
+        of different sizes.
         """
         apart = max(1, (1 << max(0, count.bit_length() - 1)) // 4)
         below, beyond = divmod(count, apart)

@@ -1,14 +1,14 @@
-"""What a step takes with a plan.
+"""Predict the time of a step with a plan.
 
-A step computes for ``compute_s`` (forward, backward, update), and its gradient's exchange takes
-``exchange_s``, of which ``exposed_s`` add to the step: what computation does not hide.
+A step computes for ``compute_s`` (forward, backward, update). Its gradient's exchange takes ``exchange_s``,
+of which computation doesn't hide ``exposed_s``; these add to the step.
 
-- One step at a time (``pipeline`` 1): buckets go out one after the other, each when backward has it ready; a
-  single bucket hides nothing (Pipe-SGD, equation 2).
-- Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs beside the computation of the next
-  step, and the slower one decides (Pipe-SGD, equation 4). Computation includes the local update of an eager
-  pipeline, which is the default.
-- Where ranks share the cores of one machine, hidden work takes them from computation: the step takes at least
+- One step at a time (``pipeline`` 1): buckets are sent one after the other, each when backward has it ready;
+  a single bucket hides nothing (Pipe-SGD, equation 2).
+- Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs during the computation of the next
+  step, and the slower of the two determines the step (Pipe-SGD, equation 4). Computation includes the local
+  update of an eager pipeline, which is the default.
+- If ranks share the cores of one machine, hidden work takes cores from computation: the step takes at least
   as long as the cores need for both.
 """
 
@@ -25,15 +25,15 @@ from gradwire.planner.search.exchange_times import Family, Way
 from gradwire.timing.closed_form.step_time import Bucket, overlap, pipelined_s
 
 _FEW_SIZES = 3
-"""Buckets of more sizes than these are looked up between round numbers of floats, which saves replays."""
+"""Beyond this number of bucket sizes, times are interpolated between round sizes, which saves replays."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The time of one step with a plan, in seconds, and what the exchange of all its buckets costs.
+    """The time of one step with a plan, in seconds, and the cost of exchanging all its buckets.
 
-    ``step_s`` is ``compute_s + exposed_s``. Of the exchange ``hidden_s`` pass behind computation and
-    ``exposed_s`` do not. The bytes of ``cost`` are those of the rank that sends most.
+    ``step_s`` is ``compute_s + exposed_s``. Computation hides ``hidden_s`` of the exchange, but not
+    ``exposed_s``. The bytes of ``cost`` are those of the rank that sends most.
     """
 
     plan: Plan
@@ -59,7 +59,7 @@ class Prediction:
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes travel than the floats have, headers included."""
+        """The compression ratio: bytes of floats per byte sent, headers included."""
         return self.cost.ratio
 
     @property
@@ -68,7 +68,7 @@ class Prediction:
         return self.compute_s / self.step_s if self.step_s else 1.0
 
     def values(self) -> dict[str, object]:
-        """Return everything as a JSON object, with what follows from it."""
+        """Return all values and the derived ones as a JSON object."""
         times = ("compute_s", "exposed_s", "step_s", "exchange_s", "hidden_s")
         shares = ("buckets", "ratio", "efficiency")
         costs = ("encode_s", "decode_s", "handling_s", "wait_s", "raw_nbytes", "wire_nbytes")
@@ -80,7 +80,7 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts the steps of ``workload`` on ``world`` hosts; remembers what exchanges take."""
+    """Predicts the steps of ``workload`` on ``world`` hosts, and caches the times of exchanges."""
 
     def __init__(self, workload: Workload, world: int, family: Family) -> None:
         self.workload, self.world = workload, world
@@ -89,14 +89,14 @@ class Predictor:
         self._parts = lru_cache(None)(workload.parts)
 
     def predict(self, plan: Plan) -> Prediction:
-        """Return what a step takes with ``plan``. Raises ``SpecError`` for a codec without costs."""
+        """Return the prediction for ``plan``. Raises ``SpecError`` for a codec without costs."""
         parts, way = self._parts(plan.bucket_nbytes), Way.of(plan)
         sizes = {part.count for part in parts}
         find = self._times.terms if len(sizes) <= _FEW_SIZES else self._times.between
         return self._prediction(plan, parts, [find(way, part.count) for part in parts])
 
     def least_s(self, plan: Plan) -> float:
-        """Return a lower bound of the step's seconds, for the cost of a formula."""
+        """Return a lower bound of the step's seconds, at the cost of a formula."""
         parts, way = self._parts(plan.bucket_nbytes), Way.of(plan)
         return self._prediction(plan, parts, [self._times.least(way, part.count) for part in parts]).step_s
 
@@ -129,7 +129,7 @@ class Predictor:
         return max(exposed_s, self._taken_s(compute_s, total))
 
     def _taken_s(self, compute_s: float, total: ExchangeCost) -> float:
-        """Return by how much the cores of a shared machine keep the step from hiding the exchange."""
+        """Return the seconds of the exchange that a shared machine's busy cores can't hide."""
         ranks = self._host.ranks_per_machine
         if ranks <= 1:
             return 0.0

@@ -1,7 +1,7 @@
-"""The fastest plan, or the simplest of those that the model cannot tell from it.
+"""Select the fastest plan, or the simplest of the plans that the model can't distinguish from it.
 
-Candidates are sorted by a lower bound of their step and predicted in that order, until no bound is below what
-could still matter; so most are never replayed, and the choice is that of an exhaustive search.
+Candidates are sorted by a lower bound of their step and predicted in that order, until no remaining bound can
+win or tie. Most candidates are therefore never replayed, and the choice equals that of an exhaustive search.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from gradwire.planner.search.candidates import Space, candidates
 from gradwire.planner.search.predict import Prediction, Predictor
 
 UNCERTAINTY = 0.03
-"""By how much predictions may be wrong at least: steps that differ by less are taken for equal."""
+"""The smallest assumed error of predictions: steps that differ by less count as equal."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What was chosen, and from what.
+    """The chosen plan, and the candidates that it was chosen from.
 
     Parameters
     ----------
     prediction
-        Of the chosen plan.
+        The prediction for the chosen plan.
     uncompressed
-        Of the fastest plan without compression, which the gain of a codec is measured by.
+        The prediction for the fastest plan without compression, with which a codec's gain is compared.
     ranking
-        The predictions that were made, the fastest first. All other candidates are slower than the fastest by
-        more than the uncertainty, which their lower bounds say already.
+        All predictions, the fastest first. According to their lower bounds, all other candidates are slower
+        than the fastest by more than the uncertainty.
     considered
-        How many candidates there were.
+        The number of candidates.
     uncertainty
-        The share of itself by which a step may be wrong.
+        The relative error that a step's prediction may have.
     """
 
     prediction: Prediction
@@ -53,10 +53,10 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     """Return the choice among the plans of ``space``.
 
     A step that is longer than the shortest by less than the share ``uncertainty`` of itself ties with it.
-    Among ties no compression wins over compression, which must be faster by more than the uncertainty; then a
-    pipeline of 1 over a longer one (which changes the training), the earlier algorithm of ``space`` over the
-    later, the earlier codec, fewer buckets and larger segments, which have fewer frames; then the shorter
-    step wins.
+    Among ties, no compression wins over compression, which must be faster by more than the uncertainty. Then
+    a pipeline of 1 wins over a longer one (which changes the training), then the earlier algorithm of
+    ``space``, the earlier codec, fewer buckets, and larger segments, which have fewer frames; finally, the
+    shorter step wins.
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
     exact = _search(predictor, [plan for plan in plans if _is_exact(plan)], uncertainty)
@@ -76,7 +76,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
 def _search(
     predictor: Predictor, plans: Iterable[Plan], uncertainty: float, fastest_s: float | None = None
 ) -> list[Prediction]:
-    """Predict all plans that may be the fastest, or tie with it."""
+    """Predict all plans that may be the fastest or tie with the fastest."""
     bounds = {plan: predictor.least_s(plan) for plan in plans}
     found: list[Prediction] = []
     for plan in sorted(bounds, key=bounds.__getitem__):

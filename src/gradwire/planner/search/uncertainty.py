@@ -1,4 +1,4 @@
-"""How uncertain predictions are: as the model is, or more where the repeats of the calibration disagree."""
+"""The uncertainty of predictions: that of the model, or more if the repeats of the calibration disagree."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from gradwire.planner.search.select import UNCERTAINTY, Selection
 from gradwire.timing.replay.environment import Environment
 
 MOST = 0.9
-"""A step that is all noise still says something of the others."""
+"""The largest uncertainty, because even a noisy measurement allows some comparison."""
 
 
 def uncertainty_of(selection: Selection, environment: Environment) -> float:
-    """Return by which share of itself the chosen step, or the best one without compression, may be wrong.
+    """Return the relative error that the chosen step, or the best one without compression, may have.
 
-    What codecs and frames take of a step is known no better than the repeats that it was measured by agree.
+    The cost of codecs and frames in a step is known only as precisely as its repeated measurements agree.
     """
     noise = max(_noise(each, environment) for each in (selection.prediction, selection.uncompressed))
     return min(MOST, max(UNCERTAINTY, noise))
