@@ -1,7 +1,7 @@
-"""Real Linux network namespaces with rate limits, and commands run in them; torch is not needed here.
+"""Linux network namespaces with real rate limits, and commands that run in them, without torch.
 
-``Testbed`` makes a ``Topology`` in a private area of the machine, where neither links nor limits of the
-machine itself are touched, and runs a command on every host of it.
+``Testbed`` creates a ``Topology`` in private namespaces, without changing the machine's own links or limits,
+and runs a command on every host of it.
 """
 
 from gradwire.testbed.bed import Testbed

@@ -1,4 +1,4 @@
-"""``Testbed``: a network that lasts as long as a ``with`` block."""
+"""``Testbed``: a network that exists for the duration of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ GRACE_S = 5.0
 
 
 class Testbed:
-    """Hosts with a network between them, on this machine and apart from it.
+    """Hosts with a network between them, on this machine and isolated from it.
 
-    It is made where the ``with`` block begins and gone when the block ends, also when this process is killed.
+    The testbed exists from the start of the ``with`` block to its end, even if this process is killed.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class Testbed:
     Raises
     ------
     TestbedError
-        On entry, where this machine cannot have a testbed, or not such a one.
+        On entry, if this machine can't have a testbed, or not one of this kind.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -96,20 +96,20 @@ class Testbed:
         folder
             The working folder, by default this process's.
         timeout_s
-            After this time, hosts that still run are ended. None: they may run for ever.
+            Hosts that still run after this time are ended. With None, they may run forever.
         grace_s
-            What the others have to end by themselves when one host has failed, or after Ctrl-C.
+            The time that the other hosts have to end after one host has failed, or after Ctrl-C.
         sinks
-            Who takes the hosts' output, by default standard output and error.
+            Functions that receive the hosts' output, by default standard output and error.
 
         Raises
         ------
         SpecError
             For an empty command.
         TestbedError
-            Where the command cannot be started, or the testbed is closed or has been killed.
+            If the command can't be started, or the testbed is closed or was killed.
         KeyboardInterrupt
-            After Ctrl-C, when all hosts have ended. The testbed is closed then, as after every exception.
+            After Ctrl-C, when all hosts have ended. As after every exception, the testbed is then closed.
         """
         if self._channel is None or self._entry is None:
             raise TestbedError("a testbed runs commands inside of its 'with' block only")
@@ -140,7 +140,7 @@ class Testbed:
         )
 
     def close(self) -> None:
-        """End everything in the testbed, and the testbed. It may be called again."""
+        """End everything in the testbed, and the testbed itself. You can call this again."""
         with interrupts_held():
             if self._channel is not None:
                 self._channel.close()  # at which the supervisor ends, and the kernel takes the rest down

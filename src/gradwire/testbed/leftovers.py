@@ -1,4 +1,4 @@
-"""``gradwire testbed clean``: ends and removes what testbeds have left that were killed."""
+"""``gradwire testbed clean``: ends and removes what killed testbeds left behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradwire.testbed.registry import MARK, dead_and_living, forget
 
 
 def clean() -> list[str]:
-    """Remove leftovers of this user's testbeds, never a living one; return a line for each thing done."""
+    """Remove leftovers of this user's testbeds, never a running one; return a line for each action."""
     dead, living = dead_and_living()
     lines: list[str] = []
     for entry in dead:
@@ -27,7 +27,7 @@ def clean() -> list[str]:
 
 
 def marked_processes(mark: str) -> Iterator[int]:
-    """Yield the processes that the testbed with this mark has started, their children included."""
+    """Yield the processes that the testbed with this mark started, including their children."""
     for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         if _is_marked(int(folder.name), mark):
             yield int(folder.name)
@@ -42,7 +42,7 @@ def _is_marked(process: int, mark: str) -> bool:
 
 
 def _end(process: int, mark: str) -> bool:
-    """End a process, but not another one that was given its number meanwhile."""
+    """End a process, but not another one that got its process ID meanwhile."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
         try:

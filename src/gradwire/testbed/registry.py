@@ -1,7 +1,7 @@
-"""Which testbeds of this user there are: a small file each, locked by the process that has the testbed.
+"""The registry of this user's testbeds: one small file each, locked by the process that owns the testbed.
 
-The kernel gives the lock back when that process ends, however it ends: a file that can be locked belongs to
-nobody any more. Numbers of processes would be used again, also after a restart; locks are not.
+The kernel releases the lock when that process ends, for whatever reason, so a file that can be locked has no
+owner. Process IDs would be reused, for example after a restart; locks aren't.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from gradwire.errors import TestbedError
 
 MARK = "GRADWIRE_TESTBED_ID"
-"""The variable that every process of a testbed has from birth; its value is drawn, and never comes twice."""
+"""The variable in the environment of every process of a testbed; its value is random and unique."""
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A testbed in the registry, and the descriptor whose lock says that it lives."""
+    """A testbed in the registry, and the descriptor whose lock shows that it runs."""
 
     path: Path
     lock: int
@@ -44,7 +44,7 @@ class Entry:
 
 
 def enter() -> Entry:
-    """Return a new testbed's entry. Raises ``TestbedError`` where the registry cannot be written."""
+    """Return a new testbed's entry. Raises ``TestbedError`` if the registry can't be written."""
     path = registry_folder() / f"{secrets.token_hex(16)}{_SUFFIX}"
     try:
         with _locked(path.parent, make=True):
@@ -60,7 +60,7 @@ def enter() -> Entry:
 
 
 def forget(path: Path) -> None:
-    """Remove an entry, and the folder with the last one; do nothing where they are gone already."""
+    """Remove an entry, and the folder with the last entry, if they still exist."""
     try:
         with _locked(path.parent, make=False):
             path.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ def forget(path: Path) -> None:
 
 
 def dead_and_living() -> tuple[list[Path], list[Path]]:
-    """Return the entries whose testbeds are gone, and those whose testbeds are at work."""
+    """Return the entries whose testbeds have ended, and those whose testbeds are running."""
     dead: list[Path] = []
     living: list[Path] = []
     try:
@@ -99,7 +99,7 @@ def _is_locked(path: Path) -> bool:
 
 @contextmanager
 def _locked(folder: Path, make: bool) -> Iterator[None]:
-    """Be alone in the registry. Raises ``FileNotFoundError`` where there is none to be had."""
+    """Lock the registry for the ``with`` block. Raises ``FileNotFoundError`` if there is none."""
     while True:
         try:
             if make:

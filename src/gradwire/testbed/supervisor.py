@@ -1,7 +1,8 @@
-"""The supervisor of a testbed: the first process of its private area.
+"""The supervisor of a testbed: the first process of its private namespaces.
 
-It makes the network, starts and signals the hosts' commands and tells when they end. It decides nothing, so
-that it may be killed at any time: the kernel then ends every process of the area and removes every link.
+It creates the network, starts and signals the hosts' commands, and reports when they end. It makes no
+decisions, so it may be killed at any time: the kernel then ends every process in the namespaces and removes
+every link.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Supervisor:
         self._awake: list[subprocess.Popen[bytes]] = []
 
     def serve(self) -> None:
-        """Obey the channel and watch the children; return when the channel is closed."""
+        """Handle messages from the channel and watch the children; return when the channel is closed."""
         woken, waker = socket.socketpair()
         woken.setblocking(False)
         waker.setblocking(False)
@@ -101,7 +102,7 @@ class Supervisor:
                 os.close(file)
 
     def _reap(self) -> None:
-        """Tell of the hosts' commands that have ended; orphans of theirs are children here as well."""
+        """Report the hosts' commands that have ended; their orphans are children of this process, too."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -117,7 +118,7 @@ class Supervisor:
 
 
 def sweep() -> None:
-    """End every process of the area but this one, and wait until they are gone."""
+    """End every other process in the namespaces, and wait until they are gone."""
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     with suppress(ChildProcessError):
@@ -133,7 +134,7 @@ def main(descriptor: int, entry: Path, outside: str) -> None:
     descriptor
         The supervisor's end of the channel.
     entry
-        What the registry has of this testbed; it is removed here, too, in case that the testbed was killed.
+        The testbed's entry in the registry, which is removed here, too, in case the testbed was killed.
     outside
         The process namespace of the testbed, which must not be this one.
     """

@@ -1,1 +1,1 @@
-"""The network of a testbed: its topology, and how it is made."""
+"""The network of a testbed: its topology, and its setup."""

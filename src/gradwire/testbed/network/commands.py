@@ -1,7 +1,7 @@
-"""What ``ip`` and ``tc`` are told, as lines for their ``-batch``: pure, so that tests need no privileges.
+"""The lines for ``ip -batch`` and ``tc -batch``, as pure functions, so that tests need no privileges.
 
-A host's link is a veth pair: ``eth0`` in the host's namespace and ``h0``, ``h1``, ... at a bridge, its
-switch. What leaves through an end is limited there: at ``eth0`` what the host sends, at ``h0`` what it gets.
+A host's link is a veth pair: ``eth0`` in the host's namespace, and ``h0``, ``h1``, ... at a bridge, its
+switch. Each end limits what leaves through it: ``eth0`` what the host sends, ``h0`` what it receives.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CORE = "core"
 
 
 def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
-    """Return the lines for ``ip`` that make bridges and veth pairs.
+    """Return the lines for ``ip`` that create bridges and veth pairs.
 
     Parameters
     ----------
     namespaces
-        For each host a path of its network namespace, where its end of the link goes.
+        The path of each host's network namespace, which gets the host's end of the link.
     """
     groups = len(topology.groups) or 1
     lines = [line for group in range(groups) for line in _bridge(_switch(group))]
@@ -40,7 +40,7 @@ def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
 
 
 def switch_limits(topology: Topology) -> list[str]:
-    """Return the lines for ``tc`` that limit what hosts get, and what crosses the core."""
+    """Return the lines for ``tc`` that limit what hosts receive, and what crosses the core."""
     lines: list[str] = []
     for host, rate in enumerate(topology.rates_nbytes_per_s):
         lines += _limit(host_name(host), rate, topology)
@@ -55,8 +55,8 @@ def switch_limits(topology: Topology) -> list[str]:
 def host_links(topology: Topology, host: int) -> list[str]:
     """Return the lines for ``ip`` inside a host.
 
-    The hosts know each other's Ethernet addresses from the start: a question for one would wait in the queue
-    of a busy link like everything else, and after three seconds the host would count as unreachable.
+    The hosts know each other's Ethernet addresses from the start. Otherwise, an ARP request would wait in the
+    queue of a busy link, and after three seconds the host would count as unreachable.
     """
     rate = topology.rates_nbytes_per_s[host]
     gso = "" if rate is None else f" gso_max_size {gso_nbytes(rate)}"
@@ -73,7 +73,7 @@ def host_links(topology: Topology, host: int) -> list[str]:
 
 
 def host_limits(topology: Topology, host: int) -> list[str]:
-    """Return the lines for ``tc`` inside a host: they limit what it sends."""
+    """Return the lines for ``tc`` inside a host, which limit what it sends."""
     return _limit(INTERFACE, topology.rates_nbytes_per_s[host], topology)
 
 
@@ -112,7 +112,7 @@ def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> 
 
 
 def _delay(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
-    """Delay frames once, on their last link; they wait for the rate after that, not before."""
+    """Return the lines that delay frames once, on their last link, before the rate limit."""
     if topology.delay_s == 0:
         return []
     place = "root" if rate_nbytes_per_s is None else "parent 1:1"

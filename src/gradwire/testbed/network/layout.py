@@ -1,4 +1,4 @@
-"""Makes the network of a topology; called where nothing but a testbed lives."""
+"""Create the network of a topology, inside a testbed's private namespaces."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _UNKNOWN = ("unknown", "not supported", "no such file")
 
 
 def make_network(topology: Topology) -> list[int]:
-    """Return descriptors of the hosts' network namespaces, joined and limited.
+    """Create the network and return descriptors of the hosts' network namespaces.
 
     Raises
     ------
     TestbedError
-        Where this kernel lacks a kind of link or limit, and where ``ip`` or ``tc`` refuses something else.
+        If this kernel lacks a kind of link or limit, or ``ip`` or ``tc`` fails for another reason.
     """
     namespaces = [_namespace() for _ in range(topology.hosts)]
     paths = [f"/proc/{os.getpid()}/fd/{namespace}" for namespace in namespaces]
@@ -40,7 +40,7 @@ def make_network(topology: Topology) -> list[int]:
 
 
 def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
-    """Return one sentence for what ``ip`` or ``tc`` wrote when a line of a batch failed."""
+    """Return one sentence that explains the output of ``ip`` or ``tc`` after a line of a batch failed."""
     words = [line for line in complaint.splitlines() if line.strip()] or ["no reason was given"]
     reason, place = words[0], words[-1].rpartition(":")[2]
     line = lines[int(place) - 1] if place.isdigit() and 0 < int(place) <= len(lines) else ""

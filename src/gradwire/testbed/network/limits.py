@@ -1,6 +1,6 @@
-"""How a link's limit is cut: the burst that passes at once, the packets of TCP, and the queue behind them.
+"""The parameters of a link's rate limit: its burst, the size of TCP's packets, and its queue.
 
-The figures were chosen by measuring, with Python sockets on two cores; docs/testbed.md has the table.
+The figures come from measurements with Python sockets on two cores; docs/testbed.md has the table.
 """
 
 from __future__ import annotations
@@ -9,50 +9,50 @@ from collections.abc import Sequence
 
 MTU_NBYTES = 1500
 BURST_S = 250e-6
-"""A bucket filter lets its burst pass at once after a rest. With the usual 64 KiB, a message of 64 KB over an
-idle 100 Mbit link takes 8 % of its time: the link would have no limit for small messages. With 250 us it
-takes 99 % there; and they are several times what timers are late by."""
+"""A token bucket lets its burst pass at once after a pause. With the usual 64 KiB, a message of 64 KB over
+an idle 100 Mbit link takes 8 % of its nominal time, so small messages would have no limit. With 250 us, it
+takes 99 %; and 250 us are several times the lateness of timers."""
 LEAST_BURST_NBYTES = 3100
-"""Two whole frames: with less, a full frame would have to wait for a full bucket."""
+"""Two whole frames; with less, a full frame would have to wait for a full bucket."""
 GSO_SHARE = 0.9
-"""Of the burst, for the packets that TCP hands down. A larger one would be cut into frames in software, in
-the middle of the path: 83,000 a second at 1 Gbit. Four hosts in a ring on two cores reach 0.45 of their rate
-then, instead of 0.95."""
+"""The share of the burst for TCP's packets. The kernel would split a larger packet into frames in software,
+in the middle of the path: 83,000 a second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45
+of their rate instead of 0.95."""
 MOST_GSO_NBYTES = 65536
 SEND_BUFFER_NBYTES = 4 << 20
 RECEIVE_BUFFER_NBYTES = 6 << 20
-"""The largest buffers of a TCP socket: Linux's defaults, which every host is given, so that a machine tuned
-for wide networks measures the same."""
+"""The largest buffers of a TCP socket: every host uses Linux's defaults, so that a machine tuned for wide
+networks gives the same results."""
 FLOWS_PER_PEER = 4
 NETEM_QUEUE_PACKETS = 1_000_000
 
 
 def burst_nbytes(rate_nbytes_per_s: float) -> int:
-    """Return how many bytes may pass at once after a rest."""
+    """Return the number of bytes that may pass at once after a pause."""
     return max(LEAST_BURST_NBYTES, round(rate_nbytes_per_s * BURST_S))
 
 
 def gso_nbytes(rate_nbytes_per_s: float) -> int:
-    """Return the largest packet that TCP may hand to the link, to be cut into frames by nobody."""
+    """Return the largest packet that TCP may pass to the link, so that the link needn't split it."""
     return min(MOST_GSO_NBYTES, int(GSO_SHARE * burst_nbytes(rate_nbytes_per_s)))
 
 
 def queue_nbytes(hosts: int) -> int:
-    """Return how long a limit's queue may grow.
+    """Return the maximum length of a limit's queue.
 
-    When all hosts send to one, all that their sockets hold may stand before its link. A dropped frame there
-    would stop a connection for 200 ms or more, TCP's shortest timeout, which is no property of the
-    algorithm under test; so there is room for everything. Memory is used only by what really stands there.
+    If all hosts send to one host, everything that their sockets hold may wait at its link. A dropped frame
+    would stop a connection for 200 ms or more, TCP's shortest timeout, which would distort measurements; so
+    the queue has room for everything. It uses memory only for frames that are actually queued.
     """
     return hosts * FLOWS_PER_PEER * SEND_BUFFER_NBYTES
 
 
 def tcp_settings(congestion_controls: Sequence[str]) -> dict[str, str]:
-    """Return what is written below ``/proc/sys/net/ipv4`` of every host.
+    """Return the settings to write below ``/proc/sys/net/ipv4`` of every host.
 
-    Of the congestion controls that the machine allows them, hosts get CUBIC, Linux's default, or else Reno,
-    which is always there: where nothing is dropped, both send all that the receiver has room for. BBR, which
-    some machines have set, paces by what it believes of the rate: one exchange took from 650 to 880 ms.
+    Hosts use CUBIC, Linux's default, if the machine allows it, or otherwise Reno, which is always available.
+    If nothing is dropped, both send everything that the receiver has room for. BBR, which some machines use,
+    paces by its estimate of the rate: the time of one exchange varied from 650 to 880 ms.
     """
     return {
         "tcp_congestion_control": "cubic" if "cubic" in congestion_controls else "reno",

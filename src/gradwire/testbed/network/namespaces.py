@@ -1,4 +1,4 @@
-"""Network namespaces of this process; Python has these calls from 3.12 on only."""
+"""Network namespaces of this process; Python itself has these calls only from version 3.12 on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def own_namespace() -> int:
-    """Return a descriptor of the network namespace that this thread is in; it keeps the namespace alive."""
+    """Return a descriptor of this thread's network namespace, which keeps the namespace alive."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -27,14 +27,14 @@ def new_namespace() -> int:
 
 @contextmanager
 def inside(namespace: int) -> Iterator[None]:
-    """Let this thread, and the processes that it starts, be in a namespace for a while."""
+    """Move this thread, and the processes that it starts, to a namespace for the ``with`` block."""
     with _returning():
         _check(_LIBC.setns(namespace, _CLONE_NEWNET))
         yield
 
 
 def forget_ambient_capabilities() -> None:
-    """Keep this process's capabilities from the programs that it starts from now on."""
+    """Stop programs that this process starts from inheriting its capabilities."""
     _check(_LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
 
 

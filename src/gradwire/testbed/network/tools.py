@@ -1,4 +1,4 @@
-"""The programs that a testbed is made with, and how a private area of the machine is had."""
+"""The programs that create a testbed, and the private namespaces that it runs in."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _AREA = (
     "--mount-proc",
 )
 _AS_ONESELF = ("--user", "--map-current-user", "--keep-caps")
-"""An ordinary user may have a network of his own in a user namespace of his own, and stays who he is."""
+"""An ordinary user can create a network inside a user namespace, and remains the same user."""
 
 
 def find_tool(name: str) -> str:
-    """Return the path of ``ip``, ``tc`` or ``unshare``. Raises ``TestbedError`` where it is missing."""
+    """Return the path of ``ip``, ``tc`` or ``unshare``. Raises ``TestbedError`` if it is missing."""
     path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")
     if path is None:
         raise TestbedError(f"a testbed needs the program {name!r}; install {_PACKAGES[name]}")
@@ -33,15 +33,15 @@ def find_tool(name: str) -> str:
 
 
 def private_area() -> list[str]:
-    """Return the words that start a program as the first process of an area of its own.
+    """Return the command that starts a program as the first process of private namespaces.
 
-    The area has its own network and its own process numbers: whatever is made or started inside ends with
-    that first process, by the kernel's hand, however the process ends.
+    The namespaces have their own network and process IDs. When the first process ends, for whatever reason,
+    the kernel ends and removes everything inside.
 
     Raises
     ------
     TestbedError
-        Where a program is missing, and where this user may not have such an area.
+        If a program is missing, or this user may not create such namespaces.
     """
     for name in _PACKAGES:
         find_tool(name)
@@ -58,7 +58,7 @@ def private_area() -> list[str]:
 
 
 def _refusal(words: list[str]) -> str:
-    """Return why ``unshare`` does not make the area, empty where it does."""
+    """Return why ``unshare`` can't create the namespaces, or an empty text if it can."""
     try:
         done = subprocess.run(
             [*words, "--", "true"],

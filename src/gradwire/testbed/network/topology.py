@@ -1,4 +1,4 @@
-"""The network of a testbed as data: which hosts, how fast their links are, and what joins them."""
+"""The network of a testbed as data: its hosts, the rates of their links, and the switches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_NBYTES_PER_S = 12_500.0
 MOST_NBYTES_PER_S = 50e9
 LONGEST_DELAY_S = 10.0
 INTERFACE = "eth0"
-"""What every host calls its one link, beside ``lo``."""
+"""The name of every host's link; its only other interface is ``lo``."""
 _UNITS = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
 _KEYS = {"rates", "groups", "core", "delay"}
 
@@ -31,16 +31,16 @@ class Topology:
         The rate of each host's link, the same in both directions; None is unlimited. Their number is the
         number of hosts, 1 to 64.
     groups
-        Sizes of groups of consecutive hosts, each with a switch of its own. Empty: one switch for all.
+        Sizes of groups of consecutive hosts, each with its own switch. If empty, one switch serves all.
     core_nbytes_per_s
         The rate of the link between a group's switch and the core, in each direction; None is unlimited.
     delay_s
-        Time that every frame between two hosts takes in addition, one way.
+        Additional time of every frame between two hosts, one way.
 
     Raises
     ------
     SpecError
-        For a number or rate that no testbed can have, and for groups that do not add up to the hosts.
+        For an invalid number or rate, and for groups that don't add up to the hosts.
     """
 
     rates_nbytes_per_s: tuple[float | None, ...]
@@ -76,7 +76,7 @@ class Topology:
         core: str | None = None,
         delay: str = "0",
     ) -> Self:
-        """Return equal hosts in equal groups; rates and delay are written as for the command line.
+        """Return a topology of equal hosts in equal groups; write rates and delay as on the command line.
 
         Raises ``SpecError``.
         """
@@ -96,7 +96,7 @@ class Topology:
         return tuple(group for group, size in enumerate(sizes) for _ in range(size))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``from_dict`` reads, fit for JSON; nothing is rounded."""
+        """Return a dictionary for JSON, which ``from_dict`` reads; nothing is rounded."""
         return {
             "rates": [_rate_text(rate) for rate in self.rates_nbytes_per_s],
             "groups": list(self.groups),
@@ -106,7 +106,7 @@ class Topology:
 
     @classmethod
     def from_dict(cls, words: Mapping[str, Any]) -> Self:
-        """Return the topology that a JSON object describes; all keys but ``rates`` may be left out.
+        """Return the topology that a JSON object describes; all keys except ``rates`` are optional.
 
         Raises ``SpecError`` for an unknown key or a value of the wrong type.
         """
@@ -134,14 +134,14 @@ class Topology:
 
 
 def equal_groups(hosts: int, groups: int) -> tuple[int, ...]:
-    """Return the sizes of so many groups, empty for one. Raises ``SpecError`` where they are not equal."""
+    """Return the sizes of this many groups, empty for one. Raises ``SpecError`` unless they are equal."""
     if not 1 <= groups <= hosts or hosts % groups:
         raise SpecError(f"{hosts} hosts cannot be cut into {groups} groups of equal size")
     return (hosts // groups,) * groups if groups > 1 else ()
 
 
 def host_name(host: int) -> str:
-    """Return what a host is called in logs, and its end of the link at the switch."""
+    """Return the name of a host in logs, which is also that of its link's end at the switch."""
     return f"h{host}"
 
 
@@ -161,7 +161,7 @@ def _check_hosts(hosts: int) -> None:
 
 
 def _rate_text(nbytes_per_s: float | None) -> str:
-    """Return a rate that reads back as the same number, in the largest unit that suits it."""
+    """Return the text of a rate that reads back as the same number, in the largest suitable unit."""
     if nbytes_per_s is None:
         return "unlimited"
     bits = 8 * nbytes_per_s
@@ -173,7 +173,7 @@ def _rate_text(nbytes_per_s: float | None) -> str:
 
 
 def _delay_text(seconds: float) -> str:
-    """Return a delay that reads back as the same number."""
+    """Return the text of a delay that reads back as the same number."""
     if seconds == 0:
         return "0"
     for unit, size in (("ms", 1e3), ("us", 1e6)):

@@ -1,10 +1,10 @@
-"""Keep a virtual machine's cores from long sleep while hosts are at work, so that limits lose no rate.
+"""Keep a virtual machine's cores from sleeping long while hosts run, so that links keep their rate.
 
-A core with nothing to do is given back to the hypervisor, which may take longer to bring it back than a
-limit's burst lasts; what the token bucket would have earned beyond its burst is lost then. On two contended
-virtual cores a 500 Mbit line came to 446..452 Mbit, and to 467..476 when its cores woke up all the time. A
-hypervisor waits for a core that it expects back soon, and a core that does sleep, if shortly, still takes
-over waiting work from the others, which one that spins does not.
+An idle core goes back to the hypervisor, which may take longer to return it than a limit's burst lasts; the
+tokens that the bucket would have earned beyond its burst are then lost. On two contended virtual cores, a
+500 Mbit line reached 446..452 Mbit, and 467..476 if its cores woke up all the time. A hypervisor waits for a
+core that it expects back soon, and a core that sleeps briefly still takes over waiting work from the others,
+which a spinning core doesn't.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WAKE = (sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(
 
 
 def is_virtual(cpuinfo: str) -> bool:
-    """Return whether ``/proc/cpuinfo`` is that of a machine under a hypervisor, as x86 processors tell."""
+    """Return whether ``/proc/cpuinfo`` shows a hypervisor, which x86 processors report."""
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
     return "hypervisor" in flags.split()
 
@@ -28,8 +28,8 @@ def is_virtual(cpuinfo: str) -> bool:
 def keep_awake() -> list[subprocess.Popen[bytes]]:
     """Start a process on every core that wakes it all the time; the caller ends them.
 
-    They work only while nobody else does. There are none where cores wake up quickly: on real machines, and
-    where it cannot be told.
+    They run only while the core is otherwise idle. On real machines, whose cores wake up quickly, and on
+    machines of unknown kind, there are none.
     """
     try:
         virtual = is_virtual(_CPUINFO.read_text(encoding="utf-8", errors="replace"))

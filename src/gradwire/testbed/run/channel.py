@@ -15,7 +15,7 @@ _MOST_FILES = 253  # the kernel's own limit for a message
 
 
 class Channel:
-    """One end of the pair. ``TimeoutError`` comes from every call when ``timeout_s`` is over."""
+    """One end of the pair. Every call raises ``TimeoutError`` after ``timeout_s``."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -34,7 +34,7 @@ class Channel:
         self._end.sendall(body)
 
     def receive(self, timeout_s: float | None = None) -> tuple[Message, list[int]] | None:
-        """Return the next message and its files, None when the other end is closed."""
+        """Return the next message and its files, or None if the other end is closed."""
         self._end.settimeout(timeout_s)
         try:
             head, files, _, _ = socket.recv_fds(self._end, _LENGTH.size, _MOST_FILES)
@@ -63,6 +63,6 @@ class Channel:
 
 
 def pair() -> tuple[Channel, Channel]:
-    """Return two ends that are joined."""
+    """Return two connected ends."""
     one, other = socket.socketpair()
     return Channel(one), Channel(other)

@@ -1,4 +1,4 @@
-"""Ctrl-C as something to wait for, so that it cannot tear a run apart in the middle of a message."""
+"""Turn Ctrl-C into an event to wait for, so that it can't interrupt a run in the middle of a message."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 def interrupts() -> Iterator[socket.socket]:
     """Yield a socket on which a byte arrives for every SIGINT, which raises nothing meanwhile.
 
-    Where SIGINT is ignored, or in another thread than the main one, nothing ever arrives: there it is not
-    for this thread to act on.
+    If SIGINT is ignored, or if this isn't the main thread, no byte arrives, because this thread mustn't act
+    on the signal.
     """
     arrivals, notices = socket.socketpair()
     with arrivals, notices:
@@ -34,7 +34,7 @@ def interrupts() -> Iterator[socket.socket]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Let no SIGINT of this thread arrive while something is tidied up that ends soon by itself."""
+    """Hold back SIGINT in this thread during a short cleanup."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

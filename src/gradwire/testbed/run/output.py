@@ -1,4 +1,4 @@
-"""What the hosts write: cut into lines, shown with the host's name before each, and kept in files."""
+"""The hosts' output: split into lines, shown with the host's name in front, and saved in files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gradwire.testbed.network.topology import host_name
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Sink = Callable[[int, Stream, bytes], None]
-"""Takes a host, its stream and whole lines; only the last line of a stream may lack its end."""
+"""Takes a host, its stream, and whole lines; only the last line of a stream may lack its newline."""
 _LONGEST_LINE_NBYTES = 1 << 16
 
 
 class Lines:
-    """Hands a stream to its sinks line by line, so that hosts do not mix within one."""
+    """Passes a stream to its sinks line by line, so that lines of different hosts don't mix."""
 
     def __init__(self, host: int, stream: Stream, sinks: tuple[Sink, ...]) -> None:
         self._host, self._stream, self._sinks = host, stream, sinks
         self._rest = b""
 
     def take(self, text: bytes) -> None:
-        """Pass on what is complete; no bytes mean that the stream has ended."""
+        """Pass on complete lines; no bytes mean that the stream has ended."""
         whole = self._rest + text
         end = whole.rfind(b"\n") + 1
         if not text or len(whole) - end > _LONGEST_LINE_NBYTES:
@@ -39,7 +39,7 @@ class Lines:
 
 
 def show(host: int, stream: Stream, text: bytes) -> None:
-    """Write lines to this process's own standard output or error, the host's name before each."""
+    """Write lines to this process's own standard output or error, with the host's name in front."""
     own: TextIO = sys.stdout if stream == "out" else sys.stderr
     letters = own.encoding or "utf-8"
     words = text.decode(errors="backslashreplace").encode(letters, "backslashreplace").decode(letters)
@@ -51,7 +51,7 @@ def show(host: int, stream: Stream, text: bytes) -> None:
 class Logs:
     """A file for each stream of each host, ``h0.out`` and ``h0.err`` and so on, as the host wrote it.
 
-    Raises ``TestbedError`` where the folder cannot be written, before anything is started.
+    Raises ``TestbedError`` if the folder can't be written, before anything is started.
     """
 
     def __init__(self, folder: Path, hosts: int) -> None:

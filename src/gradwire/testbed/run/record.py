@@ -1,4 +1,4 @@
-"""What a run leaves in writing: network, command, exits, times and machine. torch is not needed for it."""
+"""The record of a run: network, command, exit codes, times, and machine, without torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ SCHEMA = "gradwire-testbed/1"
 class Run:
     """A command that has run on all hosts.
 
-    ``failure`` is a sentence on what went wrong, None where every host ended with exit code 0; ``exit_code``
-    is 0 then, else that of the host that failed first, or 124 when the time was over. Times are in seconds.
+    ``failure`` is a sentence that says what went wrong, or None if every host ended with exit code 0.
+    ``exit_code`` is then 0; otherwise, it is that of the host that failed first, or 124 after a timeout.
+    Times are in seconds.
     """
 
     topology: Topology
@@ -34,7 +35,7 @@ class Run:
     failure: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record, fit for JSON."""
+        """Return the record as a dictionary for JSON."""
         return {
             "schema": SCHEMA,
             "topology": self.topology.to_dict(),
@@ -62,7 +63,7 @@ class Run:
 
 
 def describe_machine() -> dict[str, object]:
-    """Return what the hosts have shared: kernel, cores and how busy it was, but nobody's name."""
+    """Return the kernel, cores, and load of the machine that the hosts shared, but no names."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),

@@ -1,4 +1,4 @@
-"""One command on all hosts: passes on what they write, and ends them when it is time."""
+"""Run one command on all hosts: pass on their output, and end them when necessary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Runner:
         Raises
         ------
         TestbedError
-            Where the command cannot be started, or the supervisor is gone.
+            If the command can't be started, or the supervisor is gone.
         """
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
             arrivals = stack.enter_context(interrupts())

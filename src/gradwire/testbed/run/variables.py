@@ -1,4 +1,4 @@
-"""The environment of a host's command: what ``torchrun`` would set for one process on each of N machines."""
+"""The environment of a host's command: ``torchrun``'s variables for one process on each of N machines."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gradwire.testbed.network.topology import INTERFACE, Topology, address
 from gradwire.testbed.registry import MARK
 
 MASTER_PORT = 29500
-"""The port is the testbed's own: no other testbed, and nothing else on the machine, can have it in use."""
+"""The port is always free, because the testbed has its own network."""
 TOPOLOGY = "GRADWIRE_TESTBED"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def variables(topology: Topology, host: int, mark: str, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a host's command: the inherited one, and what a rank needs.
+    """Return the environment of a host's command: the inherited one, and the variables of a rank.
 
-    OpenMP's threads are limited to the host's share of the machine's cores, unless ``OMP_NUM_THREADS`` is
-    inherited: all hosts share one machine, and each would start a thread per core. PyTorch is kept from
-    warning, on every host, that the addresses have no names.
+    Unless ``OMP_NUM_THREADS`` is inherited, OpenMP's threads are limited to the host's share of the machine's
+    cores, because each host would otherwise start a thread per core. PyTorch's warning that addresses have no
+    names is turned off.
     """
     cores = len(os.sched_getaffinity(0))
     described = {

@@ -1,4 +1,4 @@
-"""When to end the hosts of a run: pure, the time comes in from outside."""
+"""Decide when to end the hosts of a run. This is pure: callers pass the time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradwire.testbed.network.topology import host_name
 from gradwire.units import format_duration
 
 KILL_AFTER_S = 2.0
-"""What a command that was asked to end has for doing so."""
+"""The time that a command has to end after SIGTERM."""
 EXIT_TIMEOUT = 124  # as with timeout(1)
 
 
@@ -22,11 +22,11 @@ class HostExit:
 
 
 class Watch:
-    """Knows who runs, who failed first and which signal is due next.
+    """Tracks which hosts run, which failed first, and which signal is due next.
 
-    A host that fails gives the others ``grace_s`` to notice and end; then they are asked to (SIGTERM), and
-    after two seconds made to (SIGKILL). The same happens when the run's time is over. An interrupt asks at
-    once (SIGINT), a second one ends at once.
+    When a host fails, the others have ``grace_s`` to notice and end; then they get SIGTERM, and after two
+    seconds SIGKILL. The same happens after the run's timeout. An interrupt sends SIGINT at once, and a second
+    interrupt SIGKILL.
     """
 
     def __init__(self, hosts: int, now: float, timeout_s: float | None, grace_s: float) -> None:
@@ -51,14 +51,14 @@ class Watch:
         return not self.running
 
     def exited(self, host: int, code: int, seconds: float, now: float) -> None:
-        """Note the end of a host's command; ``code`` is negative for a signal, as Python has it."""
+        """Record the end of a host's command; ``code`` is negative for a signal, as in Python."""
         self.exits[host] = HostExit(code if code >= 0 else 128 - code, seconds)
         if code != 0 and self._failed is None and not self._ended:
             self._failed = host
             self._due = list(_end(now + self._grace_s))
 
     def interrupted(self, now: float) -> None:
-        """Note that the user wants the run to end."""
+        """Record that the user wants the run to end."""
         self.interrupts += 1
         if self.interrupts == 1:
             self._due = [(now, signal.SIGINT), (now + self._grace_s, signal.SIGKILL)]
@@ -66,11 +66,11 @@ class Watch:
             self._due = [(now, signal.SIGKILL)]
 
     def wait_s(self, now: float) -> float | None:
-        """Return the time until a signal is due, None where none is."""
+        """Return the time until a signal is due, or None if none is."""
         return max(0.0, self._due[0][0] - now) if self._due and not self.is_over else None
 
     def due(self, now: float) -> signal.Signals | None:
-        """Return the signal that all running hosts are to get now, once."""
+        """Return the signal that is due for all running hosts now; each is returned once."""
         if self.is_over or not self._due or now < self._due[0][0]:
             return None
         if not self._ended:
@@ -80,7 +80,7 @@ class Watch:
 
     @property
     def failure(self) -> str | None:
-        """One sentence on what went wrong, None where nothing did."""
+        """One sentence that says what went wrong, or None."""
         if self._timed_out:
             limit = format_duration(self._timeout_s or 0.0)
             return f"{_names(self._ended)} did not end within {limit} and had to be ended"
@@ -96,7 +96,7 @@ class Watch:
 
     @property
     def exit_code(self) -> int:
-        """0, the exit code of the host that failed first, or 124 when the time was over."""
+        """0, the exit code of the host that failed first, or 124 after a timeout."""
         if self._timed_out:
             return EXIT_TIMEOUT
         first = None if self._failed is None else self.exits[self._failed]
