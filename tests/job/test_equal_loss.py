@@ -90,7 +90,7 @@ def test_the_verdict_names_the_best_of_gradwires_runs_and_a_command_that_works(
     said, _, command = verdict(found(on_ddp), 4, "1gbit").partition(
         " For your model, say of 25.6M parameters: "
     )
-    assert said == "Pipe-SGD + fp8 takes 5.0x less time to the same loss than DDP."
+    assert said == "gradwire (Pipe-SGD + fp8) takes 5.0x less time to the same loss than DDP."
     words = plan._parser().parse_args(shlex.split(command)[2:])
     plan._check(words)
     plan._check_line(words)
@@ -103,7 +103,7 @@ def test_a_verdict_that_is_none_says_so(on_ddp: tuple[RunResult, ...]) -> None:
         for result in on_ddp[2:]
     )
     assert verdict(found((*on_ddp[:2], *slow)), 4, "1gbit").startswith(
-        "Pipe-SGD + fp8 takes 2.0x more time to the same loss than DDP."
+        "gradwire (Pipe-SGD + fp8) takes 2.0x more time to the same loss than DDP."
     )
     assert verdict(found(on_ddp[:2]), 4, "1gbit").startswith(
         "No run of gradwire reached the loss at which DDP"

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,28 @@ def test_the_table_fits_a_terminal_of_80_columns(
     assert any(line.split()[:3] == ["PS-Sync", "87.50", "800.0"] for line in lines)
     assert any("Pipe-SGD + quantize:8" in line for line in lines)
     assert max(len(line.rstrip()) for line in lines) <= 80
+
+
+def test_a_comparison_with_ddp_ends_with_times_to_equal_loss_and_a_verdict(
+    options: JobOptions, on_ddp: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [row[-2:] for row in rows(on_ddp)] == [
+        ("8.00", "1.0x"),
+        ("4.00", "2.0x"),
+        ("2.00", "4.0x"),
+        ("1.60", "5.0x"),
+    ]
+    high = tuple(replace(epoch, held_out_loss=0.6) for epoch in on_ddp[3].epochs)
+    assert rows((*on_ddp[:3], replace(on_ddp[3], epochs=high)))[3][-2:] == ("-", "-")
+    show_report(replace(options, link="1gbit"), on_ddp)
+    printed = capsys.readouterr().out
+    lines = printed.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.split()[:2] == ["attach", "+"] and line.endswith("2.00  4.0x") for line in lines)
+    said = " ".join(printed.split())
+    assert "held-out loss is 0.5000, the median of the last 3 evaluations of DDP;" in said
+    assert "gradwire (Pipe-SGD + fp8) takes 5.0x less time to the same loss than DDP. For your model" in said
+    assert said.endswith("gradwire plan --model 25.6M --hosts 4 --rate 1gbit")
 
 
 def test_a_narrow_terminal_folds_the_names_and_drops_nothing(

@@ -17,7 +17,7 @@ def test_ddp_is_compared_with_its_hook_and_with_gradwire() -> None:
     assert [run.label for run in comparison("fp8", "ddp")] == [
         "DDP",
         "DDP + bf16 hook",
-        "gradwire.attach + fp8",
+        "attach + fp8",
         "Pipe-SGD + fp8",
     ]
     assert parse_runs("ddp,bf16-hook,attach:quantize:8,block=256,attach") == (

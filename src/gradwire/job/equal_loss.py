@@ -82,7 +82,7 @@ def verdict(equal: EqualLoss, hosts: int, rate: str) -> str:
     else:
         gain, best = max(own, key=lambda each: each[0])
         times = f"{gain:.1f}x less" if gain >= 1 else f"{1 / gain:.1f}x more"
-        said = f"{best.label} takes {times} time to the same loss than {base}"
+        said = f"gradwire ({best.label}) takes {times} time to the same loss than {base}"
     command = f"gradwire plan --model {MODEL} --hosts {hosts} --rate {rate}"
     return f"{said}. For your model, say of {MODEL} parameters: {command}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradwire.job.equal_loss import LAST, EqualLoss, equal_loss, verdict
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import speed_up
@@ -11,9 +12,9 @@ from gradwire.testbed.current import rates_in_words
 
 NOTE = (
     "Per step: exposed is the communication that computation does not hide, sent what all ranks send "
-    "together. Ratio: bytes of floats per byte sent. The last columns are speed-ups in wall-clock training "
-    "time, evaluation left out."
+    "together. Ratio: bytes of floats per byte sent."
 )
+SPEEDS = "The last columns are speed-ups in wall-clock training time, evaluation left out."
 COLUMNS = (
     Column.of_text("run"),
     Column("top-1", "%"),
@@ -23,20 +24,32 @@ COLUMNS = (
     Column("exposed", "ms"),
     Column("sent", "MB"),
     Column("ratio"),
-    Column("speed", "/ PS"),
-    Column("speed", "/ D"),
 )
 
 
+def columns(results: tuple[RunResult, ...]) -> tuple[Column, ...]:
+    """Return the columns: the last two are times to equal loss, or speeds where PS-Sync is compared."""
+    equal = _judged(results)
+    if equal is None:
+        return *COLUMNS, Column("speed", "/ PS"), Column("speed", "/ D")
+    short = "D" if equal.baseline.run == D_SYNC else equal.baseline.run.label
+    return *COLUMNS, Column("to loss", "s"), Column("speed", f"/ {short}")
+
+
 def rows(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
-    """Return a row of ``COLUMNS`` for each result."""
-    return [_row(result, results) for result in results]
+    """Return a row of ``columns`` for each result."""
+    equal = _judged(results)
+    return [(*_row(result), *_compared(result, results, equal)) for result in results]
 
 
 def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     """Write the table to standard output."""
     title = f"{options.data}, {options.model}: {options.workers} workers, {link_text(options)}"
-    show(f"{title}, {results[0].steps} steps", "", Table(COLUMNS, rows(results)), "", NOTE)
+    equal = _judged(results)
+    note = f"{NOTE} {SPEEDS if equal is None else _explain(equal)}"
+    show(f"{title}, {results[0].steps} steps", "", Table(columns(results), rows(results)), "", note)
+    if equal is not None:
+        show("", verdict(equal, max(2, options.workers), options.link or rates_in_words() or "1gbit"))
 
 
 def link_text(options: JobOptions) -> str:
@@ -47,7 +60,27 @@ def link_text(options: JobOptions) -> str:
     return "unthrottled links" if rates is None else f"testbed links of {rates}"
 
 
-def _row(result: RunResult, results: tuple[RunResult, ...]) -> tuple[str, ...]:
+def _judged(results: tuple[RunResult, ...]) -> EqualLoss | None:
+    """Return the times to equal loss, where the table has room for them."""
+    return None if any(result.run == PS_SYNC for result in results) else equal_loss(results)
+
+
+def _explain(equal: EqualLoss) -> str:
+    return (
+        f"To loss: seconds of training until the held-out loss is {equal.target:.4f}, the median of the last "
+        f"{LAST} evaluations of {equal.baseline.run.label}; between evaluations on straight lines; -: never. "
+        "Speed: how many times less time that is."
+    )
+
+
+def _compared(result: RunResult, results: tuple[RunResult, ...], equal: EqualLoss | None) -> tuple[str, str]:
+    if equal is None:
+        return _times(speed_up(result, results, PS_SYNC)), _times(speed_up(result, results, D_SYNC))
+    seconds = equal.seconds(result.run)
+    return "-" if seconds is None else f"{seconds:.2f}", _times(equal.gain(result.run))
+
+
+def _row(result: RunResult) -> tuple[str, ...]:
     return (
         result.run.label,
         f"{100 * result.accuracy:.2f}",
@@ -57,8 +90,6 @@ def _row(result: RunResult, results: tuple[RunResult, ...]) -> tuple[str, ...]:
         _ms(result.exposed_s),
         f"{result.sent_nbytes / result.steps / 1e6:.2f}",
         f"{result.ratio:.1f}x",
-        _times(speed_up(result, results, PS_SYNC)),
-        _times(speed_up(result, results, D_SYNC)),
     )
 
 

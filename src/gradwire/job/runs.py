@@ -17,7 +17,7 @@ METHODS = MappingProxyType(
     {
         "ddp": "DDP",
         "bf16-hook": "DDP + bf16 hook",
-        "attach": "gradwire.attach",
+        "attach": "attach",
         "pipe": "Pipe-SGD",
         "sync": "D-Sync",
         "server": "PS-Sync",
