@@ -9,6 +9,7 @@ import torch
 
 from gradwire.doctor.checks.line import Look, check_lines, look_at_line, show_line
 from gradwire.links import Link, Receiving, Sending, loopback
+from gradwire.links.base import Wrapper
 from support.noise import likely, undisturbed
 
 
@@ -19,12 +20,12 @@ def look(link: Link) -> Look | None:
     return None
 
 
-class SlowSender(Link):
+class SlowSender(Wrapper):
     """A link that carries what it sends at a rate; what comes in is not its business."""
 
     def __init__(self, inner: Link, nbytes_per_s: float) -> None:
-        self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
-        self._inner, self._nbytes_per_s = inner, nbytes_per_s
+        super().__init__(inner)
+        self._nbytes_per_s = nbytes_per_s
 
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
         time.sleep(frame.numel() / self._nbytes_per_s)
@@ -32,9 +33,6 @@ class SlowSender(Link):
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         return self._inner.irecv(source, buffer)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 @pytest.mark.parametrize(("there", "back"), [(40e6, 5e6), (5e6, 40e6)])

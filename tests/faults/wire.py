@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from faults.case import TIMEOUT_S, Case
 from gradwire import _native, api
-from gradwire.links import Fault, FaultyLink, Link, ProcessGroupLink, Receiving, Sending
+from gradwire.links import Fault, FaultyLink, ProcessGroupLink, Receiving, Sending
+from gradwire.links.base import Wrapper
 from gradwire.wire import HEADER_NBYTES
 
 FrameAct = Callable[["Wire", int, torch.Tensor], Sending]
@@ -22,13 +23,13 @@ _CRAWL_FRAMES = 8
 _VERSION_AT, _CODEC_AT, _FINGERPRINT_AT = 4, 5, 20
 
 
-class Wire(Link):
+class Wire(Wrapper):
     """Counts frames from ``arm`` on and gives the one that it was armed for to the act instead."""
 
     def __init__(self, group: dist.ProcessGroup, ranks: Sequence[int] | None = None, timeout_s: float = 30.0):
         self.inner = ProcessGroupLink(group, ranks, timeout_s)
+        super().__init__(self.inner)
         self.HAS_ALL_REDUCE = self.inner.HAS_ALL_REDUCE
-        self.rank, self.world, self.timeout_s = self.inner.rank, self.inner.world, timeout_s
         self.struck = False
         self._act: FrameAct | None = None
         self._left = 0
@@ -48,20 +49,8 @@ class Wire(Link):
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         return self.inner.irecv(source, buffer)
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
-        self.inner.timeout_s = self.timeout_s
-        self.inner.all_reduce(tensor)
-
-    @property
-    def patient(self) -> bool:
-        return self.inner.patient
-
-    @patient.setter
-    def patient(self, patient: bool) -> None:
-        self.inner.patient = patient
-
-    def close(self) -> None:
-        self.inner.close()
+    def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
+        self.inner.all_reduce(tensor, timeout_s)
 
 
 def wires() -> list[Wire]:
@@ -162,5 +151,5 @@ class _Held:
     def __init__(self) -> None:
         self.frames: list[Sending] = []
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:  # noqa: ARG002
         return

@@ -9,22 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from gradwire.links.rendezvous.attempt import AbsentError, Attempt, shared_word
+from gradwire.links.rendezvous.attempt import AbsentError, Attempt, shared_token
+from support.endpoints import names
 
 
-def words_of(
+def tokens_of(
     store: HashStore,
     attempts: dict[int, Attempt],
     world: int,
     late: Sequence[int] = (),
     timeout_s: float = 10,
 ) -> list[str]:
-    """Let these ranks meet, some of them later; return the word of each."""
+    """Let these ranks come, some of them later; return the token of each."""
 
     def one(rank: int) -> str:
         if rank in late:
             time.sleep(0.2)
-        return shared_word(attempts[rank], store, rank, world, f"rank {rank} trying", timeout_s)
+        return shared_token(attempts[rank], store, rank, names(world), f"rank {rank} trying", timeout_s)
 
     with ThreadPoolExecutor(len(attempts)) as pool:
         return list(pool.map(one, attempts))
@@ -35,16 +36,16 @@ def fresh(*ranks: int) -> dict[int, Attempt]:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 9])
-def test_all_ranks_of_an_attempt_share_a_word(world: int) -> None:
+def test_all_ranks_of_an_attempt_share_a_token(world: int) -> None:
     attempts = fresh(*range(world))
-    assert words_of(HashStore(), attempts, world) == [attempts[0].own] * world
+    assert tokens_of(HashStore(), attempts, world) == [attempts[0].own] * world
 
 
 @pytest.mark.parametrize("late", [[], [0], [1], [0, 2], [1, 2]])
-def test_in_the_store_of_a_dead_attempt_the_next_has_another_word(late: list[int]) -> None:
+def test_in_the_store_of_a_dead_attempt_the_next_has_another_token(late: list[int]) -> None:
     store = HashStore()
-    first = words_of(store, fresh(0, 1, 2), 3)
-    second = words_of(store, fresh(0, 1, 2), 3, late)
+    first = tokens_of(store, fresh(0, 1, 2), 3)
+    second = tokens_of(store, fresh(0, 1, 2), 3, late)
     assert len(set(second)) == 1
     assert second[0] not in first
 
@@ -52,16 +53,16 @@ def test_in_the_store_of_a_dead_attempt_the_next_has_another_word(late: list[int
 def test_an_attempt_that_died_half_way_does_not_disturb() -> None:
     store = HashStore()
     with pytest.raises(AbsentError):
-        words_of(store, fresh(1, 2), 3, timeout_s=0.1)
+        tokens_of(store, fresh(1, 2), 3, timeout_s=0.1)
     with pytest.raises(AbsentError):
-        words_of(store, fresh(0, 1), 3, timeout_s=0.1)
-    assert len(set(words_of(store, fresh(0, 1, 2), 3))) == 1
+        tokens_of(store, fresh(0, 1), 3, timeout_s=0.1)
+    assert len(set(tokens_of(store, fresh(0, 1, 2), 3))) == 1
 
 
 def test_who_has_met_needs_nobody_to_meet_again() -> None:
     store, attempts = HashStore(), fresh(0, 1)
-    met = words_of(store, attempts, 2)
-    assert words_of(HashStore(), {1: attempts[1]}, 2) == [met[0]]
+    met = tokens_of(store, attempts, 2)
+    assert tokens_of(HashStore(), {1: attempts[1]}, 2) == [met[0]]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_who_has_met_needs_nobody_to_meet_again() -> None:
 )
 def test_who_does_not_come_is_named(present: tuple[int, ...], absent: list[int]) -> None:
     with pytest.raises(AbsentError) as caught:
-        words_of(HashStore(), fresh(*present), 3, timeout_s=0.3)
+        tokens_of(HashStore(), fresh(*present), 3, timeout_s=0.3)
     assert caught.value.ranks == absent
     names = " and ".join(f"rank {rank}" for rank in absent)
     assert str(caught.value) == (

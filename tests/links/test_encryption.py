@@ -16,10 +16,11 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.rendezvous.encrypted_socket import EncryptedSocket
-from gradwire.links.rendezvous.meet import meet
 from gradwire.links.rendezvous.tls import VARIABLES, encrypted, encryption
 from support.certificates import needs_openssl, variables
+from support.endpoints import names
 from support.meshes import Meshes, answer, linked
 
 RunProcesses = Callable[..., list[Any]]
@@ -30,12 +31,14 @@ pytestmark = needs_openssl
 
 
 def met(environments: list[dict[str, str]]) -> list[dict[int, socket.socket] | LinkError]:
-    """Let ranks with these variables meet; return the connections, or the error, of each."""
+    """Let ranks with these variables connect; return the connections, or the error, of each."""
     store = HashStore()
 
     def one(rank: int) -> dict[int, socket.socket] | LinkError:
         try:
-            return meet(store, rank, len(environments), TIMEOUT_S, encryption(environments[rank]))
+            return connect_ranks(
+                store, rank, names(len(environments)), TIMEOUT_S, encryption(environments[rank])
+            )
         except LinkError as error:
             return error
 
@@ -44,7 +47,7 @@ def met(environments: list[dict[str, str]]) -> list[dict[int, socket.socket] | L
 
 
 def errors(environments: list[dict[str, str]]) -> list[str]:
-    """Let ranks meet, none of whom shall; return what they say."""
+    """Let ranks connect, none of whom shall; return what they say."""
     started = time.monotonic()
     found = met(environments)
     assert time.monotonic() - started < TIMEOUT_S + 5
@@ -52,7 +55,7 @@ def errors(environments: list[dict[str, str]]) -> list[str]:
     return [str(each) for each in found]
 
 
-def test_ranks_with_certificates_of_one_authority_meet() -> None:
+def test_ranks_with_certificates_of_one_authority_connect() -> None:
     found = met([variables()] * 4)
     assert all(isinstance(each, dict) for each in found), found
     connections: Meshes = [each for each in found if isinstance(each, dict)]
@@ -100,7 +103,7 @@ def test_a_peer_that_says_nothing_in_the_handshake_is_a_timeout() -> None:
     assert ours is not None
     here, there = socket.socketpair()
     with there, pytest.raises(LinkTimeoutError, match="rank 1 did not finish the TLS handshake"):
-        encrypted(here, ours, 1, b"words", b"words", 0.2)
+        encrypted(here, ours, 1, b"hello", b"hello", 0.2)
     assert here.fileno() == -1
 
 
@@ -112,7 +115,7 @@ def test_words_that_somebody_altered_on_the_way_are_found_out() -> None:
         answered = other.submit(answer, there, ours, 1, b"low", b"rank 2")
         with (
             encrypted(here, ours, 0, b"rank 1", b"low", 5.0),
-            pytest.raises(LinkError, match="rank 1 said other words after the TLS handshake"),
+            pytest.raises(LinkError, match="rank 1 sent another hello after the TLS handshake"),
         ):
             answered.result()
 

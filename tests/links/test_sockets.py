@@ -292,24 +292,22 @@ def test_a_send_to_a_peer_that_is_gone_is_an_error_and_what_it_sent_can_be_read(
 def served(links: Sequence[Link], first: Callable[[int], None]) -> list[str]:
     """Let rank 0 serve rank 1 and then rank 2, who waits meanwhile; return what each of them says."""
     said = ["", "", ""]
-    for link in links:
-        link.patient = True
 
     def serve() -> str:
         for number in range(8):
-            assert int(links[0].irecv(1, buffer()).wait()[0]) == number
-        links[0].isend(2, frame(9)).wait()
+            assert int(links[0].irecv(1, buffer()).wait(keepalive=True)[0]) == number
+        links[0].isend(2, frame(9)).wait(keepalive=True)
         return "served"
 
     def be_first() -> str:
         for number in range(8):
             first(number)
-            links[1].isend(0, frame(number)).wait()
+            links[1].isend(0, frame(number)).wait(keepalive=True)
         return "sent"
 
     def be_last() -> str:
         links[2].isend(0, frame(5, BEYOND_ALL_BUFFERS))
-        return str(int(links[2].irecv(0, buffer()).wait()[0]))
+        return str(int(links[2].irecv(0, buffer()).wait(keepalive=True)[0]))
 
     def act(rank: int, role: Callable[[], str]) -> None:
         try:
@@ -338,17 +336,15 @@ def test_a_rank_that_is_served_last_notices_that_all_stand_still() -> None:
     assert time.monotonic() - started < 8
 
 
-def test_words_of_life_come_between_frames_and_pile_up_nowhere() -> None:
+def test_keepalives_come_between_frames_and_pile_up_nowhere() -> None:
     links = sockets(3, 0.2)
-    for link in links:
-        link.patient = True
     for number in range(12):
         time.sleep(0.06)
-        links[0].isend(1, frame(number)).wait()
-        assert int(links[1].irecv(0, buffer()).wait()[0]) == number
-        links[1].isend(0, frame(number)).wait()
-        assert int(links[0].irecv(1, buffer()).wait()[0]) == number
-    links[2].isend(0, frame(3)).wait()
-    assert int(links[0].irecv(2, buffer()).wait()[0]) == 3
-    links[0].isend(2, frame(4)).wait()
-    assert int(links[2].irecv(0, buffer()).wait()[0]) == 4
+        links[0].isend(1, frame(number)).wait(keepalive=True)
+        assert int(links[1].irecv(0, buffer()).wait(keepalive=True)[0]) == number
+        links[1].isend(0, frame(number)).wait(keepalive=True)
+        assert int(links[0].irecv(1, buffer()).wait(keepalive=True)[0]) == number
+    links[2].isend(0, frame(3)).wait(keepalive=True)
+    assert int(links[0].irecv(2, buffer()).wait(keepalive=True)[0]) == 3
+    links[0].isend(2, frame(4)).wait(keepalive=True)
+    assert int(links[2].irecv(0, buffer()).wait(keepalive=True)[0]) == 4

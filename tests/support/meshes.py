@@ -54,7 +54,7 @@ def answer(
     connection: socket.socket, ours: Encryption, peer: int, says: bytes, hears: bytes
 ) -> ssl.SSLSocket:
     """Be the end that was called."""
-    end = wrapped(connection, ours.answering)
+    end = wrapped(connection, ours.server)
     try:
         for events in handshake(end, ours, peer, says, hears):
             poll = select.poll()

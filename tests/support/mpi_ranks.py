@@ -25,7 +25,7 @@ from gradwire.exchange import Exchange
 from gradwire.links import Link, MpiLink
 from gradwire.links.mpi import link as mpi_link
 from gradwire.links.mpi.calls import calls
-from gradwire.links.mpi.farewell import sweep
+from gradwire.links.mpi.shutdown import free_communicators
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.sums import COMPOSED, SEGMENT_COUNT, shares
 
@@ -204,7 +204,7 @@ def communicators_of_closed_links() -> list[bool]:
     while sum(comm == MPI.COMM_NULL for comm in comms) < wanted and time.monotonic() < deadline:
         time.sleep(0.01)
         with calls:
-            sweep()
+            free_communicators()
     return [comm == MPI.COMM_NULL for comm in comms]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gradwire.errors import SpecError
 from gradwire.links import Link, Port, ThrottledLink, loopback
-from gradwire.links.base import Receiving, Sending
+from gradwire.links.base import Receiving, Sending, Wrapper
 from gradwire.timing.measure.line_rate import QUICK, Effort, measure
 from gradwire.timing.measure.traffic import Pair
 from gradwire.timing.replay.line import Point, fit
@@ -18,12 +18,11 @@ from support.noise import likely, undisturbed
 RunRanks = Callable[..., list[Any]]
 
 
-class Counting(Link):
+class Counting(Wrapper):
     """Counts the messages that a rank sends, by their sizes, and the most that are under way."""
 
     def __init__(self, inner: Link) -> None:
-        self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
-        self._inner = inner
+        super().__init__(inner)
         self.sent = Counter[int]()
         self.under_way = self.most_under_way = 0
 
@@ -36,16 +35,13 @@ class Counting(Link):
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         return self._inner.irecv(source, buffer)
 
-    def close(self) -> None:
-        self._inner.close()
-
 
 class _CountedSending:
     def __init__(self, link: Counting, inner: Sending) -> None:
         self._link, self._inner = link, inner
 
-    def wait(self) -> None:
-        self._inner.wait()
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+        self._inner.wait(timeout_s, keepalive)
         self._link.under_way -= 1
 
 

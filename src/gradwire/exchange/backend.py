@@ -21,18 +21,26 @@ from gradwire.exchange.walk import Resources
 from gradwire.links.base import Link
 from gradwire.plan import FLOAT_NBYTES, Plan
 
+_COUNTS = 1 << 32
+"""The header's field for the count wraps around."""
+_NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
+
 
 class OwnAllReduce:
-    """What a link's own all-reduce takes over from an exchange with ``plan``."""
+    """What a link's own all-reduce takes over from an exchange."""
 
-    def __init__(self, link: Link, plan: Plan) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._wanted = plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE
         self._walked: set[int] = set()
+
+    @staticmethod
+    def serves(link: Link, plan: Plan) -> bool:
+        """Return whether ``plan`` asks for the transport's all-reduce, and the link has one."""
+        return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
 
     def takes(self, codec: Codec, count: int) -> bool:
         """Return whether a bucket of so many values need not walk; the first of any length has to."""
-        if not self._wanted or not isinstance(codec, Identity) or self._link.world == 1 or count == 0:
+        if not isinstance(codec, Identity) or count == 0:
             return False
         known = count in self._walked
         self._walked.add(count)
@@ -45,25 +53,29 @@ class OwnAllReduce:
         """
         start = time.perf_counter()
         announced_nbytes = self._announce(tensor.numel(), own)
-        self._link.all_reduce(tensor)
+        self._link.all_reduce(tensor, own.timeout_s)
         spent_s = time.perf_counter() - start
         nbytes = round(backend.nbytes(self._link.world, FLOAT_NBYTES * tensor.numel()))
         return Accounting(nbytes, nbytes + announced_nbytes, frames=1, wait_s=spent_s, total_s=spent_s)
 
     def _announce(self, count: int, own: Resources) -> int:
-        """Tell the next rank what comes, and hear it of the one before; return the bytes sent."""
-        rank, world = self._link.rank, self._link.world
-        after, before = (rank + 1) % world, (rank - 1) % world
+        """Send the next rank a frame that has the count and no values; return the bytes sent.
+
+        Raises ``FrameError`` unless the rank before announces the same.
+        """
+        link, count = self._link, count % _COUNTS
+        after, before = (link.rank + 1) % link.world, (link.rank - 1) % link.world
         buffer = own.incoming.take()
-        receiving = self._link.irecv(before, buffer)
-        outgoing = own.framer.announce(count, own.sent.take(after), own.flags)
-        sending = self._link.isend(after, outgoing.frame)
-        frame, sequence = receiving.wait(), own.received.take(before)
+        receiving = link.irecv(before, buffer)
+        outgoing = own.framer.encode(_NOTHING, own.sent.take(after), own.flags, count)
+        sending = link.isend(after, outgoing.frame)
+        frame = receiving.wait(own.timeout_s, keepalive=True)
         try:
-            own.framer.check_announced(frame, count, sequence, own.flags)
+            own.framer.open(frame, count, own.received.take(before), own.flags, most_nbytes=0)
         except FrameError as error:
-            raise FrameError(f"rank {rank} receiving from rank {before}: {error}") from error
-        sending.wait()
+            ranks = f"{link.name_of(link.rank)} receiving from {link.name_of(before)}"
+            raise FrameError(f"{ranks}: {error}") from error
+        sending.wait(own.timeout_s, keepalive=True)
         own.incoming.give(buffer)
         outgoing.home.give(outgoing.buffer)
         return outgoing.frame.numel()

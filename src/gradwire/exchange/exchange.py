@@ -33,8 +33,8 @@ class Exchange:
     An exchange serves one thread at a time and refuses a second one.
 
     A failure closes the link, so that the peers learn of it at once, and leaves the bucket partly summed,
-    segment by segment: every frame was added as a whole or not at all. The exchange is of no further use
-    then.
+    segment by segment: every frame was added as a whole or not at all. ``failure`` says then why the exchange
+    is of no further use, and so it does after ``close``.
 
     Parameters
     ----------
@@ -42,6 +42,11 @@ class Exchange:
         This rank's end; whoever made it closes it.
     plan
         The same on all ranks.
+
+    Attributes
+    ----------
+    failure
+        Why the exchange is of no further use, None while it is. The only place that knows.
     """
 
     def __init__(self, link: Link, plan: Plan) -> None:
@@ -51,9 +56,9 @@ class Exchange:
         self._framers = {plan.codec: Framer(plan.codec, self._segment_count)}
         self._incoming = incoming_buffers(link)
         self._sent, self._received = Sequences(), Sequences()
-        self._own = OwnAllReduce(link, plan)
+        self._own = OwnAllReduce(link) if OwnAllReduce.serves(link, plan) else None
         self._feedback = Feedback(self._segment_count)
-        self._failure: str | None = None
+        self.failure: str | None = None
         self._at_work = threading.Lock()
 
     def all_reduce(
@@ -62,6 +67,7 @@ class Exchange:
         average: bool = True,
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
+        timeout_s: float | None = None,
     ) -> Accounting:
         """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
 
@@ -84,6 +90,8 @@ class Exchange:
             Gets, by ranges of the bucket, the sums of squares of this rank's own ``tensor``, and of what its
             encodings lost of the sum in any hop. It costs a decoding of what is encoded where no residual is
             kept, and nothing beside a residual.
+        timeout_s
+            How long nothing may move, on any rank, before that is an error; the link's timeout by default.
 
         Raises
         ------
@@ -92,32 +100,41 @@ class Exchange:
         ExchangeError
             When a peer fails or disagrees.
         """
-        return self._walk("schedule", tensor, self.plan.codec, AVERAGE if average else 0, residual, norms)
+        flags = AVERAGE if average else 0
+        return self._run("schedule", tensor, self.plan.codec, flags, residual, norms, timeout_s)
 
     def reduce(
-        self, tensor: torch.Tensor, residual: torch.Tensor | None = None, norms: Norms | None = None
+        self,
+        tensor: torch.Tensor,
+        residual: torch.Tensor | None = None,
+        norms: Norms | None = None,
+        timeout_s: float | None = None,
     ) -> Accounting:
         """Do the reduce half: ``star`` leaves the sum at rank 0, ``ring`` every chunk at its owner.
 
-        Elsewhere ``tensor`` holds partial sums then. ``residual`` and ``norms`` are what they are for
+        Elsewhere ``tensor`` holds partial sums then. The other arguments are what they are for
         ``all_reduce``; an owner encodes nothing of its chunk, so its residual is 0 there. A rank keeps the
         old one where ``tensor`` is not finite, which others may not see. Raises ``TensorError`` and
         ``ExchangeError``.
         """
-        return self._walk("reduce", tensor, self.plan.codec, 0, residual, norms)
+        return self._run("reduce", tensor, self.plan.codec, 0, residual, norms, timeout_s)
 
-    def broadcast(self, tensor: torch.Tensor, codec: Codec | None = None) -> Accounting:
+    def broadcast(
+        self, tensor: torch.Tensor, codec: Codec | None = None, timeout_s: float | None = None
+    ) -> Accounting:
         """Do the broadcast half, with a codec of its own where one is given; ``star`` broadcasts from rank 0.
 
         The owner, too, ends with the decoded values. Raises ``TensorError`` and ``ExchangeError``.
         """
-        return self._walk("broadcast", tensor, self.plan.codec if codec is None else codec)
+        chosen = self.plan.codec if codec is None else codec
+        return self._run("broadcast", tensor, chosen, timeout_s=timeout_s)
 
-    def close(self) -> None:
-        """Close the link."""
+    def close(self, reason: str = "it was closed") -> None:
+        """Close the link; later calls raise ``ExchangeError`` with the first reason. May be called twice."""
+        self.failure = self.failure or reason
         self.link.close()
 
-    def _walk(
+    def _run(
         self,
         half: str,
         tensor: torch.Tensor,
@@ -125,50 +142,61 @@ class Exchange:
         flags: int = 0,
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
+        timeout_s: float | None = None,
     ) -> Accounting:
         check_chunk(tensor, "tensor")
         if residual is not None:
             check_residual(residual, tensor)
         if norms is not None:
             check_norms(norms, tensor)
+        link = self.link
         if not self._at_work.acquire(blocking=False):
             raise ExchangeError(
-                f"rank {self.link.rank}: another thread is using this exchange; it serves one at a time"
+                f"{link.name_of(link.rank)}: another thread is using this exchange; it serves one at a time"
             )
-        self.link.patient = True  # all ranks stop where one does, so while others move nobody is dead
         try:
-            return self._walk_alone(half, tensor, codec, flags, self._feedback.of(codec, residual, norms))
+            if self.failure is not None:
+                raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
+            if codec not in self._framers:
+                self._framers[codec] = Framer(codec, self._segment_count)
+            lent = Resources(
+                link,
+                self._framers[codec],
+                self._incoming,
+                self._sent,
+                self._received,
+                flags,
+                link.timeout_s if timeout_s is None else timeout_s,
+            )
+            losses = self._feedback.of(codec, residual, norms)
+            if half == "schedule" and self._own is not None and self._own.takes(codec, tensor.numel()):
+                return self._sum_by_transport(self._own, tensor.detach(), losses, lent)
+            return self._walk(half, tensor.detach(), losses, lent)
         finally:
-            self.link.patient = False
             self._at_work.release()
 
-    def _walk_alone(
-        self, half: str, tensor: torch.Tensor, codec: Codec, flags: int, losses: Losses
-    ) -> Accounting:
-        if self._failure is not None:
-            raise ExchangeError(f"this exchange failed before; make a new one ({self._failure})")
+    def _walk(self, half: str, tensor: torch.Tensor, losses: Losses, lent: Resources) -> Accounting:
         start = time.perf_counter()
-        if half == "schedule" and self._own.takes(codec, tensor.numel()):
-            return self._by_the_transport(tensor.detach(), losses, self._resources(codec, flags))
         way = (self.plan.algorithm, half, self.link.rank, self.link.world)
-        actions = _frame_order(*way, tensor.numel(), self._segment_count)
-        walk = Walk(self._resources(codec, flags), tensor.detach(), actions, losses)
+        walk = Walk(lent, tensor, _frame_order(*way, tensor.numel(), self._segment_count), losses)
         try:
             accounting = walk.run()
         except BaseException as error:
             self._give_up(self._describe(half, walk.action, error), error)
             raise
         if self.link.world == 1:
-            losses.finished(tensor.detach(), 0)  # no step of a walk has
+            losses.finished(tensor, 0)  # no step of a walk has
         accounting.nonfinite = int(not losses.finite)
         accounting.total_s = time.perf_counter() - start
         return accounting
 
-    def _by_the_transport(self, tensor: torch.Tensor, losses: Losses, own: Resources) -> Accounting:
+    def _sum_by_transport(
+        self, own: OwnAllReduce, tensor: torch.Tensor, losses: Losses, lent: Resources
+    ) -> Accounting:
         """Let the link sum a bucket that no codec changes."""
         losses.begin(tensor)
         try:
-            accounting = self._own.run(tensor, own)
+            accounting = own.run(tensor, lent)
         except BaseException as error:
             self._give_up(
                 f"the {self.plan.algorithm} all-reduce: {str(error) or type(error).__name__}", error
@@ -176,7 +204,7 @@ class Exchange:
             raise
         for start in range(0, tensor.numel(), self._segment_count):
             segment = tensor[start : start + self._segment_count]
-            if own.flags & AVERAGE:
+            if lent.flags & AVERAGE:
                 segment.div_(self.link.world)
             losses.finished(segment, start)
         losses.commit()
@@ -185,26 +213,20 @@ class Exchange:
 
     def _give_up(self, failure: str, error: BaseException) -> None:
         """Be of no further use, and let the peers learn of it; raise what a peer or the network caused."""
-        self._failure = failure
-        self.link.close()
+        self.close(failure)
         if isinstance(error, (FrameError, LinkError, PayloadError)):
             raise ExchangeError(failure) from error
 
-    def _resources(self, codec: Codec, flags: int) -> Resources:
-        if codec not in self._framers:
-            self._framers[codec] = Framer(codec, self._segment_count)
-        return Resources(self.link, self._framers[codec], self._incoming, self._sent, self._received, flags)
-
     def _describe(self, half: str, action: Action | None, error: BaseException) -> str:
-        reason = str(error) or type(error).__name__
+        reason, own = str(error) or type(error).__name__, self.link.name_of(self.link.rank)
         if action is None:
-            return f"rank {self.link.rank}, before the first step of the {half}: {reason}"
+            return f"{own}, before the first step of the {half}: {reason}"
         segment = f"segment {action.segment.index} of chunk {action.segment.chunk}"
         where = f"step {action.step} of the {self.plan.algorithm} {half}, {segment}"
         if isinstance(error, LinkError):  # it names the ranks
             return f"{where}: {reason}"
         way = "receiving from" if action.receives else "sending to"
-        return f"{where}: rank {self.link.rank} {way} rank {action.peer}: {reason}"
+        return f"{where}: {own} {way} {self.link.name_of(action.peer)}: {reason}"
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,6 @@ from gradwire.wire import (
 )
 
 _SEQUENCES = 1 << 32  # the header's field wraps around
-_COUNTS = 1 << 32
 _incoming = weakref.WeakKeyDictionary["Link", "Buffers"]()
 _CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
 
@@ -76,50 +75,30 @@ class Framer:
         self._fingerprint = codec.fingerprint
         self._outgoing = Buffers(HEADER_NBYTES + codec.max_nbytes(segment_count))
 
-    def encode(self, x: torch.Tensor, sequence: int, flags: int = 0) -> Outgoing:
-        """Encode ``x`` straight into a frame."""
+    def encode(self, x: torch.Tensor, sequence: int, flags: int = 0, count: int | None = None) -> Outgoing:
+        """Encode ``x`` straight into a frame, whose header says ``count`` instead where that is given."""
         buffer = self._outgoing.take()
-        payload = self.codec.encode(x, out=buffer[HEADER_NBYTES:])
         frame = seal_frame(
             buffer,
-            payload.numel(),
+            self.codec.encode(x, out=buffer[HEADER_NBYTES:]).numel(),
             codec_id=self.codec.wire_id,
             fingerprint=self._fingerprint,
-            count=x.numel(),
+            count=x.numel() if count is None else count,
             sequence=sequence,
             flags=flags,
         )
         return Outgoing(frame, buffer, self._outgoing, sequence)
 
-    def open(self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0) -> torch.Tensor:
-        """Return the payload of a frame that came in. Raises ``FrameError``."""
-        expected = Expected(
-            self.codec.wire_id, self._fingerprint, count, self.codec.max_nbytes(count), sequence, flags
-        )
+    def open(
+        self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0, most_nbytes: int | None = None
+    ) -> torch.Tensor:
+        """Return the payload of a frame that came in, of ``most_nbytes`` or what ``count`` values need.
+
+        Raises ``FrameError``.
+        """
+        most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
+        expected = Expected(self.codec.wire_id, self._fingerprint, count, most, sequence, flags)
         return open_frame(frame, expected, _CODEC_NAMES)
-
-    def announce(self, count: int, sequence: int, flags: int = 0) -> Outgoing:
-        """Return a frame that says how many values a rank has, and holds none of them."""
-        buffer = self._outgoing.take()
-        frame = seal_frame(
-            buffer,
-            0,
-            codec_id=self.codec.wire_id,
-            fingerprint=self._fingerprint,
-            count=count % _COUNTS,
-            sequence=sequence,
-            flags=flags,
-        )
-        return Outgoing(frame, buffer, self._outgoing, sequence)
-
-    def check_announced(self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0) -> None:
-        """Raise ``FrameError`` unless another rank announces as many values."""
-        codec = self.codec
-        open_frame(
-            frame,
-            Expected(codec.wire_id, self._fingerprint, count % _COUNTS, 0, sequence, flags),
-            _CODEC_NAMES,
-        )
 
 
 def incoming_buffers(link: Link) -> Buffers:

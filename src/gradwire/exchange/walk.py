@@ -20,7 +20,7 @@ from gradwire.wire import AVERAGE, HEADER_NBYTES
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What an exchange lends to its walks: what outlives one of them, and the flags of its frames."""
+    """What an exchange lends to its walks: what outlives one of them, its frames' flags and its timeout."""
 
     link: Link
     framer: Framer
@@ -28,6 +28,7 @@ class Resources:
     sent: Sequences
     received: Sequences
     flags: int
+    timeout_s: float
 
 
 class Walk:
@@ -106,7 +107,7 @@ class Walk:
     def _receive(self, action: Action) -> None:
         receiving, buffer = self._posted.popleft()
         start = perf_counter()
-        frame = receiving.wait()
+        frame = receiving.wait(self._own.timeout_s, keepalive=True)  # all ranks stop where one does
         self.accounting.wait_s += perf_counter() - start
         self._post()
         elements = self._elements(action)
@@ -158,7 +159,7 @@ class Walk:
     def _retire(self) -> None:
         going_on, (self.action, sending, outgoing) = self.action, self._in_flight.popleft()
         start = perf_counter()
-        sending.wait()
+        sending.wait(self._own.timeout_s, keepalive=True)
         self.accounting.wait_s += perf_counter() - start
         if not self.action.keep:
             outgoing.home.give(outgoing.buffer)

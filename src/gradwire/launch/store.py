@@ -19,10 +19,18 @@ _PATIENCE_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
+class StoreError(LinkError):
+    """The store is gone; whoever asks it has a complete sentence in this."""
+
+
+class StoreTimeoutError(StoreError, LinkTimeoutError):
+    """The store does not answer."""
+
+
 class TimedStore:
     """A store as one rank asks it, on behalf of something that has a deadline (of ``time.monotonic``).
 
-    Every method raises ``LinkTimeoutError`` where the store does not answer, and ``LinkError`` where it is
+    Every method raises ``StoreTimeoutError`` where the store does not answer, and ``StoreError`` where it is
     gone; the message begins with ``doing`` and names the store's host and the key.
 
     Parameters
@@ -30,7 +38,7 @@ class TimedStore:
     store
         Any of torch's.
     doing
-        Who asks, and what for: "rank 1 connecting with the 2 ranks of its group".
+        The caller and its purpose, for errors: "rank 1 connecting with the 2 ranks of its group".
     """
 
     def __init__(self, store: Store, doing: str) -> None:
@@ -48,7 +56,7 @@ class TimedStore:
         self._call(lambda: self._store.set(key, value), key, deadline)
 
     def has(self, keys: Sequence[str], deadline: float) -> bool:
-        """Tell whether all of ``keys`` are there."""
+        """Return whether all of ``keys`` are there."""
         return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
 
     def get(self, key: str, deadline: float) -> str:
@@ -74,14 +82,14 @@ class TimedStore:
             return within(call, patience_s, self._port)
         except TimeoutError as error:
             self._answers = False
-            raise LinkTimeoutError(
+            raise StoreTimeoutError(
                 f"{self._doing}: {self._place} does not answer (asked for {key!r}, waited "
                 f"{patience_s:.3g} s); is the process that serves it stopped, or its host cut off?"
             ) from error
         except RuntimeError as error:
             self._answers = False
             reason = str(error).partition("\n")[0].partition(". ")[0]
-            raise LinkError(f"{self._doing}: {self._place} is gone (asked for {key!r}: {reason})") from error
+            raise StoreError(f"{self._doing}: {self._place} is gone (asked for {key!r}: {reason})") from error
 
 
 def pauses(deadline: float) -> Iterator[float]:

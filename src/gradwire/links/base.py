@@ -10,14 +10,17 @@
   several threads at once, one for each peer.
 - Between two ranks frames arrive in the order in which they were sent; receives match in the order of
   ``irecv``.
-- ``wait`` never hangs: when nothing has happened for ``timeout_s`` it raises ``LinkTimeoutError``; a peer
-  that is gone raises ``LinkError``. Both name the peer. After an error the link is of no further use;
-  ``close`` it. On a link that is ``patient`` frames that move elsewhere, here or on another rank, are
-  something that happens, where the transport can tell (``keepalive``): a rank that serves others first is not
-  dead. So it is while an exchange walks, whose ranks all stop where one does.
-- ``all_reduce(tensor)`` sums a tensor by the transport's own all-reduce, where ``HAS_ALL_REDUCE`` says that
-  there is one. All ranks call it together, with as many values, while no frame is under way. A peer that
-  sends nothing for ``timeout_s`` is an error, as in ``wait``.
+- ``wait(timeout_s, keepalive)`` never hangs: when nothing has happened for ``timeout_s`` (the link's own
+  where it is None) it raises ``LinkTimeoutError``; a peer that is gone raises ``LinkError``. Both name the
+  peer. After an error the link is of no further use; ``close`` it. With ``keepalive`` frames that move
+  elsewhere, here or on another rank, are something that happens (``links.keepalive``): a rank that serves
+  others first is not dead. So it is while an exchange walks, whose ranks all stop where one does.
+- ``keep_alive(timeout_s)`` is what a link on top of another one calls now and then while it holds a frame
+  back that moves for all that its users know.
+- ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's own all-reduce, where ``HAS_ALL_REDUCE``
+  says that there is one. All ranks call it together, with as many values, while no frame is under way. A
+  peer that sends nothing for ``timeout_s`` is an error, as in ``wait``.
+- ``name_of(rank)`` is what errors call a rank. No link's ``rank``, ``world``, ``timeout_s`` and names change.
 - ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can. A program
   that ends calls it while another thread waits, whose wait ends with an error then.
 """
@@ -36,14 +39,14 @@ OWN_END = "the own link is closed"
 class Sending(Protocol):
     """A frame on its way out."""
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
         """Return when the frame's memory may be used again. Raises ``LinkError``."""
 
 
 class Receiving(Protocol):
     """A frame on its way in."""
 
-    def wait(self) -> torch.Tensor:
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
         """Return the frame. Raises ``LinkError``."""
 
 
@@ -53,7 +56,6 @@ class Link(ABC):
     rank: int
     world: int
     timeout_s: float
-    patient = False
     HAS_ALL_REDUCE = False
 
     @abstractmethod
@@ -64,13 +66,41 @@ class Link(ABC):
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
+    @abstractmethod
+    def close(self) -> None:
+        """Give the link up."""
+
+    @abstractmethod
+    def keep_alive(self, timeout_s: float) -> None:
+        """Let all ranks know that frames still move here, for waits of ``timeout_s`` with ``keepalive``."""
+
+    def name_of(self, rank: int) -> str:
+        """Return what errors call ``rank``, such as "rank 3" or "rank 3 at 10.0.0.4"."""
+        return f"rank {rank}"
+
+    def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
         """Replace a float32 tensor by its sum over all ranks, the same bits on each.
 
         Only where ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
         """
         raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
 
-    @abstractmethod
+
+class Wrapper(Link):
+    """A link over another one, whose place it takes: what it does not change the other one does."""
+
+    def __init__(self, inner: Link) -> None:
+        self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
+        self._inner = inner
+
     def close(self) -> None:
-        """Give the link up."""
+        """Close the link beneath."""
+        self._inner.close()
+
+    def keep_alive(self, timeout_s: float) -> None:
+        """Let all ranks know that frames still move here."""
+        self._inner.keep_alive(timeout_s)
+
+    def name_of(self, rank: int) -> str:
+        """Return what the link beneath calls ``rank``."""
+        return self._inner.name_of(rank)

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from gradwire.errors import LinkError
-from gradwire.links.base import Link, Receiving, Sending
+from gradwire.links.base import Link, Receiving, Sending, Wrapper
 
 Kind = Literal["fail", "delay", "corrupt", "truncate", "drop", "duplicate"]
 
@@ -42,12 +42,11 @@ class Fault:
     bit: int = 0
 
 
-class FaultyLink(Link):
+class FaultyLink(Wrapper):
     """A link over another one; the faults of its own rank happen to what it sends."""
 
     def __init__(self, inner: Link, faults: Iterable[Fault]) -> None:
-        self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
-        self._inner = inner
+        super().__init__(inner)
         self._faults = [fault for fault in faults if fault.rank == self.rank]
         self._sent = 0
 
@@ -59,7 +58,10 @@ class FaultyLink(Link):
         for fault in due:
             if fault.kind == "fail":
                 self._inner.close()
-                raise LinkError(f"rank {self.rank} sending to rank {to}: the link broke, as its faults ask")
+                raise LinkError(
+                    f"{self.name_of(self.rank)} sending to {self.name_of(to)}: the link broke, as its faults "
+                    "ask"
+                )
             if fault.kind == "delay":
                 time.sleep(fault.seconds)
             elif fault.kind == "corrupt":
@@ -76,10 +78,6 @@ class FaultyLink(Link):
         """Start receiving; nothing happens to what comes in."""
         return self._inner.irecv(source, buffer)
 
-    def close(self) -> None:
-        """Close the link beneath."""
-        self._inner.close()
-
 
 class _Copies:
     """A frame on its way out, or none, or two: only the first can count on a receiver."""
@@ -87,9 +85,9 @@ class _Copies:
     def __init__(self, sendings: list[Sending]) -> None:
         self._sendings = sendings
 
-    def wait(self) -> None:
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
         for sending in self._sendings[:1]:
-            sending.wait()
+            sending.wait(timeout_s, keepalive)
 
 
 def _flipped(frame: torch.Tensor, bit: int) -> torch.Tensor:

@@ -1,8 +1,10 @@
 """Gloo's all-reduce between the ranks of a link, on connections that are made when it is first called.
 
 Gloo itself waits for a whole timeout where a peer is gone before it has connected, and whoever waits for it
-cannot be interrupted. So its ranks meet through a store that watches the link's own connections, and a wait
-here looks up now and then.
+cannot be interrupted. So its ranks connect through a store that watches the link's own connections, and a
+wait here looks up now and then.
+
+Gloo's errors are texts. ``_translated`` reads them; it is the only place that reads another's errors.
 """
 
 from __future__ import annotations
@@ -32,24 +34,27 @@ class GlooAllReduce:
     ----------
     store
         Shared by the link's ranks, who put nothing else there that is called ``all-reduce``.
-    rank, world
-        The link's.
+    rank, names
+        The link's rank, and what errors call its ranks.
     connect_s
         How long Gloo may take to connect once all ranks have come.
     """
 
-    def __init__(self, store: Store, rank: int, world: int, connect_s: float) -> None:
+    def __init__(self, store: Store, rank: int, names: Sequence[str], connect_s: float) -> None:
         self._store = PrefixStore("all-reduce", store)
-        self._rank, self._world, self._connect_s = rank, world, connect_s
+        self._rank, self._names, self._connect_s = rank, names, connect_s
         self._closed = False
         self._group: dist.ProcessGroupGloo | None = None
 
     def sum(self, tensor: torch.Tensor, timeout_s: float, gone: Callable[[], Sequence[int]]) -> None:
         """Replace ``tensor`` by its sum over all ranks, who come within the timeout.
 
-        ``gone`` tells which peers have closed their links. Raises ``LinkError``.
+        ``gone`` returns the peers that have closed their links. Raises ``LinkError``.
         """
-        what = f"rank {self._rank} in Gloo's all-reduce of {tensor.numel()} values over {self._world} ranks"
+        what = (
+            f"{self._names[self._rank]} in Gloo's all-reduce of {tensor.numel()} values over "
+            f"{len(self._names)} ranks"
+        )
         try:
             if self._group is None:
                 self._group = self._connect(what, timeout_s, gone)
@@ -58,7 +63,7 @@ class GlooAllReduce:
             group: Any = self._group  # torch's stub leaves the call out
             self._wait(group, group.allreduce([tensor], options), what)
         except (RuntimeError, ValueError) as error:
-            raise _translated(error, f"{what}{_left(gone)}", timeout_s) from error
+            raise _translated(error, f"{what}{self._closed_peer(gone)}", timeout_s) from error
 
     def close(self) -> None:
         """Close Gloo's connections; a call of ``sum`` on another thread ends with an error soon."""
@@ -71,11 +76,12 @@ class GlooAllReduce:
             if self._closed:
                 raise LinkError(f"{what}: {OWN_END}")
             for peer in gone():
-                raise LinkError(f"{what}: rank {peer} has closed its link")
+                raise LinkError(f"{what}: {self._names[peer]} has closed its link")
 
-        meeting = _WatchedStore(TimedStore(self._store, what), time.monotonic() + timeout_s, check)
+        watched = _WatchedStore(TimedStore(self._store, what), time.monotonic() + timeout_s, check)
         try:
-            return dist.ProcessGroupGloo(meeting, self._rank, self._world, timedelta(seconds=self._connect_s))
+            limit = timedelta(seconds=self._connect_s)
+            return dist.ProcessGroupGloo(watched, self._rank, len(self._names), limit)
         except LinkError:
             raise
         except TimeoutError as error:
@@ -91,9 +97,16 @@ class GlooAllReduce:
                 work.wait(timedelta(seconds=_LOOK_UP_S))
         work.wait()
 
+    def _closed_peer(self, gone: Callable[[], Sequence[int]]) -> str:
+        """Return who has closed its link, as far as that is known soon: Gloo tells no rank."""
+        until = time.monotonic() + _LOOK_UP_S
+        while not (peers := gone()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return f" ({self._names[peers[0]]} has closed its link)" if peers else ""
+
 
 class _WatchedStore(Store):
-    """What Gloo's ranks meet through: waits end with the error that ``check`` raises, or at the deadline."""
+    """What Gloo's ranks connect through: waits end with ``check``'s error, or at the deadline."""
 
     def __init__(self, store: TimedStore, deadline: float, check: Callable[[], None]) -> None:
         super().__init__()
@@ -108,14 +121,6 @@ class _WatchedStore(Store):
 
     def wait(self, keys: Any, timeout: timedelta | None = None) -> None:  # noqa: ARG002 - it has its own
         self._store.wait(keys, self._deadline, self._check)
-
-
-def _left(gone: Callable[[], Sequence[int]]) -> str:
-    """Return who has closed its link, as far as that is known soon: Gloo tells no rank."""
-    until = time.monotonic() + _LOOK_UP_S
-    while not (peers := gone()) and time.monotonic() < until:
-        time.sleep(0.01)
-    return f" (rank {peers[0]} has closed its link)" if peers else ""
 
 
 def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:

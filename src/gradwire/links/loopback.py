@@ -17,26 +17,25 @@ import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import Link
-from gradwire.links.keepalive import Keepalive
+from gradwire.links.keepalive import Activity
 
 
 class _Transfer:
     """One end of a message, sending or receiving."""
 
-    def __init__(self, channel: _Channel, tensor: torch.Tensor, what: str, link: Link) -> None:
-        self.channel, self.tensor, self.what = channel, tensor, what
-        self.link, self.timeout_s = link, link.timeout_s
+    def __init__(self, channel: _Channel, tensor: torch.Tensor, what: str, timeout_s: float) -> None:
+        self.channel, self.tensor, self.what, self.timeout_s = channel, tensor, what, timeout_s
         self.done = False
         self.failure: str | None = None
 
-    def settle(self) -> torch.Tensor:
+    def settle(self, timeout_s: float | None, keepalive: bool) -> torch.Tensor:
         """Wait for the other end to come; return the message. Raises ``LinkError``."""
-        channel = self.channel
+        channel, limit_s = self.channel, self.timeout_s if timeout_s is None else timeout_s
         began = time.monotonic()
         with channel.changed:
             while not self._settled():
-                since = max(began, channel.keepalive.last) if self.link.patient else began
-                left_s = since + self.timeout_s - time.monotonic()
+                since = max(began, channel.activity.moved_at) if keepalive else began
+                left_s = since + limit_s - time.monotonic()
                 if left_s <= 0:
                     break
                 channel.changed.wait(min(left_s, TIMEOUT_MAX))
@@ -46,27 +45,27 @@ class _Transfer:
                 return self.tensor
             if channel.closed_by is not None:
                 raise LinkError(f"{self.what}: rank {channel.closed_by} has closed its link")
-        raise LinkTimeoutError(f"{self.what}: nothing happened within {self.timeout_s:g} s")
+        raise LinkTimeoutError(f"{self.what}: nothing happened within {limit_s:g} s")
 
     def _settled(self) -> bool:
         return self.done or self.failure is not None or self.channel.closed_by is not None
 
 
 class _Sending(_Transfer):
-    def wait(self) -> None:
-        self.settle()
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+        self.settle(timeout_s, keepalive)
 
 
 class _Receiving(_Transfer):
-    def wait(self) -> torch.Tensor:
-        return self.settle()
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        return self.settle(timeout_s, keepalive)
 
 
 class _Channel:
-    """One direction between two ranks: sends and receives meet in their order."""
+    """One direction between two ranks: sends and receives are matched in their order."""
 
-    def __init__(self, keepalive: Keepalive) -> None:
-        self.keepalive = keepalive
+    def __init__(self, activity: Activity) -> None:
+        self.activity = activity
         self.changed = threading.Condition()
         self.sends: deque[_Transfer] = deque()
         self.receives: deque[_Transfer] = deque()
@@ -78,8 +77,8 @@ class _Channel:
                 return  # its wait will say so
             queue.append(transfer)
             if self.sends and self.receives:
-                _meet(self.sends.popleft(), self.receives.popleft())
-                self.keepalive.moved()
+                _match(self.sends.popleft(), self.receives.popleft())
+                self.activity.moved_at = time.monotonic()
                 self.changed.notify_all()
 
     def close(self, rank: int) -> None:
@@ -91,7 +90,7 @@ class _Channel:
             self.changed.notify_all()
 
 
-def _meet(send: _Transfer, receive: _Transfer) -> None:
+def _match(send: _Transfer, receive: _Transfer) -> None:
     size, room = send.tensor.numel(), receive.tensor.numel()
     if size > room:
         send.failure = receive.failure = f"{receive.what}: {size} bytes came, but the buffer holds {room}"
@@ -104,15 +103,20 @@ class LoopbackLink(Link):
     """One rank of a world that lives in this process; ``loopback`` makes all of them."""
 
     def __init__(
-        self, rank: int, world: int, channels: dict[tuple[int, int], _Channel], timeout_s: float
+        self,
+        rank: int,
+        world: int,
+        channels: dict[tuple[int, int], _Channel],
+        activity: Activity,
+        timeout_s: float,
     ) -> None:
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
-        self._channels = channels
+        self._channels, self._activity = channels, activity
 
     def isend(self, to: int, frame: torch.Tensor) -> _Sending:
         """Start sending ``frame`` to the rank ``to``."""
         channel = self._channels[self.rank, to]
-        sending = _Sending(channel, frame, f"rank {self.rank} sending to rank {to}", self)
+        sending = _Sending(channel, frame, f"rank {self.rank} sending to rank {to}", self.timeout_s)
         channel.post(sending, channel.sends)
         return sending
 
@@ -120,9 +124,13 @@ class LoopbackLink(Link):
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
         channel = self._channels[source, self.rank]
         what = f"rank {self.rank} receiving from rank {source}"
-        receiving = _Receiving(channel, buffer, what, self)
+        receiving = _Receiving(channel, buffer, what, self.timeout_s)
         channel.post(receiving, channel.receives)
         return receiving
+
+    def keep_alive(self, timeout_s: float) -> None:  # noqa: ARG002 - one process knows at once
+        """Let all ranks know that frames still move here."""
+        self._activity.moved_at = time.monotonic()
 
     def close(self) -> None:
         """Give the link up; whoever waits for this rank is told at once."""
@@ -133,6 +141,6 @@ class LoopbackLink(Link):
 
 def loopback(world: int, timeout_s: float = 30.0) -> list[Link]:
     """Return the links of ``world`` ranks that are threads of this process, in the order of their ranks."""
-    keepalive = Keepalive()  # of the world: a rank that waits knows of every frame
-    channels = {(a, b): _Channel(keepalive) for a, b in permutations(range(world), 2)}
-    return [LoopbackLink(rank, world, channels, timeout_s) for rank in range(world)]
+    activity = Activity()  # of the world: a rank that waits knows of every frame
+    channels = {(a, b): _Channel(activity) for a, b in permutations(range(world), 2)}
+    return [LoopbackLink(rank, world, channels, activity, timeout_s) for rank in range(world)]

@@ -13,8 +13,9 @@ connections are in plain text.
 from __future__ import annotations
 
 import os
+import socket
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +27,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_
 from gradwire.errors import LinkError
 from gradwire.links.gloo import GlooAllReduce
 from gradwire.links.rendezvous.attempt import own_part
-from gradwire.links.rendezvous.meet import meet
+from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.rendezvous.tls import encryption
 from gradwire.links.sockets import SocketLink
 
@@ -46,7 +47,8 @@ def store_of(group: dist.ProcessGroup) -> Store:
     if type(innermost) is Store:  # what torch puts in the place of none
         raise LinkError(
             f"the backend {dist.get_backend(group)!r} of this group has no store through which its ranks "
-            "could meet; initialise torch.distributed with gloo or nccl, or use gradwire.links.MpiLink"
+            "could find each other; initialise torch.distributed with gloo or nccl, or use "
+            "gradwire.links.MpiLink"
         )
     return store
 
@@ -75,8 +77,9 @@ class ProcessGroupLink(SocketLink):
         The members' global ranks in the order of the link's ranks: ``[3, 0, 1, 2]`` makes the process 3 the
         link's rank 0. The group's own order where it is None.
     timeout_s
-        How long a wait lasts at most.
+        How long a wait lasts at most, unless it says otherwise.
 
+    Errors call a rank by its number in the world, and by its address where that is another host's.
     ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames,
     between ranks whose certificates that authority has signed; whoever has one can be a rank, unless
     ``GRADWIRE_TLS_NAMES`` says which names are whose.
@@ -96,25 +99,39 @@ class ProcessGroupLink(SocketLink):
         rank = order.index(dist.get_rank())
         tls = encryption(os.environ)
         if tls is None:
-            _refuse_other_transports(rank, len(order))
+            _refuse_other_transports(dist.get_rank(), len(order))
         else:
             self.HAS_ALL_REDUCE = False
             tls = tls.of_link(rank, order)
-        what = f"rank {rank} connecting with the {len(order)} ranks of its group"
+        names = [f"rank {each}" for each in order]
+        what = f"{names[rank]} connecting with the {len(order)} ranks of its group"
         store = PrefixStore(f"link {number}", own_part(group, store_of(group), what, timeout_s))
-        super().__init__(rank, meet(store, rank, len(order), timeout_s, tls), timeout_s)
-        self._gloo = GlooAllReduce(store, rank, len(order), timeout_s)
+        connections = connect_ranks(store, rank, names, timeout_s, tls)
+        names = _with_hosts(names, connections)
+        super().__init__(rank, connections, timeout_s, names)
+        self._gloo = GlooAllReduce(store, rank, names, timeout_s)
 
-    def all_reduce(self, tensor: torch.Tensor) -> None:
+    def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
         """Replace ``tensor`` by its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
             raise LinkError("Gloo's all-reduce goes in plain text, but this link's frames go with TLS")
-        self._gloo.sum(tensor, self.timeout_s, self.gone)
+        self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s, self.gone)
 
     def close(self) -> None:
         """Close the connections; the peers' waits for this rank end with an error, and so do the own."""
         super().close()
         self._gloo.close()
+
+
+def _with_hosts(names: Sequence[str], connections: Mapping[int, socket.socket]) -> list[str]:
+    """Return the names with the addresses of those ranks that other hosts have."""
+    found = list(names)
+    for peer, connection in connections.items():
+        with suppress(OSError):  # it has closed its link already
+            own, its = connection.getsockname()[0], connection.getpeername()[0]
+            if its != own:
+                found[peer] += f" at {its}"
+    return found
 
 
 def _refuse_other_transports(rank: int, world: int) -> None:

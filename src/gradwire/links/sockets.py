@@ -20,17 +20,20 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import OWN_END, Link
-from gradwire.links.keepalive import ALIVE, SIGNS, Keepalive
+from gradwire.links.keepalive import SIGNS, Activity
 from gradwire.wire import memory_of
 
 _LENGTH = struct.Struct("<Q")
+_KEEPALIVE = (1 << 64) - 1
+"""What stands in the place of a length; no frame is so long."""
 _LONGEST_SLEEP_S = 3600.0
 """A poll can sleep for 24 days at most."""
 _MOST_AT_ONCE_NBYTES = 1 << 17
@@ -41,47 +44,50 @@ _MOMENT_S = 0.001
 _open_links = weakref.WeakSet["SocketLink"]()
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Operation:
     """A frame on its way, in either direction."""
 
-    def __init__(self, channel: _Channel, link: SocketLink, what: str) -> None:
-        self.channel, self.link, self.what = channel, link, what
-        self.done = False
-        self.failure: str | None = None
-
-    def settle(self) -> None:
-        """Wait until it is done. Raises ``LinkError``."""
-        if not self.done:
-            self.link.drive(self)
-        if self.failure is not None:
-            raise LinkError(f"{self.what}: {self.failure}")
+    link: SocketLink
+    channel: _Channel
+    what: str
+    done: bool = False
+    failure: str | None = None
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Sending(_Operation):
     views: list[memoryview]
-    is_frame = True
+    is_frame: bool = True
 
-    def wait(self) -> None:
-        self.settle()
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+        if not self.done or self.failure is not None:
+            self.link.drive(self, timeout_s, keepalive)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Receiving(_Operation):
     buffer: torch.Tensor
     view: memoryview
-    filled = 0
+    filled: int = 0
     nbytes: int | None = None
 
-    def wait(self) -> torch.Tensor:
-        self.settle()
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        if not self.done or self.failure is not None:
+            self.link.drive(self, timeout_s, keepalive)
         return self.buffer[: self.nbytes]
 
 
 class _Channel:
     """The connection to one peer, and what is under way on it; ``turn`` guards all of it."""
 
-    def __init__(self, peer: int, connection: socket.socket, keepalive: Keepalive) -> None:
+    def __init__(
+        self, peer: int, connection: socket.socket, activity: Activity, names: tuple[str, str]
+    ) -> None:
         self.peer, self.socket, self.fd = peer, connection, connection.fileno()
-        self._keepalive = keepalive
+        own, self.name = names
+        self.sending, self.receiving = f"{own} sending to {self.name}", f"{own} receiving from {self.name}"
+        self._activity = activity
         self.turn = threading.Lock()
         self.has_waiter = False
         self.outgoing: deque[_Sending] = deque()
@@ -93,21 +99,12 @@ class _Channel:
         self.closes = False
 
     @property
-    def _gone(self) -> str:
-        return OWN_END if self.closes else f"rank {self.peer} has closed its link"
-
-    @property
-    def events(self) -> int:
-        """What to poll for."""
-        return (select.POLLIN if self.incoming else 0) | (select.POLLOUT if self.outgoing else 0)
-
-    @property
     def hears(self) -> bool:
-        """Whether only a word of life can come next, for all that is known."""
+        """Whether only a keepalive can come next, for all that is known."""
         return not (self.incoming or self._is_mute or self._length_filled == _LENGTH.size)
 
     def listen(self) -> None:
-        """Take words of life, up to the next frame, which nobody receives yet."""
+        """Read keepalives, up to the next frame, which nobody receives yet."""
         if self.hears:
             try:
                 self._is_mute = self._next_length() is None
@@ -116,20 +113,13 @@ class _Channel:
             except OSError:  # whoever receives next is told so
                 self._is_mute = True
 
-    def tell(self, link: SocketLink) -> None:
-        """Say that this rank moves frames, unless others of its words are still to leave."""
+    def send_keepalive(self, link: SocketLink) -> None:
+        """Say that this rank moves frames, unless something else is still to leave."""
         if not self.outgoing and not self._ended:
-            sign = _Sending(self, link, "a word of life")
-            sign.views, sign.is_frame = [memoryview(_LENGTH.pack(ALIVE))], False
+            views = [memoryview(_LENGTH.pack(_KEEPALIVE))]
+            sign = _Sending(link=link, channel=self, what="a keepalive", views=views, is_frame=False)
             self.outgoing.append(sign)
             self.push()
-
-    def advance(self) -> None:
-        """Move what can move without waiting."""
-        if self.outgoing:
-            self.push()
-        if self.incoming:
-            self.pull()
 
     def push(self) -> None:
         """Give the kernel what it takes."""
@@ -143,7 +133,7 @@ class _Channel:
                 self._fail(self.outgoing, self._reason(error))
                 return
             if sending.is_frame:
-                self._keepalive.moved()
+                self._activity.moved_at = time.monotonic()
             views = sending.views
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
@@ -158,43 +148,38 @@ class _Channel:
         try:
             while self.incoming:
                 receiving = self.incoming[0]
-                if receiving.nbytes is None and not self._measure(receiving):
-                    return
+                if receiving.nbytes is None:
+                    nbytes, room = self._next_length(), len(receiving.view)
+                    if nbytes is None:
+                        self._fail(self.incoming, self._gone())
+                        return
+                    if nbytes > room:
+                        self._fail(self.incoming, f"a frame of {nbytes} bytes came where {room} have room")
+                        return
+                    self._length_filled = 0
+                    receiving.nbytes, receiving.view = nbytes, receiving.view[:nbytes]
                 while receiving.filled < len(receiving.view):
                     came = self.socket.recv_into(receiving.view[receiving.filled :])
                     if came == 0:
-                        self._fail(self.incoming, self._gone)
+                        self._fail(self.incoming, self._gone())
                         return
                     receiving.filled += came
-                    self._keepalive.moved()
+                    self._activity.moved_at = time.monotonic()
                 self.incoming.popleft()
                 receiving.done = True
         except (BlockingIOError, InterruptedError):
             if self.incoming[0].nbytes is not None:
-                self._sleep_until(len(self.incoming[0].view) - self.incoming[0].filled)
+                self._wake_at(len(self.incoming[0].view) - self.incoming[0].filled)
         except OSError as error:
             self._fail(self.incoming, self._reason(error))
 
     def end(self) -> None:
-        """Let everything under way fail; who waits here closes the socket, so that nobody polls another's."""
+        """Let everything in flight fail; a waiting thread closes the socket, since no other may poll it."""
         self._ended = True
         self._fail(self.outgoing, OWN_END)
         self._fail(self.incoming, OWN_END)
         if not self.has_waiter:
             self.socket.close()
-
-    def enter(self, operation: _Operation) -> bool:
-        """Be the one who waits for this peer; False where another wait has ended ``operation`` meanwhile."""
-        with self.turn:
-            if operation.done:
-                return False
-            if self.has_waiter:
-                raise LinkError(
-                    f"{operation.what}: another thread waits for rank {self.peer} already; let one thread at "
-                    "a time wait for a peer"
-                )
-            self.has_waiter = True
-            return True
 
     def leave(self) -> None:
         """Wait no more."""
@@ -202,22 +187,10 @@ class _Channel:
         if self._ended:
             self.socket.close()
 
-    def _measure(self, receiving: _Receiving) -> bool:
-        """Read the length of the next frame, as far as it is there; tell if it is."""
-        nbytes = self._next_length()
-        if nbytes is None:
-            self._fail(self.incoming, self._gone)
-            return False
-        if nbytes > len(receiving.view):
-            self._fail(self.incoming, f"a frame of {nbytes} bytes came where {len(receiving.view)} have room")
-            return False
-        self._length_filled = 0
-        receiving.nbytes, receiving.view = nbytes, receiving.view[:nbytes]
-        return True
-
     def _next_length(self) -> int | None:
         """Return the next frame's length, which stays; None at the end. Raises ``BlockingIOError``."""
-        self._sleep_until(1)
+        if self._low_water != 1:
+            self._wake_at(1)
         length = memoryview(self._length)
         while True:
             while self._length_filled < _LENGTH.size:
@@ -226,23 +199,24 @@ class _Channel:
                     return None
                 self._length_filled += came
             nbytes: int = _LENGTH.unpack(self._length)[0]
-            if nbytes != ALIVE:
+            if nbytes != _KEEPALIVE:
                 return nbytes
             self._length_filled = 0
-            self._keepalive.heard()
+            self._activity.heard_at = time.monotonic()
 
-    def _sleep_until(self, nbytes: int) -> None:
+    def _wake_at(self, nbytes: int) -> None:
         """Let a poll find something to read only when there are so many bytes, or the peer is gone."""
         wanted = min(nbytes, _MOST_AT_ONCE_NBYTES)
         if wanted != self._low_water:
             self._low_water = wanted
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
+    def _gone(self) -> str:
+        return OWN_END if self.closes else f"{self.name} has closed its link"
+
     def _reason(self, error: OSError) -> str:
-        if self.closes:
-            return OWN_END
-        if isinstance(error, (ConnectionError, TimeoutError)):
-            return self._gone
+        if self.closes or isinstance(error, (ConnectionError, TimeoutError)):
+            return self._gone()
         return error.strerror or str(error)
 
     @staticmethod
@@ -262,34 +236,47 @@ class SocketLink(Link):
     connections
         A connected, non-blocking stream socket for every other rank.
     timeout_s
-        How long a wait lasts at most while nothing moves, here or on a peer.
+        How long a wait lasts at most while nothing moves, unless it says otherwise.
+    names
+        What errors call the ranks, by default "rank 0" and so on.
     """
 
-    def __init__(self, rank: int, connections: Mapping[int, socket.socket], timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        rank: int,
+        connections: Mapping[int, socket.socket],
+        timeout_s: float = 30.0,
+        names: Sequence[str] | None = None,
+    ) -> None:
         self.rank, self.world, self.timeout_s = rank, len(connections) + 1, timeout_s
-        self._keepalive = Keepalive()
-        self._channels = {peer: _Channel(peer, each, self._keepalive) for peer, each in connections.items()}
+        self._names = [f"rank {each}" for each in range(self.world)] if names is None else list(names)
+        self._activity = Activity()
+        self._channels = {
+            peer: _Channel(peer, each, self._activity, (self._names[rank], self._names[peer]))
+            for peer, each in connections.items()
+        }
         weakref.finalize(self, _close_all, list(connections.values()))  # for who forgets to close it
         _open_links.add(self)
 
     def isend(self, to: int, frame: torch.Tensor) -> _Sending:
         """Start sending ``frame`` to the rank ``to``."""
-        what = f"rank {self.rank} sending to rank {to}"
-        sending = _Sending(self._channel(to, what), self, what)
-        sending.views = [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)]
-        with sending.channel.turn:
-            sending.channel.outgoing.append(sending)
-            if len(sending.channel.outgoing) == 1:
-                sending.channel.push()
+        channel = self._channels.get(to) or self._refuse("sending to", to)
+        views = [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)]
+        sending = _Sending(link=self, channel=channel, what=channel.sending, views=views)
+        with channel.turn:
+            channel.outgoing.append(sending)
+            if len(channel.outgoing) == 1:
+                channel.push()
         return sending
 
     def irecv(self, source: int, buffer: torch.Tensor) -> _Receiving:
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
-        what = f"rank {self.rank} receiving from rank {source}"
-        receiving = _Receiving(self._channel(source, what), self, what)
-        receiving.buffer, receiving.view = buffer, memory_of(buffer)
-        with receiving.channel.turn:
-            receiving.channel.incoming.append(receiving)
+        channel = self._channels.get(source) or self._refuse("receiving from", source)
+        receiving = _Receiving(
+            link=self, channel=channel, what=channel.receiving, buffer=buffer, view=memory_of(buffer)
+        )
+        with channel.turn:
+            channel.incoming.append(receiving)
         return receiving
 
     def close(self) -> None:
@@ -302,6 +289,16 @@ class SocketLink(Link):
             with channel.turn:
                 channel.end()
 
+    def keep_alive(self, timeout_s: float) -> None:
+        """Let all ranks know that frames still move here."""
+        self._activity.moved_at = time.monotonic()
+        if self._activity.is_due(timeout_s):
+            self._send_keepalives()
+
+    def name_of(self, rank: int) -> str:
+        """Return what errors call ``rank``."""
+        return self._names[rank]
+
     def gone(self) -> list[int]:
         """Return the peers whose connections have ended."""
         poll, peers = select.poll(), {each.fd: each.peer for each in self._channels.values()}
@@ -309,59 +306,73 @@ class SocketLink(Link):
             poll.register(fd, select.POLLRDHUP)
         return sorted(peers[fd] for fd, _ in poll.poll(0))
 
-    def drive(self, operation: _Operation) -> None:
-        """Move everything that can move until ``operation`` is done. Raises ``LinkTimeoutError``."""
-        channel = operation.channel
-        if not channel.enter(operation):
-            return
+    def drive(self, operation: _Sending | _Receiving, timeout_s: float | None, keepalive: bool) -> None:
+        """Move everything that can move until ``operation`` is done. Raises ``LinkError``."""
+        channel, limit_s = operation.channel, self.timeout_s if timeout_s is None else timeout_s
+        with channel.turn:
+            if not operation.done and channel.has_waiter:
+                raise LinkError(
+                    f"{operation.what}: another thread waits for {channel.name} already; let one thread at a "
+                    "time wait for a peer"
+                )
+            enters = not operation.done
+            channel.has_waiter |= enters
         try:
             began = time.monotonic()
-            while True:
-                self._tell_if_due()
+            while enters:
+                if keepalive and self._activity.is_due(limit_s):
+                    self._send_keepalives()
                 with channel.turn:
                     if not operation.done:
-                        channel.advance()
+                        channel.push()
+                        channel.pull()
                     if operation.done:
-                        return
-                self._sleep(channel, operation, began)
+                        break
+                self._sleep(operation, began, limit_s, keepalive)
         finally:
-            with channel.turn:
-                channel.leave()
-
-    def _channel(self, peer: int, what: str) -> _Channel:
-        if peer not in self._channels:
-            raise LinkError(f"{what}: {'this link has no such peer' if self._channels else OWN_END}")
-        return self._channels[peer]
-
-    def _tell_if_due(self) -> None:
-        now = time.monotonic()
-        if self.patient and self._keepalive.tells(now, self.timeout_s):
-            for channel in list(self._channels.values()):
+            if enters:
                 with channel.turn:
-                    channel.listen()  # so that words do not pile up
-                    channel.tell(self)
+                    channel.leave()
+        if operation.failure is not None:
+            raise LinkError(f"{operation.what}: {operation.failure}")
 
-    def _sleep(self, channel: _Channel, operation: _Operation, began: float) -> None:
+    def _refuse(self, doing: str, peer: int) -> _Channel:
+        reason = "this link has no such peer" if self._channels else OWN_END
+        name = self._names[peer] if 0 <= peer < self.world else f"rank {peer}"
+        raise LinkError(f"{self._names[self.rank]} {doing} {name}: {reason}")
+
+    def _send_keepalives(self) -> None:
+        for channel in list(self._channels.values()):
+            with channel.turn:
+                channel.listen()  # so that those of the others do not pile up
+                channel.send_keepalive(self)
+
+    def _sleep(
+        self, operation: _Sending | _Receiving, began: float, timeout_s: float, keepalive: bool
+    ) -> None:
         """Move what can move on connections that nobody waits for, then sleep until something can."""
         now = time.monotonic()
-        listening = self.patient and now - began > self.timeout_s / SIGNS
-        poll = select.poll()
-        for each in {channel.peer: channel, **self._channels}.values():
+        listening = keepalive and now - began > timeout_s / SIGNS
+        poll, own = select.poll(), operation.channel
+        for each in {own.peer: own, **self._channels}.values():
             with each.turn:
-                if each is not channel:
-                    if each.has_waiter or not (each.events or listening):
+                if each is not own:
+                    if each.has_waiter or not (each.incoming or each.outgoing or listening):
                         continue
-                    each.advance()
+                    each.push()
+                    each.pull()
                 if listening:
                     each.listen()
-                events = each.events | (select.POLLIN if listening and each.hears else 0)
-                if events or each is channel:
+                reads = each.incoming or (listening and each.hears)
+                events = (select.POLLIN if reads else 0) | (select.POLLOUT if each.outgoing else 0)
+                if events or each is own:
                     poll.register(each.fd, events)
-        left_s = max(began, self._keepalive.last if self.patient else began) + self.timeout_s - now
+        last = max(began, self._activity.moved_at, self._activity.heard_at) if keepalive else began
+        left_s = last + timeout_s - now
         if left_s <= 0:
-            raise LinkTimeoutError(f"{operation.what}: nothing happened within {self.timeout_s:g} s")
+            raise LinkTimeoutError(f"{operation.what}: nothing happened within {timeout_s:g} s")
         if not operation.done:
-            poll.poll(1e3 * min(left_s, self.timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
+            poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
 
     def forget(self) -> None:
         """Close this process's ends only, after a fork: the parent's connections must end with the parent."""

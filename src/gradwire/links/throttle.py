@@ -6,6 +6,9 @@ senders to one host so share its incoming direction, which makes a server's link
 The two overlap, as in a switch that cuts through: an idle receiver adds no second delay. Nothing is held back
 by threads: frames go to the link beneath at once, with the times of their departure, and whoever waits for
 them sleeps until they are due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
+
+A wait with ``keepalive`` lasts until the frame is due, however slow the port is: bytes of this frame, or of
+those before it, move all the time. So who sleeps here keeps the waits of the other ranks alive.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import time
 import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.base import Link, Receiving, Sending
+from gradwire.links.base import Link, Receiving, Sending, Wrapper
+from gradwire.links.keepalive import SIGNS
 from gradwire.links.timeline import Timeline
 from gradwire.wire import frame_memory
 
@@ -55,55 +59,49 @@ class Port:
         return max(taken, end + self._latency_ns)
 
 
-class ThrottledLink(Link):
+class ThrottledLink(Wrapper):
     """A link over another one that keeps to the rates of ports; all ranks must use one."""
 
     def __init__(self, inner: Link, port: Port) -> None:
-        self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
-        self._inner, self._port = inner, port
+        super().__init__(inner)
+        self._port = port
         self._free: list[torch.Tensor] = []
-
-    @property
-    def patient(self) -> bool:
-        """Whether waits know of frames that move elsewhere, which the link beneath hears of."""
-        return self._inner.patient
-
-    @patient.setter
-    def patient(self, patient: bool) -> None:
-        self._inner.patient = patient
 
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
         """Start sending ``frame``; waiting for it lasts until it would have left the port."""
         left_ns = self._port.leave(frame.numel())
         label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
         labelled = torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
-        what = f"rank {self.rank} sending to rank {to}"
+        what = f"{self.name_of(self.rank)} sending to {self.name_of(to)}"
         return _Sending(self, self._inner.isend(to, labelled), left_ns[1], what)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         """Start receiving; waiting for the frame lasts until it would have come through the port."""
         labelled = self._take(_LABEL.size + buffer.numel())
-        what = f"rank {self.rank} receiving from rank {source}"
+        what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
         return _Receiving(self, self._inner.irecv(source, labelled), labelled, buffer, what)
 
-    def close(self) -> None:
-        """Close the link beneath."""
-        self._inner.close()
+    def wait_until(self, due_ns: int, what: str, timeout_s: float | None, keepalive: bool) -> None:
+        """Sleep until ``due_ns``.
 
-    def wait_until(self, due_ns: int, what: str) -> None:
-        """Sleep until ``due_ns``. Raises ``LinkTimeoutError`` at once if that is beyond the timeout."""
-        if due_ns - time.monotonic_ns() > self.timeout_s * 1e9:
-            raise LinkTimeoutError(f"{what}: at this rate the frame needs more than {self.timeout_s:g} s")
-        _sleep_until(due_ns)
+        Raises ``LinkTimeoutError`` at once if that is beyond the timeout of a wait without ``keepalive``.
+        """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        if not keepalive and due_ns - time.monotonic_ns() > limit_s * 1e9:
+            raise LinkTimeoutError(f"{what}: at this rate the frame needs more than {limit_s:g} s")
+        while (left_ns := due_ns - time.monotonic_ns()) > 0:
+            if left_ns > _SPIN_NS:
+                if keepalive:
+                    self.keep_alive(limit_s)
+                time.sleep(min((left_ns - _SPIN_NS) / 1e9, limit_s / SIGNS))
 
-    def arrive(self, labelled: torch.Tensor, what: str) -> torch.Tensor:
-        """Wait until the frame within ``labelled`` would have come; return it."""
+    def arrival(self, labelled: torch.Tensor, what: str) -> tuple[torch.Tensor, int]:
+        """Return the frame within ``labelled``, and when it would have come, in ns."""
         label = bytes(labelled[: _LABEL.size].numpy().tobytes())
         begin, end, nbytes = _LABEL.unpack(label) if len(label) == _LABEL.size else (0, 0, -1)
         if not 0 <= nbytes <= labelled.numel() - _LABEL.size:
             raise LinkError(f"{what}: the frame has no label of a throttled link; throttle all ranks")
-        self.wait_until(self._port.arrive((begin, end), nbytes), what)
-        return labelled[_LABEL.size : _LABEL.size + nbytes]
+        return labelled[_LABEL.size : _LABEL.size + nbytes], self._port.arrive((begin, end), nbytes)
 
     def give(self, labelled: torch.Tensor) -> None:
         """Take a receiving buffer back, to use it again."""
@@ -119,9 +117,9 @@ class _Sending:
     def __init__(self, link: ThrottledLink, inner: Sending, due_ns: int, what: str) -> None:
         self._link, self._inner, self._due_ns, self._what = link, inner, due_ns, what
 
-    def wait(self) -> None:
-        self._inner.wait()
-        self._link.wait_until(self._due_ns, self._what)
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+        self._inner.wait(timeout_s, keepalive)
+        self._link.wait_until(self._due_ns, self._what, timeout_s, keepalive)
 
 
 class _Receiving:
@@ -131,14 +129,9 @@ class _Receiving:
         self._link, self._inner, self._labelled = link, inner, labelled
         self._buffer, self._what = buffer, what
 
-    def wait(self) -> torch.Tensor:
-        frame = self._link.arrive(self._inner.wait(), self._what)
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        frame, due_ns = self._link.arrival(self._inner.wait(timeout_s, keepalive), self._what)
+        self._link.wait_until(due_ns, self._what, timeout_s, keepalive)
         received = self._buffer[: frame.numel()].copy_(frame)
         self._link.give(self._labelled)
         return received
-
-
-def _sleep_until(due_ns: int) -> None:
-    while (left_ns := due_ns - time.monotonic_ns()) > 0:
-        if left_ns > _SPIN_NS:
-            time.sleep((left_ns - _SPIN_NS) / 1e9)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradwire.errors import LinkError
+from gradwire.links.keepalive import SIGNS
 from gradwire.version import how_to_install
 
 _LONGEST_PAUSE_S = 1e-3
@@ -16,11 +17,19 @@ calls = threading.Lock()
 """Held in every call into MPI, so that links in several threads need no more than THREAD_SERIALIZED."""
 
 
-def poll(is_done: Callable[[], bool], timeout_s: float) -> bool:
-    """Return whether ``is_done`` came true in time; asked often at first, and every millisecond later."""
-    deadline, pause_s = time.monotonic() + timeout_s, 0.0
+def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
+    """Return whether ``is_done`` came true before nothing had happened for ``timeout_s``.
+
+    It is asked often at first, and every millisecond later. ``active_at`` returns when something else last
+    happened, as ``time.monotonic`` tells it; it is asked a few times within the timeout.
+    """
+    last, pause_s = time.monotonic(), 0.0
+    looks_at = last + timeout_s / SIGNS
     while not is_done():
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if active_at is not None and now >= looks_at:
+            last, looks_at = max(last, active_at()), now + timeout_s / SIGNS
+        if now >= last + timeout_s:
             return False
         time.sleep(pause_s)
         pause_s = min(1.5 * pause_s + 5e-6, _LONGEST_PAUSE_S)

@@ -2,27 +2,30 @@
 
 MPI moves messages while a process is in one of its calls, and its waits know no timeout. So a link never
 calls one: it asks whether a message is through, sleeps a little, and asks again. It asks, too, whether the
-peer has said goodbye (``mpi_farewell``), which ends a wait with an error.
+peer has closed its link (``shutdown``), which ends a wait with an error.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.base import Link
+from gradwire.links.base import OWN_END, Link
 from gradwire.links.mpi.calls import calls, load_mpi, poll, reason
-from gradwire.links.mpi.farewell import GOODBYE, Remains, left_behind, sweep
+from gradwire.links.mpi.keepalives import Keepalives
+from gradwire.links.mpi.shutdown import FIN, ClosedLink, closing, free_communicators
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _FRAME = 0  # the frames' tag
-_GRACE_S = 0.1  # a goodbye may overtake the end of a large frame
+_GRACE_S = 0.1  # a FIN may overtake the end of a large frame
 _unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # what MPI may still write to
 
 
@@ -36,16 +39,20 @@ class _Operation:
         self.request: MPI.Request | None = request
         self.nbytes: int | None = None
 
-    def settle(self) -> int:
+    def settle(self, timeout_s: float | None, keepalive: bool) -> int:
         """Return how many bytes went through. Raises ``LinkError``."""
+        link, limit_s = self.link, self.link.timeout_s if timeout_s is None else timeout_s
+        active_at = partial(link.active_at, limit_s) if keepalive else None
         try:
-            in_time = poll(lambda: self._is_done() or self.link.has_left(self.peer), self.link.timeout_s)
+            if keepalive:
+                link.send_keepalives_if_due(limit_s)
+            in_time = poll(lambda: self._is_done() or link.has_left(self.peer), limit_s, active_at)
             if in_time and not poll(self._is_done, _GRACE_S):
-                raise LinkError(f"{self.what}: rank {self.peer} has closed its link")
+                raise LinkError(f"{self.what}: {link.name_of(self.peer)} has closed its link")
         except RuntimeError as error:  # mpi4py's exception is one
             raise LinkError(f"{self.what}: {reason(error)}") from error
         if self.nbytes is None:
-            raise LinkTimeoutError(f"{self.what}: nothing happened within {self.link.timeout_s:g} s")
+            raise LinkTimeoutError(f"{self.what}: nothing happened within {limit_s:g} s")
         return self.nbytes
 
     def give_up(self) -> tuple[MPI.Request, torch.Tensor]:
@@ -61,7 +68,7 @@ class _Operation:
         if self.nbytes is None:
             with calls:
                 if self.request is None:
-                    raise LinkError(f"{self.what}: the own link is closed")
+                    raise LinkError(f"{self.what}: {OWN_END}")
                 status = self.link.mpi.Status()
                 if self.request.Test(status):
                     self.nbytes = status.Get_count(self.link.mpi.BYTE)
@@ -70,13 +77,13 @@ class _Operation:
 
 
 class _Sending(_Operation):
-    def wait(self) -> None:
-        self.settle()
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+        self.settle(timeout_s, keepalive)
 
 
 class _Receiving(_Operation):
-    def wait(self) -> torch.Tensor:
-        return self.memory[: self.settle()]
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        return self.memory[: self.settle(timeout_s, keepalive)]
 
 
 _Kind = TypeVar("_Kind", _Sending, _Receiving)
@@ -98,7 +105,7 @@ class MpiLink(Link):
     comm
         An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` where it is None.
     timeout_s
-        How long a wait lasts at most, in seconds.
+        How long a wait lasts at most while nothing happens, in seconds, unless it says otherwise.
 
     Raises
     ------
@@ -118,6 +125,7 @@ class MpiLink(Link):
         self._pending: set[_Operation] = set()  # keeps their memory alive, too, whatever the caller drops
         self._sent, self._received = np.zeros((2, self.world), dtype=np.int64)
         self._comm: MPI.Comm | None = self._duplicate(parent)
+        self._keepalives = Keepalives(self.mpi, self._comm)
 
     def isend(self, to: int, frame: torch.Tensor) -> _Sending:
         """Start sending ``frame`` to the rank ``to``."""
@@ -131,31 +139,55 @@ class MpiLink(Link):
         return self._start(_Receiving, "Irecv", source, buffer, what)
 
     def close(self) -> None:
-        """Take leave of the peers, whose waits for this rank end with an error; give up what is under way."""
+        """Tell the peers, whose waits for this rank end with an error; give up what is under way."""
         with calls:
             comm, self._comm = self._comm, None
             if comm is None or self.mpi.Is_finalized():
                 return
             under_way = [operation.give_up() for operation in self._pending]
             self._pending.clear()
-            left_behind.append(Remains(self.mpi, comm, under_way, self._sent, self._received))
-            sweep()
+            closing.append(
+                ClosedLink(self.mpi, comm, under_way, self._sent, self._received, self._keepalives)
+            )
+            free_communicators()
+
+    def keep_alive(self, timeout_s: float) -> None:
+        """Let all ranks know that frames still move here."""
+        self._keepalives.activity.moved_at = time.monotonic()
+        self.send_keepalives_if_due(timeout_s)
+
+    def send_keepalives_if_due(self, timeout_s: float) -> None:
+        """Tell all ranks that frames move here, if some have since they were told."""
+        if self._keepalives.activity.is_due(timeout_s):
+            with calls, suppress(RuntimeError):  # whom it does not reach has a timeout
+                if self._comm is not None:
+                    self._keepalives.receive()  # so that those of the others do not pile up
+                    self._keepalives.send()
+
+    def active_at(self, timeout_s: float) -> float:
+        """Return when a frame last moved, on this rank or on another; tell the others of this rank's."""
+        self.send_keepalives_if_due(timeout_s)
+        with calls:
+            if self._comm is not None:
+                self._keepalives.receive()
+        return max(self._keepalives.activity.moved_at, self._keepalives.activity.heard_at)
 
     def has_left(self, peer: int) -> bool:
-        """Return whether the goodbye of ``peer`` has come."""
+        """Return whether ``peer`` has closed its link."""
         with calls:
-            return self._comm is not None and self._comm.Iprobe(peer, GOODBYE)
+            return self._comm is not None and self._comm.Iprobe(peer, FIN)
 
     def finished(self, operation: _Operation) -> None:
         """Strike an operation off the list of those under way."""
         self._pending.discard(operation)
+        self._keepalives.activity.moved_at = time.monotonic()
         if isinstance(operation, _Receiving):
             self._received[operation.peer] += 1
 
     def _start(self, kind: type[_Kind], call: str, peer: int, memory: torch.Tensor, what: str) -> _Kind:
         with calls:
             if self._comm is None:
-                raise LinkError(f"{what}: the own link is closed")
+                raise LinkError(f"{what}: {OWN_END}")
             try:
                 request = getattr(self._comm, call)([memory.numpy(), self.mpi.BYTE], peer, _FRAME)
             except RuntimeError as error:
@@ -173,7 +205,7 @@ class MpiLink(Link):
 
         try:
             with calls:
-                sweep()
+                free_communicators()
                 comm, request = parent.Idup()
             if not poll(is_made, self.timeout_s):
                 _unfinished.append((comm, request))

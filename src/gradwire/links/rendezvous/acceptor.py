@@ -1,8 +1,8 @@
-"""Takes the calls of higher ranks, whoever else calls: until a caller has shown who it is it holds no seat.
+"""Accepts the connections of higher ranks, whoever else connects: none counts until its rank is verified.
 
-Without TLS that is the word that the store tells; with TLS it is the certificate, which comes behind that
-word, and several callers may be at it for the same seat. What strangers hold is bounded: the oldest of them
-is hung up on when there are many, or when this process has no descriptor left.
+Without TLS that is the token that the store tells; with TLS it is the certificate, which comes behind that
+token, and several connections may be at it for the same rank. What is not verified is bounded: the oldest of
+these connections is dropped when there are many, or when this process has no descriptor left.
 """
 
 from __future__ import annotations
@@ -18,75 +18,75 @@ from collections.abc import Generator
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.rendezvous import hello
 from gradwire.links.rendezvous.addresses import VARIABLE
-from gradwire.links.rendezvous.endpoints import Places
-from gradwire.links.rendezvous.same_encryption import check_manners
+from gradwire.links.rendezvous.endpoints import Endpoints, NotInTimeError
+from gradwire.links.rendezvous.same_encryption import check_same_encryption
 from gradwire.links.rendezvous.tls import Encryption, handshake, wrapped
 
-_MOST_STRANGERS = 128
-_BREATH_S = 0.05
+_MOST_PENDING = 128
+_PAUSE_S = 0.05
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _EVENTS = {select.POLLIN: selectors.EVENT_READ, select.POLLOUT: selectors.EVENT_WRITE}
 
 
-class _Caller:
-    """Somebody who has called: what it has said so far, then its handshake as the rank that it says it is."""
+class _Pending:
+    """A connection that is not verified: what it has sent, then its handshake as the rank that it claims."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.said = b""
+        self.received = b""
         self.rank: int | None = None
         self.handshake: Generator[int, None, None] | None = None
 
 
 class Acceptor:
-    """One rank's end of the calls of all ranks in ``wanted``.
+    """One rank's listening socket, until all ranks in ``wanted`` have connected.
 
     Parameters
     ----------
     listening
         A listening, non-blocking socket.
-    word
-        What callers have to say.
+    token
+        What every connection has to send first.
     rank, wanted
-        This rank, and those that are to call.
-    places
-        What ranks have told of themselves.
+        This rank, and those that are to connect.
+    endpoints
+        What ranks have published, and their names.
     encryption
-        What to ask callers for.
+        What to ask connections for.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        word: bytes,
+        token: bytes,
         rank: int,
         wanted: range,
-        places: Places,
+        endpoints: Endpoints,
         encryption: Encryption | None,
     ) -> None:
-        self._listening, self._word, self._rank, self._wanted = listening, word, rank, wanted
-        self._places, self._encryption = places, encryption
-        self._callers: dict[int, _Caller] = {}  # the oldest first
+        self._listening, self._token, self._rank, self._wanted = listening, token, rank, wanted
+        self._endpoints, self._encryption = endpoints, encryption
+        self._pending: dict[int, _Pending] = {}  # the oldest first
         self._refusals: dict[int, str] = {}
         self._exhausted = ""
         self._selector = selectors.PollSelector()  # which needs no descriptor
 
-    def receive(self, met: dict[int, socket.socket], deadline: float) -> None:
-        """Take calls until all who are wanted are in ``met``. Raises ``LinkError``."""
+    def run(self, connections: dict[int, socket.socket], deadline: float) -> None:
+        """Accept until all that are wanted are in ``connections``. Raises ``LinkError``."""
         self._selector.register(self._listening, selectors.EVENT_READ)
         try:
-            while any(rank not in met for rank in self._wanted):
+            while any(rank not in connections for rank in self._wanted):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
-                    raise self._late(met)
+                    raise self._timeout(connections)
                 for key, _ in self._selector.select(left_s):
                     if key.fileobj is self._listening:
                         self._accept()
-                    elif key.fd in self._callers:  # not hung up on meanwhile
-                        self._serve(self._callers[key.fd], met)
+                    elif key.fd in self._pending:  # not dropped meanwhile
+                        self._serve(self._pending[key.fd], connections)
         finally:
-            for caller in list(self._callers.values()):
-                self._hang_up(caller)
+            for pending in list(self._pending.values()):
+                self._drop(pending)
 
     def _accept(self) -> None:
         try:
@@ -94,107 +94,109 @@ class Acceptor:
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 self._make_room(error)
-            return  # else who called has gone
+            return  # else the other end has gone
         connection.setblocking(False)
-        self._callers[connection.fileno()] = _Caller(connection)
+        self._pending[connection.fileno()] = _Pending(connection)
         self._selector.register(connection, selectors.EVENT_READ)
-        if len(self._callers) > _MOST_STRANGERS + len(self._wanted):
-            self._hang_up(self._oldest())
+        if len(self._pending) > _MOST_PENDING + len(self._wanted):
+            self._drop(self._oldest())
 
     def _make_room(self, error: OSError) -> None:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._exhausted = f"{error.strerror}: this process may have {most} (ulimit -n)"
-        if self._callers:
-            self._hang_up(self._oldest())
+        if self._pending:
+            self._drop(self._oldest())
         else:
-            time.sleep(_BREATH_S)
+            time.sleep(_PAUSE_S)
 
-    def _oldest(self) -> _Caller:
-        """Return who has called first, of those that do not know the word if there are any."""
-        callers = self._callers.values()
-        return next((each for each in callers if each.rank is None), next(iter(callers)))
+    def _oldest(self) -> _Pending:
+        """Return the one that was accepted first, of those without the token if there are any."""
+        pending = self._pending.values()
+        return next((each for each in pending if each.rank is None), next(iter(pending)))
 
-    def _serve(self, caller: _Caller, met: dict[int, socket.socket]) -> None:
-        """Hear what a caller has to say, and seat it once it is known for a rank."""
-        if caller.handshake is None:
-            if not self._heard(caller):
+    def _serve(self, pending: _Pending, connections: dict[int, socket.socket]) -> None:
+        """Read what has come on a connection, and keep it once its rank is verified."""
+        if pending.handshake is None:
+            if not self._received_hello(pending):
                 return
-            caller.rank = hello.caller(caller.said, self._word, self._wanted)
-            if caller.rank is None or caller.rank in met:
-                self._hang_up(caller)
+            pending.rank = hello.rank_of(pending.received, self._token, self._wanted)
+            if pending.rank is None or pending.rank in connections:
+                self._drop(pending)
                 return
-            check_manners(self._places.told(caller.rank), caller.rank, self._encryption)
-            if self._encryption is not None and not self._began(caller, caller.rank, self._encryption):
+            name = self._endpoints.names[pending.rank]
+            check_same_encryption(self._endpoints.find(pending.rank), name, self._encryption)
+            if self._encryption is not None and not self._began(pending, pending.rank, self._encryption):
                 return
-        assert caller.rank is not None
-        if caller.handshake is not None and not self._went_on(caller, caller.handshake):
+        assert pending.rank is not None
+        if pending.handshake is not None and not self._went_on(pending, pending.handshake):
             return
-        self._forget(caller)
-        if caller.rank in met:  # another was faster
-            caller.connection.close()
+        self._forget(pending)
+        if pending.rank in connections:  # another was faster
+            pending.connection.close()
         else:
-            met[caller.rank] = caller.connection
+            connections[pending.rank] = pending.connection
 
-    def _heard(self, caller: _Caller) -> bool:
-        """Read more of its hello; tell whether that is all it will say."""
+    def _received_hello(self, pending: _Pending) -> bool:
+        """Read more of its hello; return whether that is all that will come."""
         more = b""
         try:
-            more = caller.connection.recv(hello.NBYTES - len(caller.said))
+            more = pending.connection.recv(hello.NBYTES - len(pending.received))
         except BlockingIOError:
             return False
         except OSError:
             pass
-        caller.said += more
-        return not more or len(caller.said) == hello.NBYTES
+        pending.received += more
+        return not more or len(pending.received) == hello.NBYTES
 
-    def _began(self, caller: _Caller, rank: int, encryption: Encryption) -> bool:
-        """Prepare the handshake; tell whether the caller is still there for it."""
-        self._forget(caller)
+    def _began(self, pending: _Pending, rank: int, encryption: Encryption) -> bool:
+        """Prepare the handshake; return whether the other end is still there for it."""
+        self._forget(pending)
         try:
-            caller.connection = end = wrapped(caller.connection, encryption.answering)
-        except OSError:  # it said the word and was off: that must not end the meeting
+            pending.connection = end = wrapped(pending.connection, encryption.server)
+        except OSError:  # it sent the token and was off: that must not end the others' wait
             return False
-        says, hears = hello.hello(self._word, self._rank), hello.hello(self._word, rank)
-        caller.handshake = handshake(end, encryption, rank, says, hears)
-        self._callers[end.fileno()] = caller
+        sends, receives = hello.hello(self._token, self._rank), hello.hello(self._token, rank)
+        pending.handshake = handshake(end, encryption, rank, sends, receives)
+        self._pending[end.fileno()] = pending
         self._selector.register(end, selectors.EVENT_READ)
         return True
 
-    def _went_on(self, caller: _Caller, steps: Generator[int, None, None]) -> bool:
-        """Shake hands as far as that goes without waiting; tell whether the caller is who it says."""
+    def _went_on(self, pending: _Pending, steps: Generator[int, None, None]) -> bool:
+        """Shake hands as far as that goes without waiting; return whether the rank is verified."""
         try:
-            self._selector.modify(caller.connection, _EVENTS[next(steps)])
+            self._selector.modify(pending.connection, _EVENTS[next(steps)])
         except StopIteration:
             return True
         except LinkError as error:
-            assert caller.rank is not None
-            self._refusals[caller.rank] = str(error)
-            self._hang_up(caller)
+            assert pending.rank is not None
+            self._refusals[pending.rank] = str(error)
+            self._drop(pending)
         return False
 
-    def _forget(self, caller: _Caller) -> None:
-        self._selector.unregister(caller.connection)
-        del self._callers[caller.connection.fileno()]
+    def _forget(self, pending: _Pending) -> None:
+        self._selector.unregister(pending.connection)
+        del self._pending[pending.connection.fileno()]
 
-    def _hang_up(self, caller: _Caller) -> None:
-        self._forget(caller)
-        caller.connection.close()
+    def _drop(self, pending: _Pending) -> None:
+        self._forget(pending)
+        pending.connection.close()
 
-    def _late(self, met: dict[int, socket.socket]) -> LinkTimeoutError:
-        """Say who is missing, and why as far as it is known here."""
-        missing = [rank for rank in self._wanted if rank not in met]
+    def _timeout(self, connections: dict[int, socket.socket]) -> LinkTimeoutError:
+        """Return the error that names who is missing, and why as far as it is known here."""
+        missing = [rank for rank in self._wanted if rank not in connections]
         if self._exhausted:
-            return LinkTimeoutError(
-                f"{_ranks(missing)} could not be let in; {self._exhausted}; allow more, or close some"
+            return NotInTimeError(
+                f"{self._names(missing)} could not be let in", f"{self._exhausted}; allow more, or close some"
             )
         refused = [self._refusals[rank] for rank in missing if rank in self._refusals]
         if refused:
             return LinkTimeoutError(refused[0])
-        shaking = sorted({each.rank for each in self._callers.values() if each.rank is not None})
+        shaking = sorted({each.rank for each in self._pending.values() if each.rank is not None})
         if shaking:
-            return LinkTimeoutError(f"{_ranks(shaking)} did not finish the TLS handshake")
-        return LinkTimeoutError(f"{_ranks(missing)} did not call; can this rank be reached? Check {VARIABLE}")
+            return LinkTimeoutError(f"{self._names(shaking)} did not finish the TLS handshake")
+        return NotInTimeError(
+            f"{self._names(missing)} did not connect", f"can this rank be reached? Check {VARIABLE}"
+        )
 
-
-def _ranks(ranks: list[int]) -> str:
-    return " and ".join(f"rank {rank}" for rank in ranks)
+    def _names(self, ranks: list[int]) -> str:
+        return " and ".join(self._endpoints.names[rank] for rank in ranks)

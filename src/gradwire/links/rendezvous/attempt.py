@@ -1,8 +1,8 @@
 """A part of a group's store that only the processes of this attempt know, whatever earlier ones have left.
 
-After a restart ``torchrun`` may let ranks meet at the store of the attempt before, with the addresses of dead
+After a restart ``torchrun`` may give ranks the store of the attempt before, with the addresses of dead
 processes in it. No number tells the two apart: ``TORCHELASTIC_RESTART_COUNT`` is each agent's own, and hosts
-differ in it. So every rank puts a word there that nobody can have put before, and rank 0 answers to that.
+differ in it. So every rank puts a random token there, and rank 0 answers to that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AbsentError(LinkTimeoutError):
 
 @dataclass
 class Attempt:
-    """What one process keeps for a group: its own word, and the one that all ranks share once it is known."""
+    """What one process keeps for a group: its own token, and all ranks' one once it is known."""
 
     own: str = field(default_factory=lambda: secrets.token_hex(16))
     shared: str | None = None
@@ -38,81 +38,88 @@ _attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, Attempt]()
 
 
 def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
-    """Return a part of ``store``, the group's, for the ranks of this attempt; the first call is a meeting.
+    """Return a part of ``store``, the group's, for the ranks of this attempt; the first call waits for them.
 
     Raises ``LinkError``; ``AbsentError`` where ranks do not come in time.
     """
     attempt = _attempts.setdefault(group, Attempt())
-    word = shared_word(attempt, store, dist.get_rank(group), dist.get_world_size(group), doing, timeout_s)
-    return PrefixStore(f"gradwire/{word}", store)
+    names = [f"rank {each}" for each in dist.get_process_group_ranks(group)]
+    token = shared_token(attempt, store, dist.get_rank(group), names, doing, timeout_s)
+    return PrefixStore(f"gradwire/{token}", store)
 
 
-def shared_word(attempt: Attempt, store: Store, rank: int, world: int, doing: str, timeout_s: float) -> str:
-    """Return the word of this attempt, the same on all ranks: rank 0's own. Raises what ``own_part`` does."""
-    if attempt.shared is None and world > 1:
-        meeting = _Meeting(TimedStore(PrefixStore("gradwire", store), doing), attempt.own, rank, world)
+def shared_token(
+    attempt: Attempt, store: Store, rank: int, names: Sequence[str], doing: str, timeout_s: float
+) -> str:
+    """Return the token of this attempt, the same on all ranks: rank 0's own. Raises what ``own_part`` does.
+
+    ``names`` are what errors call the ranks.
+    """
+    if attempt.shared is None and len(names) > 1:
+        found = _Rendezvous(TimedStore(PrefixStore("gradwire", store), doing), attempt.own, rank, len(names))
         try:
-            meeting.hold(time.monotonic() + timeout_s)
+            found.run(time.monotonic() + timeout_s)
         except LinkError:
             raise
         except TimeoutError as error:
-            absent = meeting.absent()
-            late = AbsentError(f"{doing}{did_not_come(absent)}: nothing happened within {timeout_s:g} s")
+            absent = found.absent()
+            text = did_not_come([names[each] for each in absent])
+            late = AbsentError(f"{doing}{text}: nothing happened within {timeout_s:g} s")
             late.ranks = absent
             raise late from error
-        attempt.shared = meeting.shared
+        attempt.shared = found.shared
     attempt.shared = attempt.shared or attempt.own
     return attempt.shared
 
 
-def did_not_come(ranks: Iterable[int]) -> str:
+def did_not_come(names: Iterable[str]) -> str:
     """Return " (rank 1 and rank 2 did not come)", nothing where there are none."""
-    names = " and ".join(f"rank {rank}" for rank in ranks)
-    return f" ({names} did not come)" if names else ""
+    text = " and ".join(names)
+    return f" ({text} did not come)" if text else ""
 
 
-class _Meeting:
-    """All ranks say hello with a word of their own; rank 0 answers, until each has said that it is here."""
+class _Rendezvous:
+    """All ranks publish a token of their own; rank 0 answers, until each has said that it has the answer."""
 
-    def __init__(self, words: TimedStore, own: str, rank: int, world: int) -> None:
-        self._words, self._own, self._rank = words, own, rank
+    def __init__(self, store: TimedStore, own: str, rank: int, world: int) -> None:
+        self._store, self._own, self._rank = store, own, rank
         self._others = range(1, world)
         self.shared: str | None = own if rank == 0 else None
 
-    def hold(self, deadline: float) -> None:
+    def run(self, deadline: float) -> None:
         """Return when all are here. Raises ``TimeoutError``, and ``LinkError`` for the store's sake."""
-        words = self._words
+        store = self._store
         if self._rank == 0:
-            self._welcome(deadline)
-            words.set(f"all {self._own}", "", deadline)
+            self._answer_all(deadline)
+            store.set(f"all {self._own}", "", deadline)
             return
-        words.set(f"hello {self._rank}", self._own, deadline)
-        words.wait([f"welcome {self._own}"], deadline)
-        self.shared = words.get(f"welcome {self._own}", deadline)
-        words.set(f"here {self.shared} {self._rank}", "", deadline)
-        words.wait([f"all {self.shared}"], deadline)
+        store.set(f"hello {self._rank}", self._own, deadline)
+        store.wait([f"welcome {self._own}"], deadline)
+        self.shared = store.get(f"welcome {self._own}", deadline)
+        store.set(f"here {self.shared} {self._rank}", "", deadline)
+        store.wait([f"all {self.shared}"], deadline)
 
     def absent(self) -> list[int]:
         """Return who has not come, as far as this rank can tell: a hello may be a dead process's."""
         now = time.monotonic()
         if self.shared is None:
-            return [0, *(each for each in self._others if not self._words.has([f"hello {each}"], now))]
-        gone = [each for each in self._others if not self._words.has([f"here {self.shared} {each}"], now)]
+            return [0, *(each for each in self._others if not self._store.has([f"hello {each}"], now))]
+        gone = [each for each in self._others if not self._store.has([f"here {self.shared} {each}"], now)]
         return gone or [0]
 
-    def _welcome(self, deadline: float) -> None:
-        """Answer every hello, also those whose place a dead process's word holds at first."""
+    def _answer_all(self, deadline: float) -> None:
+        """Answer every hello, also those in whose place a dead process's token stands at first."""
         answered: dict[int, str] = {}
         missing = set(self._others)
         for pause in pauses(deadline):
             for rank in sorted(missing):
-                if self._words.has([f"here {self._own} {rank}"], deadline):
+                if self._store.has([f"here {self._own} {rank}"], deadline):
                     missing.discard(rank)
-                elif self._words.has([f"hello {rank}"], deadline):
-                    said = self._words.get(f"hello {rank}", deadline)
-                    if answered.get(rank) != said:
-                        self._words.set(f"welcome {said}", self._own, deadline)
-                        answered[rank] = said
+                elif self._store.has([f"hello {rank}"], deadline):
+                    token = self._store.get(f"hello {rank}", deadline)
+                    if answered.get(rank) != token:
+                        self._store.set(f"welcome {token}", self._own, deadline)
+                        answered[rank] = token
             if not missing:
                 return
             time.sleep(pause)

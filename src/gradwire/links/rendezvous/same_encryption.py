@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from gradwire.errors import LinkError
-from gradwire.links.rendezvous.endpoints import Place
+from gradwire.links.rendezvous.endpoints import Endpoint
 from gradwire.links.rendezvous.tls import Encryption
 
-_MANNERS = ("in plain text", "with TLS")
+_MODES = ("in plain text", "with TLS")
 
 
-def check_manners(place: Place | None, peer: int, encryption: Encryption | None) -> None:
-    """Raise ``LinkError`` where one of the two encrypts and the other does not, if ``peer`` has told that."""
-    if place is not None and place.encrypts != (encryption is not None):
+def check_same_encryption(endpoint: Endpoint | None, name: str, encryption: Encryption | None) -> None:
+    """Raise ``LinkError`` where either this rank or the one called ``name`` encrypts, if that is known."""
+    if endpoint is not None and endpoint.encrypts != (encryption is not None):
         raise LinkError(
-            f"by the store rank {peer} talks {_MANNERS[place.encrypts]}, but this rank "
-            f"{_MANNERS[not place.encrypts]}; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
+            f"by the store {name} talks {_MODES[endpoint.encrypts]}, but this rank "
+            f"{_MODES[not endpoint.encrypts]}; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
             "for all ranks or for none"
         )

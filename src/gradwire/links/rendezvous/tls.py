@@ -35,17 +35,19 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True)
 class Encryption:
-    """What this rank shows, and asks others for: as who calls, and as who answers.
+    """What this rank shows, and asks others for, at either end of a connection.
 
     ``own`` are the names in its certificate. ``wanted`` says which names each peer's has to have one of;
-    where it is None any certificate of the authority will do.
+    where it is None any certificate of the authority will do. ``order`` are the world's ranks in the order of
+    the link's.
     """
 
-    calling: ssl.SSLContext
-    answering: ssl.SSLContext
+    client: ssl.SSLContext
+    server: ssl.SSLContext
     names: Names | None = None
     own: frozenset[str] = frozenset()
     wanted: Mapping[int, frozenset[str]] | None = None
+    order: Sequence[int] = ()
 
     def of_link(self, rank: int, order: Sequence[int]) -> Encryption:
         """Return this for the rank ``rank`` of a link, whose ranks are these of the world.
@@ -53,7 +55,7 @@ class Encryption:
         Raises ``LinkError`` where the own certificate is not one that this rank may show.
         """
         if self.names is None:
-            return self
+            return replace(self, order=order)
         wanted = {place: self.names.of(each) for place, each in enumerate(order)}
         if not self.own & wanted[rank]:
             raise LinkError(
@@ -61,12 +63,16 @@ class Encryption:
                 f"{' or '.join(sorted(wanted[rank]))}, but {CERTIFICATE} names one of "
                 f"{' and '.join(sorted(self.own)) or 'nobody'}; give this rank its own certificate"
             )
-        return replace(self, wanted=wanted)
+        return replace(self, wanted=wanted, order=order)
 
     def check(self, peer: int, connection: ssl.SSLSocket) -> None:
         """Raise ``LinkError`` where ``peer`` has shown a certificate that it must not have."""
         if self.wanted is not None:
-            check_name(peer, self.wanted[peer], connection.getpeercert())
+            check_name(self.order[peer], self.wanted[peer], connection.getpeercert())
+
+    def name_of(self, peer: int) -> str:
+        """Return what errors call a rank of the link."""
+        return f"rank {self.order[peer] if self.order else peer}"
 
 
 def encryption(environment: Mapping[str, str]) -> Encryption | None:
@@ -96,21 +102,21 @@ def encryption(environment: Mapping[str, str]) -> Encryption | None:
 
 
 def encrypted(
-    connection: socket.socket, ours: Encryption, peer: int, says: bytes, hears: bytes, left_s: float
+    connection: socket.socket, ours: Encryption, peer: int, sends: bytes, receives: bytes, left_s: float
 ) -> ssl.SSLSocket:
-    """Return the connection with ``peer``, whom this rank has called, encrypted.
+    """Return the connection that this rank has made to ``peer``, encrypted.
 
     ``connection`` itself is of no further use. Raises ``LinkError``, after closing the connection.
     """
     deadline = time.monotonic() + left_s
-    end = wrapped(connection, ours.calling)
+    end = wrapped(connection, ours.client)
     try:
-        steps = handshake(end, ours, peer, says, hears)
+        steps = handshake(end, ours, peer, sends, receives)
         for events in steps:
             poll = select.poll()
             poll.register(end, events)
             if not poll.poll(1e3 * max(0.0, deadline - time.monotonic())):
-                raise LinkTimeoutError(f"rank {peer} did not finish the TLS handshake")
+                raise LinkTimeoutError(f"{ours.name_of(peer)} did not finish the TLS handshake")
     except BaseException:
         end.close()
         raise
@@ -136,12 +142,12 @@ def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket
 
 
 def handshake(
-    end: ssl.SSLSocket, ours: Encryption, peer: int, says: bytes, hears: bytes
+    end: ssl.SSLSocket, ours: Encryption, peer: int, sends: bytes, receives: bytes
 ) -> Generator[int, None, None]:
     """Shake hands with ``peer``; yield what to poll for (``select.POLLIN`` or ``POLLOUT``) before going on.
 
-    Both ends then say, where nobody can alter it, what they have said in plain text. Only that tells who
-    has called that its certificate was taken: in TLS 1.3 its own handshake ends before.
+    Both ends then send, where nobody can alter it, what they have sent in plain text. Only that tells the
+    rank that has connected that its certificate was accepted: in TLS 1.3 its own handshake ends before.
 
     Raises ``LinkError``.
     """
@@ -149,27 +155,27 @@ def handshake(
         yield from _until(end.do_handshake)
         ours.check(peer, end)
         if end.server_side:
-            yield from _until(lambda: end.write(says))
-        heard = yield from _read(end, len(hears))
+            yield from _until(lambda: end.write(sends))
+        received = yield from _read(end, len(receives))
         if not end.server_side:  # whom the other end refuses reads its reason above
-            yield from _until(lambda: end.write(says))
+            yield from _until(lambda: end.write(sends))
     except OSError as error:
         raise LinkError(
-            f"the TLS handshake with rank {peer} failed ({reason(error)}); "
+            f"the TLS handshake with {ours.name_of(peer)} failed ({reason(error)}); "
             f"both ranks need a certificate of the authority that {AUTHORITY} names"
         ) from error
-    if heard != hears:
-        raise LinkError(f"rank {peer} said other words after the TLS handshake than before")
+    if received != receives:
+        raise LinkError(f"{ours.name_of(peer)} sent another hello after the TLS handshake than before")
 
 
 def _read(end: ssl.SSLSocket, nbytes: int) -> Generator[int, None, bytes]:
-    heard = b""
-    while len(heard) < nbytes:
-        more = yield from _until(partial(end.read, nbytes - len(heard)))
+    received = b""
+    while len(received) < nbytes:
+        more = yield from _until(partial(end.read, nbytes - len(received)))
         if not more:
             raise ConnectionResetError(errno.ECONNRESET, "it hung up")
-        heard += more
-    return heard
+        received += more
+    return received
 
 
 def _until(act: Callable[[], Done]) -> Generator[int, None, Done]:
@@ -227,10 +233,10 @@ def _own_names(found: Encryption, environment: Mapping[str, str]) -> frozenset[s
 
     What others would refuse raises ``LinkError`` here, before they see it.
     """
-    to_calling, to_answering = ssl.MemoryBIO(), ssl.MemoryBIO()
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
-        found.calling.wrap_bio(to_calling, to_answering),
-        found.answering.wrap_bio(to_answering, to_calling, server_side=True),
+        found.client.wrap_bio(to_client, to_server),
+        found.server.wrap_bio(to_server, to_client, server_side=True),
     )
     try:
         for end in ends * 2:  # a hello, the answer, and each certificate behind that

@@ -19,7 +19,7 @@ _ENTRY = re.compile(r"(?:(\d+)(?:-(\d+))?|\*)=([^\s,=]+)")
 
 
 class Names:
-    """The names that ranks may have. Raises ``LinkError`` for a text that is no list of them."""
+    """The names that ranks may have. Raises ``LinkError`` unless the text is a list of them."""
 
     def __init__(self, text: str) -> None:
         self._entries = [_entry(part) for part in re.split(r"[\s,]+", text.strip(" ,\n\t"))]

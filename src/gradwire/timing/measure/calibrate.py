@@ -20,7 +20,7 @@ from gradwire import _native
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import TensorError
 from gradwire.exchange import Exchange
-from gradwire.links.base import Link, Receiving, Sending
+from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.plan import Plan
 from gradwire.timing.measure.repeats import disagreement
 from gradwire.timing.replay.environment import CodecCost, CodecPoint
@@ -129,12 +129,12 @@ def identity_cost() -> CodecPoint:
     return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES).at(1)
 
 
-class _Two(Link):
+class _Two(Wrapper):
     """An even rank of a link and the next one, as a link."""
 
     def __init__(self, inner: Link) -> None:
-        self.rank, self.world, self.timeout_s = inner.rank % 2, 2, inner.timeout_s
-        self._inner, self._first = inner, inner.rank - inner.rank % 2
+        super().__init__(inner)
+        self.rank, self.world, self._first = inner.rank % 2, 2, inner.rank - inner.rank % 2
 
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
         return self._inner.isend(self._first + to, frame)
@@ -142,8 +142,8 @@ class _Two(Link):
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         return self._inner.irecv(self._first + source, buffer)
 
-    def close(self) -> None:
-        self._inner.close()
+    def name_of(self, rank: int) -> str:
+        return self._inner.name_of(self._first + rank)
 
 
 def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None], rounds: int) -> FrameCost:

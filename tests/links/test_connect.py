@@ -18,9 +18,9 @@ from torch._C._distributed_c10d import HashStore
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.rendezvous import addresses
 from gradwire.links.rendezvous.addresses import VARIABLE, listening_address
-from gradwire.links.rendezvous.meet import meet
+from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.sockets import SocketLink
-from support.meetings import place
+from support.endpoints import endpoint, names
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ def _on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "lo")
 
 
-def meet_all(world: int, store: HashStore, beside: Callable[[], Any] = lambda: None) -> list[SocketLink]:
+def connect_all(world: int, store: HashStore, beside: Callable[[], Any] = lambda: None) -> list[SocketLink]:
     """Return the links of ranks that are threads, while ``beside`` happens."""
     with ThreadPoolExecutor(world + 1) as pool:
         strange = pool.submit(beside)
-        met = [pool.submit(meet, store, rank, world, 10.0) for rank in range(world)]
+        found = [pool.submit(connect_ranks, store, rank, names(world), 10.0) for rank in range(world)]
         strange.result(20)
-        return [SocketLink(rank, each.result(20), 5.0) for rank, each in enumerate(met)]
+        return [SocketLink(rank, each.result(20), 5.0) for rank, each in enumerate(found)]
 
 
 def everyone_hears_everyone(links: list[SocketLink]) -> bool:
@@ -55,15 +55,15 @@ def everyone_hears_everyone(links: list[SocketLink]) -> bool:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 5, 9])
 def test_every_rank_is_connected_with_every_other(world: int) -> None:
-    assert everyone_hears_everyone(meet_all(world, HashStore()))
+    assert everyone_hears_everyone(connect_all(world, HashStore()))
 
 
 def test_nobody_listens_when_all_have_met() -> None:
     store = HashStore()
-    links = meet_all(3, store)
+    links = connect_all(3, store)
     for rank in range(3):
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(place(store, rank)[0], timeout=5)
+            socket.create_connection(endpoint(store, rank)[0], timeout=5)
     assert everyone_hears_everyone(links)
 
 
@@ -72,16 +72,16 @@ def test_strangers_are_not_taken_for_ranks() -> None:
     calls: list[socket.socket] = []
 
     def call() -> None:
-        where, word = place(store, 0)
+        where, token = endpoint(store, 0)
         hello = struct.Struct("<16sI")
         for said in (
             b"",
             b"GET / HTTP/1.1\r\n\r\n",
-            word[:10],
+            token[:10],
             hello.pack(bytes(16), 1),
-            hello.pack(word, 0),
-            hello.pack(word, 3),
-            hello.pack(word, 1 << 31),
+            hello.pack(token, 0),
+            hello.pack(token, 3),
+            hello.pack(token, 1 << 31),
         ):
             with contextlib.suppress(OSError):  # the ranks may have met meanwhile
                 caller = socket.create_connection(where, timeout=5)
@@ -90,7 +90,7 @@ def test_strangers_are_not_taken_for_ranks() -> None:
         for caller in calls[1::2]:
             caller.close()
 
-    links = meet_all(3, store, call)
+    links = connect_all(3, store, call)
     assert everyone_hears_everyone(links)
     for caller in calls:
         caller.close()
@@ -99,13 +99,13 @@ def test_strangers_are_not_taken_for_ranks() -> None:
 def test_a_rank_that_has_come_cannot_come_again() -> None:
     store = HashStore()
     with ThreadPoolExecutor(1) as pool:
-        met = pool.submit(meet, store, 0, 3, 10.0)
-        where, word = place(store, 0)
+        met = pool.submit(connect_ranks, store, 0, names(3), 10.0)
+        where, token = endpoint(store, 0)
         for rank in (1, 2):
             store.set(f"rank {rank}", f"127.0.0.1 9 {bytes(16).hex()} 0")
         callers = [socket.create_connection(where, timeout=5) for _ in range(3)]
         for caller, rank in zip(callers, (1, 1, 2), strict=True):
-            caller.sendall(struct.pack("<16sI", word, rank))
+            caller.sendall(struct.pack("<16sI", token, rank))
             time.sleep(0.1)
         found = met.result(20)
     assert sorted(found) == [1, 2]
@@ -119,7 +119,7 @@ def test_a_rank_that_has_come_cannot_come_again() -> None:
 def test_who_does_not_come_is_named(rank: int) -> None:
     started = time.monotonic()
     with pytest.raises(LinkTimeoutError) as caught:
-        meet(HashStore(), rank, 2, 0.3)
+        connect_ranks(HashStore(), rank, names(2), 0.3)
     assert str(caught.value) == (
         f"rank {rank} connecting with the 2 ranks of its group (rank {1 - rank} did not come): "
         "nothing happened within 0.3 s"
@@ -135,7 +135,7 @@ def test_a_rank_that_is_gone_again_cannot_be_reached() -> None:
     with pytest.raises(
         LinkError, match=rf"rank 0 is not to be reached at 127\.0\.0\.1:{port}: Connection refused"
     ):
-        meet(store, 1, 2, 5.0)
+        connect_ranks(store, 1, names(2), 5.0)
 
 
 def test_a_rank_that_does_not_answer_is_named() -> None:
@@ -149,7 +149,7 @@ def test_a_rank_that_does_not_answer_is_named() -> None:
 
         def keep_calling() -> None:
             for _ in range(9):
-                waiting.extend(meet(store, 1, 2, 0.5).values())
+                waiting.extend(connect_ranks(store, 1, names(2), 0.5).values())
 
         with pytest.raises(LinkTimeoutError) as caught:
             keep_calling()
@@ -164,8 +164,10 @@ def test_a_rank_that_does_not_answer_is_named() -> None:
 def test_a_rank_that_does_not_call_is_named() -> None:
     store = HashStore()
     store.set("rank 1", f"127.0.0.1 9 {bytes(16).hex()} 0")
-    with pytest.raises(LinkTimeoutError, match=r"ranks of its group: rank 1 did not call within 0\.3 s; can"):
-        meet(store, 0, 2, 0.3)
+    with pytest.raises(
+        LinkTimeoutError, match=r"ranks of its group: rank 1 did not connect within 0\.3 s; can"
+    ):
+        connect_ranks(store, 0, names(2), 0.3)
 
 
 def test_an_interface_with_ipv6_alone_has_its_global_address(
@@ -184,7 +186,7 @@ def test_an_interface_with_ipv6_alone_has_its_global_address(
 def test_an_interface_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "nope0")
     with pytest.raises(LinkError, match=r"GLOO_SOCKET_IFNAME names 'nope0', which is no .* one of: .*lo"):
-        meet(HashStore(), 0, 2, 1.0)
+        connect_ranks(HashStore(), 0, names(2), 1.0)
 
 
 def test_without_a_name_the_hosts_own_address_is_taken_where_it_can_be(

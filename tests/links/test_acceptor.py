@@ -1,4 +1,4 @@
-"""Ranks meet, or end in time with the true cause, whoever else calls and whatever else is in the store."""
+"""Ranks connect, or end in time with the true cause, whoever else calls and whatever else is in the store."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.rendezvous.addresses import VARIABLE
+from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.rendezvous.hello import hello
-from gradwire.links.rendezvous.meet import meet
 from gradwire.links.rendezvous.tls import encryption
 from gradwire.links.rendezvous.tls_names import NAMES
 from support.certificates import needs_openssl, of_host, variables
-from support.meetings import place
+from support.endpoints import endpoint, names
 
 TIMEOUT_S = 10.0
 Met = dict[int, socket.socket]
@@ -45,7 +45,7 @@ def met_in_spite_of(
         try:
             ours = encryption(environments[rank])
             ours = ours and ours.of_link(rank, range(world))
-            return meet(store, rank, world, timeout_s, ours)
+            return connect_ranks(store, rank, names(world), timeout_s, ours)
         except LinkError as error:
             return error
 
@@ -75,16 +75,16 @@ def descriptors(most: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("says_the_word", [False, True])
-def test_a_flood_of_held_connections_does_not_keep_a_rank_out(says_the_word: bool) -> None:
+@pytest.mark.parametrize("sends_the_token", [False, True])
+def test_a_flood_of_held_connections_does_not_keep_a_rank_out(sends_the_token: bool) -> None:
     held: list[socket.socket] = []
 
     def flood(store: HashStore) -> None:
-        where, word = place(store, 0)
+        where, token = endpoint(store, 0)
         for _ in range(600):
             held.append(socket.create_connection(where, timeout=5))
-            if says_the_word:
-                held[-1].sendall(word)
+            if sends_the_token:
+                held[-1].sendall(token)
         with suppress(ConnectionResetError):
             assert held[0].recv(1) == b"", "the oldest makes room"
 
@@ -113,7 +113,7 @@ def test_where_strangers_hold_the_last_descriptors_the_oldest_make_room(
     monkeypatch.setattr(socket.socket, "accept", scarce)
     close(
         met_in_spite_of(
-            lambda store: held.extend(socket.create_connection(place(store, 0)[0]) for _ in range(20)),
+            lambda store: held.extend(socket.create_connection(endpoint(store, 0)[0]) for _ in range(20)),
             [{}, {}],
         )
     )
@@ -128,13 +128,13 @@ def test_without_a_free_descriptor_a_rank_waits_idly_and_names_the_cause() -> No
     def wait() -> None:
         started, before = time.thread_time(), time.monotonic()
         try:
-            meet(store, 0, 2, 1.5)
+            connect_ranks(store, 0, names(2), 1.5)
         except LinkTimeoutError as error:
             failed.append((str(error), time.thread_time() - started, time.monotonic() - before))
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    where, _ = place(store, 0)
+    where, _ = endpoint(store, 0)
     store.set("rank 1", f"127.0.0.1 9 {bytes(16).hex()} 0")
     with socket.socket() as calling, descriptors(0):
         taken = []
@@ -158,25 +158,25 @@ def test_without_a_free_descriptor_a_rank_waits_idly_and_names_the_cause() -> No
         "rubbish",
         "127.0.0.1 x y z",
         "127.0.0.1 9 zz 0",
-        "nowhere 9 {word} 0",
-        "127.0.0.1 0 {word} 0",
-        "127.0.0.1 9 {word} 2",
+        "nowhere 9 {token} 0",
+        "127.0.0.1 0 {token} 0",
+        "127.0.0.1 9 {token} 2",
         "127.0.0.1 9 00 0",
-        "127.0.0.1 9 {word}",
+        "127.0.0.1 9 {token}",
         "\xff\xfe",
         "x" * 5000,
     ],
 )
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_place_that_no_rank_has_written_is_an_error_that_says_so(text: str, rank: int) -> None:
+def test_an_endpoint_that_no_rank_has_written_is_an_error_that_says_so(text: str, rank: int) -> None:
     store = HashStore()
-    store.set(f"rank {1 - rank}", text.format(word=bytes(16).hex()))
+    store.set(f"rank {1 - rank}", text.format(token=bytes(16).hex()))
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(meet, store, rank, 2, 5.0)
+        waiting = pool.submit(connect_ranks, store, rank, names(2), 5.0)
         if rank == 0:
-            where, word = place(store, 0)
+            where, token = endpoint(store, 0)
             with socket.create_connection(where) as caller:
-                caller.sendall(hello(word, 1))
+                caller.sendall(hello(token, 1))
                 error = waiting.exception(20)
         else:
             error = waiting.exception(20)
@@ -196,11 +196,11 @@ def test_who_only_reads_the_store_takes_no_seat(how: str) -> None:
     ours = [{**variables(), **names}, {**variables(), **names}, {**of_host("host2"), **names}]
 
     def obstruct(store: HashStore) -> None:
-        where, word = place(store, 0)
+        where, token = endpoint(store, 0)
         for rank in (1, 2):
             caller = socket.create_connection(where, timeout=5)
             held.append(caller)
-            caller.sendall(hello(word, rank))
+            caller.sendall(hello(token, rank))
             if how == "resets":
                 caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             if how in ("hangs up", "resets"):
@@ -221,7 +221,7 @@ def show(caller: socket.socket, environment: dict[str, str]) -> None:
     """Shake hands as somebody with this certificate, as far as that goes."""
     theirs = encryption(environment)
     assert theirs is not None
-    with suppress(OSError), theirs.calling.wrap_socket(caller) as end:
+    with suppress(OSError), theirs.client.wrap_socket(caller) as end:
         end.settimeout(0.3)
         end.recv(1)
 
@@ -247,9 +247,9 @@ def test_who_writes_to_the_store_ends_a_start_in_time_and_with_its_cause() -> No
         port = elsewhere.getsockname()[1]
         store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()} 1")
         with pytest.raises(LinkTimeoutError, match=r"rank 0 did not finish the TLS handshake within 0\.5 s"):
-            meet(store, 1, 2, 0.5, ours)
+            connect_ranks(store, 1, names(2), 0.5, ours)
         store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()} 0")
         with pytest.raises(
             LinkError, match=r"by the store rank 0 talks in plain text, but this rank with TLS"
         ):
-            meet(store, 1, 2, 0.5, ours)
+            connect_ranks(store, 1, names(2), 0.5, ours)

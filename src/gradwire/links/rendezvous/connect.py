@@ -1,0 +1,160 @@
+"""How the ranks of a link connect: each listens, publishes where in a store, and connects to the lower ranks.
+
+A rank that connects sends a token that only the store can have told it, and its rank. A connection on which
+anything else comes, or nothing, is dropped: port scans do no harm. Once all are connected no rank listens.
+
+With TLS that much goes in plain text, once, and then the handshake follows. Either all ranks encrypt or none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+import time
+from collections.abc import Sequence
+
+from torch.distributed.distributed_c10d import Store
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.launch.store import StoreError
+from gradwire.links.rendezvous.acceptor import Acceptor
+from gradwire.links.rendezvous.addresses import VARIABLE, listening_address
+from gradwire.links.rendezvous.attempt import did_not_come
+from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError
+from gradwire.links.rendezvous.hello import hello
+from gradwire.links.rendezvous.same_encryption import check_same_encryption
+from gradwire.links.rendezvous.tls import Encryption, encrypted
+
+_BACKLOG = 128
+
+
+def connect_ranks(
+    store: Store,
+    rank: int,
+    names: Sequence[str],
+    timeout_s: float,
+    encryption: Encryption | None = None,
+) -> dict[int, socket.socket]:
+    """Return a connection to every other rank.
+
+    Parameters
+    ----------
+    store
+        Shared by exactly these ranks; nothing else in it is called ``rank N``.
+    rank
+        Which of them this is.
+    names
+        What errors call the ranks.
+    timeout_s
+        How long all of it may take.
+    encryption
+        What to show and to ask for in TLS, which goes over all connections then.
+
+    Raises
+    ------
+    LinkTimeoutError
+        When a rank does not come, or the store does not answer; the message names which.
+    LinkError
+        When this rank cannot listen, cannot reach another, or does not agree with it about TLS.
+    """
+    if len(names) == 1:
+        return {}
+    deadline = time.monotonic() + timeout_s
+    what = f"{names[rank]} connecting with the {len(names)} ranks of its group"
+    endpoints = Endpoints(store, what, deadline, names)
+    connections: dict[int, socket.socket] = {}
+    try:
+        _connect_all(endpoints, rank, connections, deadline, encryption)
+    except BaseException as error:
+        for each in connections.values():
+            each.close()
+        if not isinstance(error, (OSError, LinkError)) or isinstance(error, StoreError):
+            raise  # the store's says all that there is to say
+        raise _explained(error, what, did_not_come(endpoints.absent()), timeout_s) from error
+    for each in connections.values():
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        each.setblocking(False)
+    return connections
+
+
+def _connect_all(
+    endpoints: Endpoints,
+    rank: int,
+    connections: dict[int, socket.socket],
+    deadline: float,
+    encryption: Encryption | None,
+) -> None:
+    """Connect to the lower ranks in turn, then accept the higher: so no two wait for each other."""
+    names = endpoints.names
+    with _listen(listening_address(os.environ), len(names)) as listening:
+        token = secrets.token_bytes(TOKEN_NBYTES)
+        address, port = listening.getsockname()[:2]
+        endpoints.publish(rank, Endpoint(address, port, token, encryption is not None))
+        for lower in range(rank):
+            endpoint = endpoints.wait_for(lower)
+            try:
+                connections[lower] = _connect(endpoint, names[lower], rank, deadline)
+            finally:
+                # the reason, also where nobody listens any more
+                check_same_encryption(endpoint, names[lower], encryption)
+            if encryption is not None:
+                sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)
+                connections[lower] = encrypted(
+                    connections[lower], encryption, lower, sends, receives, _left(deadline)
+                )
+        higher = range(rank + 1, len(names))
+        Acceptor(listening, token, rank, higher, endpoints, encryption).run(connections, deadline)
+
+
+def _listen(address: str, world: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.bind((address, 0))
+        listening.listen(max(world, _BACKLOG))
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float) -> socket.socket:
+    address, port = endpoint.address, endpoint.port
+    try:
+        connection = socket.create_connection((address, port), timeout=_left(deadline))
+    except TimeoutError as error:
+        raise NotInTimeError(
+            f"{name} did not answer at {address}:{port}", f"check {VARIABLE} and the firewall there"
+        ) from error
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise LinkError(f"this process cannot connect to {name}: {error.strerror} (ulimit -n)") from error
+        raise LinkError(
+            f"{name} is not to be reached at {address}:{port}: {error.strerror or error}"
+        ) from error
+    try:
+        connection.sendall(hello(endpoint.token, rank))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _explained(error: Exception, what: str, absent: str, timeout_s: float) -> LinkError:
+    if isinstance(error, LinkTimeoutError) and not absent:
+        advice = f"; {error.advice}" if isinstance(error, NotInTimeError) else ""
+        return LinkTimeoutError(f"{what}: {error} within {timeout_s:g} s{advice}")
+    if isinstance(error, TimeoutError):
+        return LinkTimeoutError(f"{what}{absent}: nothing happened within {timeout_s:g} s")
+    return LinkError(f"{what}{absent}: {str(error).partition(chr(10))[0]}")
