@@ -35,9 +35,10 @@ faults-nightly: .venv/ready ## the same with 20 runs of each cell, and 200 ends 
 foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's constructor
 	$(BIN)/python tests/foreign/run.py
 
-lint: .venv/ready ## format, lint and spelling
+lint: .venv/ready ## format, lint, spelling and prose
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python scripts/check_prose.py
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples src tests bench native scripts
 
 types: .venv/ready ## strict types

@@ -1,7 +1,7 @@
 """torch and NumPy, imported when something of them is first used.
 
 Their import takes seconds, which neither ``--help`` nor a mistyped codec should cost: modules that read words
-take them from here, and write ``torch.empty`` as ever.
+import them from here, and write ``torch.empty`` as usual.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def attach_prepared(
     AttachError
         For a model without DDP inside, as in one process alone, and as ``gradwire.attach`` does.
     SpecError
-        For a plan or timeout that cannot be.
+        For an invalid plan or timeout.
     StateError
         From ``load_state``, for residuals that are missing, damaged or do not fit.
 

@@ -40,7 +40,7 @@ class Attachment:
     Raises
     ------
     SpecError
-        For a plan or a timeout that cannot be.
+        For an invalid plan or timeout.
     """
 
     def __init__(

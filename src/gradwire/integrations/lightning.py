@@ -35,7 +35,7 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
     Raises
     ------
     SpecError
-        For a plan or timeout that cannot be, and for a communication hook beside gradwire.
+        For an invalid plan or timeout, and for a communication hook beside gradwire.
     AttachError
         From ``fit``, as ``gradwire.attach`` does, and at its end if no gradient came to gradwire.
     StateError

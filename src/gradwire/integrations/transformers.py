@@ -44,7 +44,7 @@ class GradwireCallback(TrainerCallback):
     Raises
     ------
     SpecError
-        For a plan or timeout that cannot be.
+        For an invalid plan or timeout.
     AttachError
         From ``train()``: for a Trainer without DDP, as in one process alone, as ``gradwire.attach`` does, and
         at the end if no gradient came to gradwire.
