@@ -1,7 +1,7 @@
 """Lossy gradient codecs with guaranteed bounds in every hop of the all-reduce, for PyTorch.
 
-Names are loaded when they are first used: importing torch takes seconds, which neither ``gradwire --help``
-nor a mistyped option should cost.
+Names are loaded when they are first used, because importing torch takes seconds, and ``gradwire --help`` or a
+mistyped option shouldn't wait for it.
 """
 
 import importlib
@@ -13,7 +13,7 @@ _HOMES = {
     "Exchange": "gradwire.exchange",
     "Ledger": "gradwire.training.ledger.ledger",
     "Link": "gradwire.links",
-    "PipeSGD": "gradwire.training.pipe.drop_in",
+    "PipeSGD": "gradwire.training.pipe.pipe_sgd",
     "Plan": "gradwire.plan",
     "ProcessGroupLink": "gradwire.links",
     "all_reduce": "gradwire.api",

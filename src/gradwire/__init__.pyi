@@ -7,7 +7,7 @@ from gradwire.planner import Choice, choose_plan, record_gradients
 from gradwire.training.ddp.hook import attach
 from gradwire.training.fsdp.attach import attach_fsdp
 from gradwire.training.ledger.ledger import Ledger
-from gradwire.training.pipe.drop_in import PipeSGD
+from gradwire.training.pipe.pipe_sgd import PipeSGD
 
 __all__ = [
     "Accounting",

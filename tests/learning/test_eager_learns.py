@@ -16,7 +16,8 @@ from gradwire.exchange import Exchange
 from gradwire.job.data import Dataset, load
 from gradwire.links import Link
 from gradwire.plan import Plan
-from gradwire.training import DSync, PipeSGD, WorkerMethod
+from gradwire.training import DSync, WorkerMethod
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 WORLD, BATCH, STEPS, SEEDS = 4, 25, 100, 3
@@ -41,9 +42,9 @@ def _held_out_loss(link: Link, digits: Dataset, start: nn.Module, seed: int, how
     exchange = Exchange(link, Plan(parse("quantize:8")))
     method: WorkerMethod
     if how == "synchronous":
-        method = DSync(model, optimizer, exchange)
+        method = DSync(model, optimizer, exchange.plan, group=exchange.link)
     else:
-        method = PipeSGD(model, optimizer, exchange, correction=how)
+        method = pipe_sgd(model, optimizer, exchange, correction=how)
     draw = torch.Generator().manual_seed(1000 * seed + rank)
     with method:
         for _ in range(STEPS):

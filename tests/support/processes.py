@@ -29,7 +29,7 @@ PRELOADED = [
     "torch._dynamo",  # what DDP and every optimizer import when they are first made
     "torch.distributed.fsdp",
     "torch.nn.parallel",
-    "gradwire.training.pipe.drop_in",
+    "gradwire.training.pipe.pipe_sgd",
     "gradwire.training.fsdp.attach",
     "gradwire.training.ddp.hook",
 ]

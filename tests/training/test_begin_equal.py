@@ -13,7 +13,8 @@ import gradwire
 from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training import DSync, Ledger, PipeSGD, Server, StaleServer, StaleWorker, Worker
+from gradwire.training import DSync, Ledger, Server, StaleServer, StaleWorker, Worker
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 STAR = Plan(algorithm="star")
@@ -42,12 +43,20 @@ class RandomFeatures(nn.Module):
 def _method(kind: str, model: nn.Module, exchange: Exchange) -> Any:
     rank, optimizer = exchange.link.rank, torch.optim.SGD(model.parameters(), lr=0.1)
     if kind == "ps":
-        return Worker(model, exchange) if rank else Server(model, optimizer, exchange)
+        return (
+            Worker(model, exchange.plan, group=exchange.link)
+            if rank
+            else Server(model, optimizer, exchange.plan, group=exchange.link)
+        )
     if kind == "ssp":
-        return StaleWorker(model, exchange, 1) if rank else StaleServer(model, optimizer, exchange, 1)
+        return (
+            StaleWorker(model, exchange.plan, 1, group=exchange.link)
+            if rank
+            else StaleServer(model, optimizer, exchange.plan, 1, group=exchange.link)
+        )
     if kind == "d-sync":
-        return DSync(model, optimizer, exchange)
-    return PipeSGD(model, optimizer, exchange, correction=kind)
+        return DSync(model, optimizer, exchange.plan, group=exchange.link)
+    return pipe_sgd(model, optimizer, exchange, correction=kind)
 
 
 @pytest.mark.parametrize("kind", ["d-sync", "none", "eager", "ps", "ssp"])
@@ -73,7 +82,13 @@ def test_buffers_begin_as_those_of_rank_0(kind: str, run_ranks: Ranks) -> None:
 def test_a_ledger_counts_the_buffers_that_travel(run_ranks: Ranks) -> None:
     def body(exchange: Exchange) -> Any:
         model, ledger = RandomFeatures(exchange.link.rank), Ledger(exchange.link.rank)
-        DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, ledger).synchronise()
+        DSync(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            exchange.plan,
+            ledger=ledger,
+            group=exchange.link,
+        ).synchronise()
         return ledger.summary().buckets["buffers"]
 
     counts = run_ranks(2, body)[0]
@@ -87,7 +102,13 @@ def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_ranks: 
         model, ledger = nn.Linear(3, 1), Ledger(exchange.link.rank)
         model.register_buffer("mask", torch.full((4,), -torch.inf))
         model.register_buffer("ignored", torch.full((4,), -1))
-        DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, ledger).synchronise()
+        DSync(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            exchange.plan,
+            ledger=ledger,
+            group=exchange.link,
+        ).synchronise()
         return ledger.summary().total.nonfinite
 
     assert run_ranks(2, body) == [0, 0]
@@ -110,7 +131,7 @@ def test_models_that_differ_are_told_on_all_ranks(
         model = RandomFeatures(0)
         if exchange.link.rank == 1:
             change(model)
-        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         with pytest.raises(ExchangeError, match="make and freeze it alike on every rank") as caught:
             method.synchronise()
         return str(caught.value)

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from gradwire.errors import JobError
-from gradwire.exchange import Exchange
 from gradwire.job.batches import learning_rate, lengths, share, shuffle
 from gradwire.job.data import Dataset
 from gradwire.job.events import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
@@ -243,16 +242,16 @@ def _make_method(
         return _on_ddp(run, job, model, optimizer)
     options, link = job.options, _make_link(run, job)
     stack.callback(link.close)
-    exchange = Exchange(link, options.plan(run))
+    plan = options.plan(run)
     if run.method == "sync":
-        return DSync(model, optimizer, exchange)
+        return DSync(model, optimizer, plan, group=link)
     if run.method == "pipe":
         warmup_steps = options.warmup_epochs * options.steps_per_epoch(job.dataset)
-        return PipeSGD(
-            model, optimizer, exchange, exchange.plan.pipeline, warmup_steps, correction=options.correction
-        )
+        how = options.correction
+        return PipeSGD(model, optimizer, plan, warmup_steps=warmup_steps, correction=how, group=link)
     if run.staleness is None:
-        return Server(model, optimizer, exchange) if job.team.is_server else Worker(model, exchange)
+        serves = job.team.is_server
+        return Server(model, optimizer, plan, group=link) if serves else Worker(model, plan, group=link)
     if job.team.is_server:
-        return StaleServer(model, optimizer, exchange, run.staleness)
-    return StaleWorker(model, exchange, run.staleness)
+        return StaleServer(model, optimizer, plan, run.staleness, group=link)
+    return StaleWorker(model, plan, run.staleness, group=link)

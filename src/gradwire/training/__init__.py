@@ -1,11 +1,11 @@
 """Training methods: gradients in, averaged gradients out, and what each step cost."""
 
-from gradwire.training.choose import make_method
 from gradwire.training.gradients.flat import FlatGradients, FlatWeights
 from gradwire.training.ledger.ledger import JsonLines, Ledger, TensorBoard, profiled
 from gradwire.training.ledger.step_record import StepRecord
+from gradwire.training.methods.checkpoint import redivide
 from gradwire.training.methods.d_sync import DSync
-from gradwire.training.methods.method import WorkerMethod
+from gradwire.training.methods.method import Method, WorkerMethod
 from gradwire.training.pipe.pipe_sgd import PipeSGD
 from gradwire.training.replicas.broadcast import broadcast_weights
 from gradwire.training.server.ps_sync import Server, Worker
@@ -18,6 +18,7 @@ __all__ = [
     "FlatWeights",
     "JsonLines",
     "Ledger",
+    "Method",
     "PipeSGD",
     "Server",
     "StaleServer",
@@ -27,6 +28,6 @@ __all__ = [
     "Worker",
     "WorkerMethod",
     "broadcast_weights",
-    "make_method",
     "profiled",
+    "redivide",
 ]

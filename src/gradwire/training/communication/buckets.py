@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from gradwire.devices import Staged
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.gradients.buckets import cut
@@ -58,10 +59,10 @@ class Buckets:
             waiting = [gradients.part(each, self._residual) for each in unreached]
         name = WHOLE if len(self.cut) == 1 else f"bucket {number + 1}"
         what = f"the {WHOLE} of step {step}"
-        values, measure = bucket.view(gradients.buffer), self._meter.measure(step, bucket.parameters)
-        work = partial(average, self._exchange, self._meter, step, values, measure, residual, waiting, reach)
+        staged, measure = gradients.staged(bucket), self._meter.measure(step, bucket.parameters)
+        work = partial(average, self._exchange, self._meter, step, staged, measure, residual, waiting, reach)
         return self.thread.hand_over(
-            Handover(name, what if name == WHOLE else f"{name} of {what}", work, values.nbytes, measure)
+            Handover(name, what if name == WHOLE else f"{name} of {what}", work, staged.nbytes, measure)
         )
 
     def close(self) -> None:
@@ -73,7 +74,7 @@ def average(
     exchange: Exchange,
     meter: MethodMeter,
     step: int,
-    values: torch.Tensor,
+    staged: Staged,
     measure: Measure,
     residual: torch.Tensor | None,
     waiting: Sequence[torch.Tensor],
@@ -85,6 +86,7 @@ def average(
     ranks agree on what none of them has reached. Raises ``ExchangeError``.
     """
     with set_aside(waiting):
-        accounting = exchange.all_reduce(values, residual=residual, norms=measure.norms)
+        accounting = exchange.all_reduce(staged.floats(), residual=residual, norms=measure.norms)
+    staged.store()
     accounting += meter.finish(step, measure, exchange)
     return accounting if reach is None else accounting + reach.agree(exchange)

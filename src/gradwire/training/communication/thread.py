@@ -42,7 +42,7 @@ class Handover:
     measure
         Measures what encoding loses of them, where the step is measured.
     timeout_s
-        How long any single wait for a peer lasts; the link's timeout where it is None.
+        How long any single wait for a peer lasts in it; the link's timeout where it is None.
     """
 
     name: str | None
@@ -143,8 +143,6 @@ class CommunicationThread:
         try:
             if self.failure is not None:
                 raise self.failure
-            if handover.timeout_s is not None:
-                self._exchange.link.timeout_s = handover.timeout_s
             with nullcontext() if unseen else profiled(f"exchange {handover.name}"):
                 accounting = handover.work()
         except BaseException as error:  # it is not lost: whoever waits raises it

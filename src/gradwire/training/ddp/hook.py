@@ -10,7 +10,8 @@ import json
 import os
 import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -88,7 +89,7 @@ def attach(
         can take, on all ranks when it is so on one; and when plans or versions differ, or a rank does not
         come in time.
     SpecError
-        For a plan that cannot be or that pipelines, and for a timeout that cannot be.
+        For an invalid plan or one that pipelines, and for an invalid timeout.
     LossyError
         From ``backward``, where ``strict``. All buckets are averaged then, and the next step can be taken.
     """
@@ -124,6 +125,8 @@ class Scaler(Protocol):
 class Attached:
     """gradwire on one DDP model; ``attach`` makes it.
 
+    As a context manager it closes at the end of the block.
+
     Attributes
     ----------
     plan
@@ -141,6 +144,7 @@ class Attached:
         strict: bool = False,
     ) -> None:
         link = exchange.link
+        self._repr = repr(exchange)
         self.plan = exchange.plan
         self.ledger = Ledger(link.rank) if ledger is None else ledger
         self._owns_ledger = ledger is None
@@ -160,7 +164,7 @@ class Attached:
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, by the names of the parameters; each rank saves its own.
 
-        Call it between steps. ``gradwire.training.gradients.residual.redivide`` fits the states of all ranks
+        Call it between steps. ``gradwire.training.redivide`` fits the states of all ranks
         to another number of ranks.
         """
         self._look_at_scale()
@@ -243,6 +247,18 @@ class Attached:
         if self._owns_ledger:
             self.ledger.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._rounds.over else f"{self._rounds.steps_done} steps"
+        return f"<Attached, {state}, by {self._repr}>"
+
     def _take(self, bucket: DDPBucket) -> Averaged:
         model = self._model()
         # A static graph's first round begins after backward, and DDP ends it without the engine's callbacks.
@@ -266,11 +282,13 @@ class _Check:
 
     def __init__(self, rounds: Rounds, model: DistributedDataParallel) -> None:
         self._rounds = rounds
-        self._frozen = [
+        frozen = [
             (name, each)
             for name, each in model.module.named_parameters()
             if not each.requires_grad and name not in model.parameters_to_ignore
         ]
+        averaged = _averaged_by(model) if frozen else set()
+        self._not_averaged = [(name, each) for name, each in frozen if each not in averaged]
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         if torch.compiler.is_compiling():
@@ -279,7 +297,7 @@ class _Check:
             return
         if getattr(model, "require_backward_grad_sync", True):
             self._rounds.check()
-        for name, each in self._frozen:
+        for name, each in self._not_averaged:
             if each.requires_grad:
                 raise AttachError(
                     f"{name} was unfrozen after DistributedDataParallel was made, which averages no gradient "
@@ -292,8 +310,16 @@ class _Check:
         return CopiedCheck, ()
 
 
+def _averaged_by(model: DistributedDataParallel) -> set[torch.Tensor]:
+    """Return the parameters that DDP averages: those that asked for a gradient when it was made.
+
+    DDP lists them in the buckets of zeros alone that ``join`` takes from it.
+    """
+    return {each for bucket in model.reducer._get_zeros_like_grad_buckets() for each in bucket.parameters()}
+
+
 def _will_cut_buckets(model: nn.Module) -> bool:
-    """Tell whether DDP broadcasts its new buckets in this forward pass, as it does once after its first step.
+    """Return whether DDP broadcasts its new buckets in this forward pass, once after its first step.
 
     That broadcast has the process group's timeout, and errors of torch's, which a roll call comes before.
     Ranks that have run out of batches, under ``join``, answer none.

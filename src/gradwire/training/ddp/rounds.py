@@ -17,10 +17,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 
+from gradwire.devices import FLOATS
 from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.communication.thread import CommunicationThread, Handover
-from gradwire.training.ddp.grad_bucket import EXCHANGED, DDPBucket, GradientBucket, gradient_bucket
+from gradwire.training.ddp.grad_bucket import DDPBucket, GradientBucket, completed
 from gradwire.training.ddp.uneven import ActiveCount
 from gradwire.training.gradients.bucket_residuals import BucketResiduals
 from gradwire.training.gradients.residual import Residuals
@@ -137,7 +138,7 @@ class Rounds:
         number = torch.zeros(1, dtype=torch.float32, device="cpu")
         what = f"a number in the roll call before step {self.steps_done + 1}"
         ask = f"{what}, after which DDP cuts its buckets anew"
-        self._ask_all(None, ask, partial(self._exchange.all_reduce, number))
+        self._ask_all(None, ask, partial(self._exchange.all_reduce, number, timeout_s=self._begin_timeout_s))
 
     def check_weights(self, model: nn.Module) -> None:
         """Compare the ranks' weights, which may come late to it. Raises ``StateError`` on all of them."""
@@ -146,7 +147,7 @@ class Rounds:
 
         def compare() -> Accounting:
             try:
-                check_weights(model, self._exchange)
+                check_weights(model, self._exchange, self._begin_timeout_s)
             except StateError as error:  # not one of the exchange, which can go on
                 found.append(error)
             return Accounting()
@@ -157,7 +158,7 @@ class Rounds:
 
     def _count_active(self) -> int:
         """Wait until all ranks have come to the step; return how many of them have not joined."""
-        count = ActiveCount(self._exchange)
+        count = ActiveCount(self._exchange, self._begin_timeout_s)
         self._ask_all(
             "join", f"the count of ranks with batches in step {self.steps_done + 1}, under join", count
         )
@@ -200,8 +201,8 @@ class Rounds:
             )
         if buffer.numel() == 0:
             self._ledger.bypassed("it holds nothing", name, 0)
-            return _completed(buffer)
-        if buffer.dtype not in EXCHANGED:
+            return completed(buffer)
+        if buffer.dtype not in FLOATS:
             return self._start_bypass(name, buffer)
         return self._start_exchange(name, buffer, self._own_residuals(bucket), self._measure(bucket))
 
@@ -254,10 +255,11 @@ class Rounds:
     def _start_exchange(
         self, name: str, buffer: torch.Tensor, residuals: BucketResiduals, measure: Measure
     ) -> Averaged:
-        way = gradient_bucket(buffer)
-        work = partial(self._average, way, buffer.dtype, residuals, measure)
+        way = GradientBucket(buffer)
+        timeout_s = self._next_timeout_s()
+        work = partial(self._average, way, buffer.dtype, residuals, measure, timeout_s)
         what, nbytes = f"{name} of step {self.steps_done + 1}", 4 * buffer.numel()
-        handover = Handover(name, what, work, nbytes, measure, self._next_timeout_s())
+        handover = Handover(name, what, work, nbytes, measure, timeout_s)
         handover.result.add_done_callback(partial(_pass_failure_on, way.averaged))
         self._hand_over(handover)
         self._lent.append(residuals)
@@ -273,16 +275,21 @@ class Rounds:
         return self._timeout_s if begun else self._begin_timeout_s
 
     def _average(
-        self, way: GradientBucket, dtype: torch.dtype, residuals: BucketResiduals, measure: Measure
+        self,
+        way: GradientBucket,
+        dtype: torch.dtype,
+        residuals: BucketResiduals,
+        measure: Measure,
+        timeout_s: float,
     ) -> Accounting:
         """Average one bucket; on the communication thread."""
         values, active = way.load(), self._active
         residual = residuals.lend(values)
-        accounting = self._exchange.all_reduce(values, active is None, residual, measure.norms)
+        accounting = self._exchange.all_reduce(values, active is None, residual, measure.norms, timeout_s)
         if active is not None:
             values.div_(active)
         residuals.note(values, dtype)
-        way.deliver(values)
+        way.deliver()
         self._meter.note(measure)
         return accounting
 
@@ -291,7 +298,7 @@ class Rounds:
         return Accounting()
 
     def _start_bypass(self, name: str, buffer: torch.Tensor) -> Averaged:
-        reason = f"codecs take {', '.join(map(str, EXCHANGED))}, but the gradient is {buffer.dtype}"
+        reason = f"codecs take {', '.join(map(str, FLOATS))}, but the gradient is {buffer.dtype}"
         self._ledger.bypassed(reason, name, buffer.nbytes)
         world = self._active or dist.get_world_size(self._group)
         work = dist.all_reduce(buffer.div_(world), group=self._group, async_op=True)
@@ -343,9 +350,3 @@ def _pass_failure_on(averaged: Averaged, outcome: Future[Accounting]) -> None:
     if error is not None and not averaged.done():
         failure = error if isinstance(error, Exception) else ExchangeError(repr(error))
         averaged.set_exception(failure)  # type: ignore[arg-type]
-
-
-def _completed(buffer: torch.Tensor) -> Averaged:
-    averaged: Averaged = torch.futures.Future()
-    averaged.set_result(buffer)
-    return averaged

@@ -22,7 +22,7 @@ _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", No
 
 
 def divides_by_active(model: nn.Module) -> bool:
-    """Tell whether a model is to divide its gradients by the ranks that still have batches.
+    """Return whether a model is to divide its gradients by the ranks that still have batches.
 
     The same on all ranks. DDP does so for the first model of a ``Join`` alone.
     """
@@ -32,7 +32,7 @@ def divides_by_active(model: nn.Module) -> bool:
 
 
 def has_joined() -> bool:
-    """Tell whether DDP calls the hook for a rank that has joined; ``AttachError`` if torch hides it."""
+    """Return whether DDP calls the hook for a rank that has joined; ``AttachError`` if torch hides it."""
     if _SHADOWS is None:
         raise AttachError(
             f"gradwire cannot tell who has joined with torch {torch.__version__}; leave "
@@ -51,6 +51,8 @@ class ActiveCount:
     ----------
     exchange
         Its link carries the count, exactly.
+    timeout_s
+        How long it waits for a rank that has not come to the step.
 
     Attributes
     ----------
@@ -58,13 +60,13 @@ class ActiveCount:
         How many ranks have not joined, once it was called.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, timeout_s: float) -> None:
         self.active = 0
-        self._link, self._joined = exchange.link, has_joined()
+        self._link, self._timeout_s, self._joined = exchange.link, timeout_s, has_joined()
 
     def __call__(self) -> Accounting:
         """Count. Raises ``ExchangeError``."""
         active = torch.tensor([0.0 if self._joined else 1.0], dtype=torch.float32, device="cpu")
-        accounting = Exchange(self._link, Plan()).all_reduce(active, average=False)
+        accounting = Exchange(self._link, Plan()).all_reduce(active, average=False, timeout_s=self._timeout_s)
         self.active = max(int(active.item()), 1)
         return accounting

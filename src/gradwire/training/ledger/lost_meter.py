@@ -1,4 +1,4 @@
-"""Watches what encoding does to learning: a parameter that keeps losing most of its gradient is told of.
+"""Watches what encoding does to learning: it warns if a parameter keeps losing most of its gradient.
 
 Training goes on where a codec drops nearly everything, and the ratio of bytes only looks better then. So on a
 few steps each rank compares what its encodings lost of every parameter with its own gradient of it.
@@ -28,7 +28,7 @@ SEVERAL = 3
 """So many samples are several."""
 
 _LARGEST = float(torch.finfo(torch.float32).max)
-_LOG = logging.getLogger("gradwire")
+_LOG = logging.getLogger("gradwire.lossy")
 _LOG.addHandler(logging.NullHandler())  # a program without logging reads the warning alone, once
 
 
@@ -59,7 +59,7 @@ class LostMeter:
     rank
         Whose gradients.
     plan
-        Its codec loses; where it keeps residuals every step is measured, and nothing is told of.
+        Its codec loses; if it keeps residuals, every step is measured, and there are no warnings.
     names
         All parameters that may have a gradient, in an order that all ranks share.
     ledger
@@ -81,11 +81,11 @@ class LostMeter:
         self._counting = Lock()  # a pipeline's next exchange is under way when a step ends
 
     def measures(self, step: int) -> bool:
-        """Tell whether a step, numbered from 1 up, is measured; where residuals are kept nobody is warned."""
+        """Return whether a step, numbered from 1 up, is measured; with residuals, there are no warnings."""
         return self.ledger is not None if self._plan.keeps_residual else sampled(step)
 
     def agrees(self, step: int) -> bool:
-        """Tell whether all ranks call ``agree`` at the end of this step; the same on all of them."""
+        """Return whether all ranks call ``agree`` at the end of this step; the same on all of them."""
         may_lose = not (self._plan.keeps_residual or self._plan.codec.EXACT)
         return self._strict and may_lose and sampled(step)
 
@@ -133,9 +133,15 @@ class LostMeter:
         )
 
     def count(
-        self, bucket: str, accounting: Accounting, exposed_s: float, gradient_nbytes: int, measure: Measure
+        self,
+        bucket: str,
+        accounting: Accounting,
+        exposed_s: float,
+        gradient_nbytes: int = 0,
+        measure: Measure | None = None,
     ) -> None:
         """Count an exchange in the ledger, and hear what all ranks raise at the end of the step."""
+        measure = measure or Measure()
         if self.ledger is not None:
             self.ledger.exchanged(
                 bucket, accounting, exposed_s, gradient_nbytes=gradient_nbytes, lost=measure.measured

@@ -1,65 +1,280 @@
-"""What every training method of a worker has in common: begin equal, step, drain, close."""
+"""What training methods have in common: they begin equal, step, drain, save, load and close."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from gradwire.errors import ExchangeError, SpecError, TensorError, shown
+from gradwire.api import check_timeout, connect, member_group
+from gradwire.errors import ExchangeError, SpecError, StateError, TensorError, shown
 from gradwire.exchange import Exchange
+from gradwire.links.base import Link
+from gradwire.plan import Plan
 from gradwire.training.gradients.flat import FlatGradients
+from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.method_meter import MethodMeter
 from gradwire.training.ledger.step_record import StepRecord
-from gradwire.training.methods.trained import Trained, check_exchange, check_extras
+from gradwire.training.methods.checkpoint import RankState, State, pack, unpack
+from gradwire.training.methods.trained import Trained, check_extras, relaid
 from gradwire.training.methods.welcome import welcome
 from gradwire.training.replicas.broadcast import begin_equal
 
+Group = dist.ProcessGroup | Link | None
+"""Whom a method trains with: a group of ``torch.distributed``, a link, or, where it is None, the world."""
 
-class WorkerMethod(ABC):
-    """One rank's training loop body; all ranks make the same calls in the same order.
 
-    ``step(compute_loss)`` trains on one batch. ``drain()`` applies what is still under way; call it before an
-    evaluation, a checkpoint and the end. ``close()`` gives threads up; the link stays the caller's. As a
-    context manager it drains and closes at the end of the block, and only closes when the block raised. A
-    ``ledger`` counts every exchange by its bucket and gets the end of every step; it stays the caller's.
+class Method(ABC):
+    """One rank's side of a training method; all ranks make the same calls in the same order.
 
-    ``meter`` measures what encoding loses of the gradients. At the end of a step it warns of parameters that
-    keep losing most of theirs; with ``strict`` that step raises ``LossyError`` on all ranks instead, once its
-    update is done, and the method can go on.
-
-    The first step begins with ``synchronise()`` unless it was called before, so that replicas never begin
-    different.
-
+    Replicas never begin different: the first step begins with ``synchronise()`` unless it was called before.
     A parameter that is unfrozen, or that model and optimizer got since, takes part from the next step on,
     with rank 0's weights; all ranks do so before the same step. One that is frozen, or that backward reaches
     on no rank, has ``.grad`` None in the update, as in plain torch.
+
+    As a context manager it drains and closes at the end of the block, and only closes when the block raised.
+
+    Parameters
+    ----------
+    model
+        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+    optimizer
+        Theirs, with a ``step`` that needs no closure; None at a worker of a server.
+    plan
+        How gradients are exchanged; the same on all ranks.
+    group
+        A process group, whose ranks this one connects with; it closes those connections. Or a ``Link``, which
+        stays the caller's.
+    timeout_s
+        How long any single wait for a peer lasts before it is an error, where the group is no link.
+    ledger
+        Counts every exchange by its bucket and gets the end of every step, if there is one; the caller's.
+    strict
+        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
+        taking most of a parameter's gradient away; the same on all ranks. The update is done, and the method
+        can go on.
+
+    Attributes
+    ----------
+    residuals
+        What this rank's encodings lost, where the plan keeps it.
+    steps_done
+        How many steps were taken.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        exchange: Exchange,
-        ledger: Ledger | None = None,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: torch.optim.Optimizer | None,
+        plan: Plan,
+        group: Group,
+        timeout_s: float,
+        ledger: Ledger | None,
         strict: bool = False,
     ) -> None:
-        check_exchange(exchange, type(self).__name__)
-        check_extras(type(self).__name__, ledger, strict)
-        self.trained = Trained(model, optimizer, type(self).__name__)
-        self.model = model
-        self.meter = MethodMeter(model, exchange, ledger, optimizer, strict)
-        self.ledger = ledger
-        self.exchange = exchange
-        self.steps_done = 0
-        self.closed = False
+        name = type(self).__name__
+        check_extras(name, ledger, strict)
+        check_timeout(timeout_s)
+        self.trained = Trained(model, optimizer, name)
+        self.model, self.ledger = model, ledger
+        self.steps_done, self.closed = 0, False
         self._synchronised = False
+        self._laid_out: FlatGradients | None = None
+        link = group if isinstance(group, Link) else _connect(group, timeout_s, name)
+        self._own_link = None if link is group else link
+        try:
+            self.exchange = Exchange(link, plan)
+            self.residuals = Residuals(plan, link.rank, link.world)
+            self.meter = MethodMeter(model, self.exchange, ledger, optimizer, strict)
+            self._check_ranks()
+            self._lay_out()
+        except BaseException:
+            self._close_own_link()
+            raise
+
+    @property
+    def plan(self) -> Plan:
+        """How gradients are exchanged."""
+        return self.exchange.plan
+
+    def synchronise(self) -> StepRecord:
+        """Adopt rank 0's weights and buffers, exactly; all ranks call it together.
+
+        Raises ``TensorError`` or ``ExchangeError``.
+        """
+        self.check_open()
+        drained = self.drain()
+        started = perf_counter()
+        accounting = begin_equal(self.model, self.exchange, self.ledger)
+        self._synchronised = True
+        return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
+            perf_counter() - started, steps=0
+        )
+
+    def drain(self) -> StepRecord:
+        """Apply all outstanding gradients, oldest first; return what that cost.
+
+        Call it before an evaluation, a checkpoint and the end.
+        """
+        return StepRecord()
+
+    def state_dict(self, *, drain: bool = False) -> State:
+        """Return what a checkpoint needs beside the states of model, optimizer and scheduler.
+
+        Every rank's is its own; ``gradwire.training.redivide`` makes states for another number of ranks. What
+        is in flight is kept as it is, and the method goes on as if nothing had been saved. With ``drain`` it
+        is applied first. All ranks call it together; take the states of model and optimizer after this call.
+
+        Returns
+        -------
+        dict
+            Flat: texts and tensors on the CPU, as ``gradwire.training.methods.checkpoint`` tells.
+
+        Raises
+        ------
+        ExchangeError
+            What the exchange of a gradient in flight raised.
+        """
+        if drain:
+            self.drain()
+        return pack(self._state(drain))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was called on this rank, dropping what is in flight here.
+
+        Model, optimizer and scheduler load their own states, in any order with this one. All ranks load.
+        Raises ``StateError``, and changes nothing, for the state of another rank, another world or another
+        model; ``gradwire.training.redivide`` makes states for another world.
+        """
+        self.check_open()
+        link = self.exchange.link
+        self._adopt(unpack(state, link.rank, link.world, type(self).__name__))
+
+    def check_open(self) -> None:
+        """Raise ``ExchangeError`` if ``close`` was called."""
+        if self.closed:
+            raise ExchangeError(
+                f"rank {self.exchange.link.rank}: this {type(self).__name__} is closed; make a new one"
+            )
+
+    def close(self) -> None:
+        """Give up threads and connections of the method's own; may be called twice. No step follows.
+
+        Raises ``LinkTimeoutError`` if a thread does not end.
+        """
+        if not self.closed:
+            self.closed = True
+            try:
+                self._end()
+            finally:
+                self._close_own_link()
+
+    def abort(self) -> None:
+        """Close after a failure, without sending what is still queued."""
+        self._cancel()
+        self.close()
+
+    def _ready(self) -> StepRecord:
+        """Let a step begin: with equal replicas and all that ask for a gradient; return what that cost."""
+        self.check_open()
+        start = StepRecord() if self._synchronised else self.synchronise()
+        return start + self._grow()
+
+    def _grow(self) -> StepRecord:
+        """Let parameters that ask for a gradient since the last step take part; return what that cost."""
+        if not self.trained.grown():
+            return StepRecord()
+        drained = self._before_growing()
+        started = perf_counter()
+        accounting = welcome(self.trained, self.exchange, self.ledger)
+        self.meter.follow(self.trained.parameters)
+        self._lay_out()
+        return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
+            perf_counter() - started, steps=0
+        )
+
+    def _before_growing(self) -> StepRecord:
+        """Finish, and give up, what is laid out as the parameters were; return what that cost."""
+        return self.drain()
+
+    def _residual_of(self, gradients: FlatGradients) -> torch.Tensor | None:
+        """Return the residual of ``gradients``; what had a place in the last ones keeps its own."""
+        residual = relaid(self.residuals, gradients, self._laid_out)
+        self._laid_out = gradients
+        return residual
+
+    def _check_ranks(self) -> None:  # noqa: B027 - not every method has something to refuse
+        """Refuse a place in a world that does not fit; nothing is laid out yet."""
+
+    @abstractmethod
+    def _lay_out(self) -> None:
+        """Make what is laid out as ``trained.parameters``; nothing is under way."""
+
+    def _state(self, drained: bool) -> RankState:  # noqa: ARG002 - for pipelines
+        """Return what a checkpoint keeps of this rank."""
+        link, kept = self.exchange.link, self.residuals.state_dict()["residuals"]
+        name, plan = type(self).__name__, self.plan.to_json()
+        return RankState(link.rank, link.world, self.steps_done, name, plan, residuals=kept)
+
+    def _adopt(self, own: RankState) -> None:
+        """Go on from there. Raises ``StateError``, and changes nothing, for what does not fit."""
+        if own.in_flight:
+            raise StateError(
+                f"a {type(self).__name__} has nothing in flight, but the state has {len(own.in_flight)} "
+                "gradients; drain before saving, or resume with PipeSGD"
+            )
+        self.residuals.load_state_dict(own.of_residuals())
+        self._resume_at(own.steps_done)
+
+    def _resume_at(self, steps_done: int) -> None:
+        self.steps_done = steps_done
+        self._synchronised = self._synchronised or steps_done > 0  # equal when they were saved
+
+    def _cancel(self) -> None:  # noqa: B027 - not every method has a thread
+        """Drop what has not been sent."""
+
+    def _end(self) -> None:  # noqa: B027 - as above
+        """Finish what is on the network, apply none of it, and end threads."""
+
+    def _close_own_link(self) -> None:
+        if self._own_link is not None:
+            self._own_link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.steps_done} steps"
+        pipeline = self.exchange.plan.pipeline
+        under_way = f", pipeline of {pipeline}" if pipeline > 1 else ""
+        return f"<{type(self).__name__}{under_way}, {state}, by {self.exchange!r}>"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.abort()
+            return
+        try:
+            if not self.closed:  # it may have been on purpose, with gradients still on their way
+                self.drain()
+        finally:
+            self.close()
+
+
+class WorkerMethod(Method):
+    """A method on a rank that has batches: ``step(compute_loss)`` trains on one.
+
+    ``meter`` measures what encoding loses of the gradients. At the end of a step it warns of parameters that
+    keep losing most of theirs.
+    """
 
     def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         """Train on one batch.
@@ -92,94 +307,29 @@ class WorkerMethod(ABC):
                 f"step calls a function that computes the loss, but got {shown(compute_loss)}; write "
                 "step(lambda: loss_of(model(x), y)), which leaves forward and backward to it"
             )
-        start = StepRecord() if self._synchronised else self.synchronise()
-        start += self._grow()
-        record = self._step(compute_loss)
+        record = self._ready() + self._step(compute_loss)
         self.steps_done += 1
         self.meter.end_step()
-        return start + record
-
-    def synchronise(self) -> StepRecord:
-        """Adopt rank 0's weights and buffers, exactly; all ranks call it together.
-
-        Raises ``TensorError`` or ``ExchangeError``.
-        """
-        self.check_open()
-        drained = self.drain()
-        started = perf_counter()
-        accounting = begin_equal(self.model, self.exchange, self.ledger)
-        self._synchronised = True
-        return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
-            perf_counter() - started, steps=0
-        )
-
-    def drain(self) -> StepRecord:
-        """Apply all outstanding gradients, oldest first; return what that cost. Here none is outstanding."""
-        return StepRecord()
-
-    def check_open(self) -> None:
-        """Raise ``ExchangeError`` if ``close`` was called."""
-        if self.closed:
-            raise ExchangeError(
-                f"rank {self.exchange.link.rank}: this {type(self).__name__} is closed; make a new one"
-            )
-
-    def close(self) -> None:
-        """Give up what the method holds; may be called twice. No step is possible after it."""
-        self.closed = True
-
-    def abort(self) -> None:
-        """Close after a failure: drop what has not been sent, then ``close``."""
-        self.close()
-
-    def _grow(self) -> StepRecord:
-        """Let parameters that ask for a gradient since the last step take part; return what that cost."""
-        if not self.trained.grown():
-            return StepRecord()
-        drained = self._before_growing()
-        started = perf_counter()
-        accounting = welcome(self.trained, self.exchange, self.ledger)
-        self.meter.follow(self.trained.parameters)
-        self._lay_out()
-        return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
-            perf_counter() - started, steps=0
-        )
-
-    def _before_growing(self) -> StepRecord:
-        """Finish what is laid out as the parameters were; return what that cost."""
-        return self.drain()
-
-    @abstractmethod
-    def _lay_out(self) -> None:
-        """Make what is laid out as ``trained.parameters``, anew where there is some; nothing is under way."""
+        return record
 
     @abstractmethod
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         """Train on one batch; the replicas have begun equal."""
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
-            self.abort()
-            return
-        try:
-            if not self.closed:  # it may have been on purpose, with gradients still on their way
-                self.drain()
-        finally:
-            self.close()
+def _connect(group: dist.ProcessGroup | None, timeout_s: float, method: str) -> Link:
+    chosen = member_group(group, f"make a {method}", f", or give {method} a Link as its group")
+    return connect(chosen, timeout_s, ExchangeError, f"; do all ranks of the group make a {method}?")
 
 
 def backward(compute_loss: Callable[[], torch.Tensor], gradients: FlatGradients) -> float:
     """Fill ``gradients`` with those of one batch and return its loss. Raises ``TensorError``."""
     gradients.zero()
     loss = checked_loss(compute_loss())
+    value = float(loss.detach())  # here an accelerator is waited for; what backward does it may do meanwhile
     run_backward(loss)
     gradients.collect()
-    return float(loss.detach())
+    return value
 
 
 def run_backward(loss: torch.Tensor) -> None:

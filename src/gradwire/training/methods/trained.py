@@ -16,7 +16,6 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import SpecError, shown
-from gradwire.exchange import Exchange
 from gradwire.training.gradients.flat import FlatGradients, trainable
 from gradwire.training.gradients.residual import GRADIENT, Residuals
 from gradwire.training.ledger.ledger import Ledger
@@ -57,7 +56,7 @@ class Trained:
         self._look_for_strangers()
 
     def grown(self) -> bool:
-        """Tell whether a parameter asks for a gradient that has no place yet. Raises ``SpecError``."""
+        """Return whether a parameter asks for a gradient that has no place yet. Raises ``SpecError``."""
         self._look_for_strangers()
         return any(parameter.requires_grad for parameter in self._frozen)
 
@@ -167,11 +166,3 @@ def check_extras(method: str, ledger: object, strict: object) -> None:
         raise SpecError(f"the ledger of {method} must be a gradwire.Ledger or None, but is {shown(ledger)}")
     if not isinstance(strict, bool):
         raise SpecError(f"strict must be True or False in {method}, but is {shown(strict)}")
-
-
-def check_exchange(exchange: object, method: str) -> None:
-    """Raise ``SpecError`` for what is no ``Exchange``."""
-    if not isinstance(exchange, Exchange):
-        raise SpecError(
-            f"a {method} wants an Exchange, but got {shown(exchange)}; write gradwire.Exchange(link, plan)"
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.errors import ExchangeError
+from gradwire.errors import ExchangeError, FrameError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.methods.trained import Trained
@@ -17,7 +17,15 @@ def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> Acco
     ``ExchangeError``, also where they do not train the same parameters.
     """
     newcomers = trained.grow()
-    different = differing(trained.layout(), exchange)
+    try:
+        different = differing(trained.layout(), exchange)
+    except ExchangeError as error:
+        if isinstance(error.__cause__, FrameError):  # another rank is at something else
+            raise ExchangeError(
+                f"{exchange.link.name_of(exchange.link.rank)}: {len(newcomers)} parameters were unfrozen here "
+                "alone; unfreeze the same ones on all ranks, before the same step"
+            ) from error
+        raise
     if different is not None:
         raise ExchangeError(
             f"rank {exchange.link.rank}: all ranks train the same parameters, but those of {different}; "

@@ -85,7 +85,7 @@ class Eager(Correction):
         if not self._free:
             self.keep(len(self._own) - 1)  # no step computes without that one's average any more
         own = self._free.pop()
-        own.buffer.copy_(gradients.buffer)
+        own.flat.copy_(gradients.flat)
         self._own.append(_Own(own, scheduled, absent))
 
     def keep(self, count: int) -> None:
@@ -96,7 +96,7 @@ class Eager(Correction):
     def own(self) -> list[torch.Tensor]:
         """Return them as they are going to be used, clipped."""
         self._look()
-        return [own.gradients.buffer.clone() for own in self._own]
+        return [own.gradients.staged().floats().clone() for own in self._own]
 
     def resume(
         self,
@@ -109,14 +109,15 @@ class Eager(Correction):
         for gradient, values, unreached in zip(own, scheduled, absent, strict=True):
             gradients = self._free.pop()
             gradients.buffer.copy_(gradient)
+            gradients.put()
             self._own.append(_Own(gradients, values, unreached, is_finite(gradient)))
 
     def _look(self) -> None:
         """Clip what is new; here, and not in ``note``, since the exchange is under way by now."""
         for own in self._own:
             if own.usable is None:
-                own.usable = is_finite(own.gradients.buffer)
-                clip(own.gradients.buffer, self._max_norm)
+                own.usable = is_finite(own.gradients.flat)
+                clip(own.gradients.flat, self._max_norm)
 
     def _replay(self, step: Callable[[], object]) -> None:
         for own in self._own:

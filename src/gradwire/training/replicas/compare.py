@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from gradwire.devices import on_host
 from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
@@ -48,9 +49,12 @@ def check_replicas(model: nn.Module, exchange: Exchange) -> None:
             )
 
 
-def check_weights(model: nn.Module, exchange: Exchange) -> None:
-    """Do what ``check_replicas`` does for weights alone: DDP has a rule of its own for buffers."""
-    different = _different(_gather(weights_sha256(model), exchange))
+def check_weights(model: nn.Module, exchange: Exchange, timeout_s: float) -> None:
+    """Do what ``check_replicas`` does for weights alone: DDP has a rule of its own for buffers.
+
+    Ranks may come so late to it.
+    """
+    different = _different(_gather(weights_sha256(model), exchange, timeout_s))
     if different is not None:
         raise StateError(
             f"replicas must agree bit for bit, but the weights of {different}; let all ranks load the same, "
@@ -90,12 +94,12 @@ def check_options(options: str, exchange: Exchange) -> None:
 
 
 def differing(text: str, exchange: Exchange) -> str | None:
-    """Tell which ranks have another text than the majority, as ``check_replicas`` does; None for no rank."""
+    """Return which ranks have another text than the majority, as ``check_replicas`` does, or None."""
     return _different(_gather(hashlib.sha256(text.encode()).digest(), exchange))
 
 
 def _different(every: list[bytes]) -> str | None:
-    """Tell which ranks have other bytes than the majority; None where all have the same."""
+    """Return which ranks have other bytes than the majority, or None if all have the same."""
     right = max(every, key=every.count)  # the first of equals: rank 0's side
     wrong = [rank for rank, bytes_ in enumerate(every) if bytes_ != right]
     return f"{_ranks(wrong)} differ from those of rank {every.index(right)}" if wrong else None
@@ -127,15 +131,15 @@ def _shapes(buffers: Iterable[torch.Tensor]) -> list[tuple[object, ...]]:
 def _sha256(tensors: Iterable[torch.Tensor]) -> bytes:
     digest = hashlib.sha256()
     for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(on_host(tensor).contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.digest()
 
 
-def _gather(own: bytes, exchange: Exchange) -> list[bytes]:
+def _gather(own: bytes, exchange: Exchange, timeout_s: float | None = None) -> list[bytes]:
     """Return every rank's bytes: a row for each, as floats, and only the own row is not zero."""
     rows = torch.zeros(exchange.link.world, len(own), dtype=torch.float32, device="cpu")
     rows[exchange.link.rank] = torch.tensor(list(own), dtype=torch.float32, device="cpu")
-    Exchange(exchange.link, Plan()).all_reduce(rows.view(-1), average=False)
+    Exchange(exchange.link, Plan()).all_reduce(rows.view(-1), average=False, timeout_s=timeout_s)
     return [bytes(int(value) for value in row) for row in rows.tolist()]
 
 

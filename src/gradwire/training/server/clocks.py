@@ -61,7 +61,7 @@ class Clocks:
         return self.slowest == max(self._done.values())
 
     def may_go_on(self, rank: int) -> bool:
-        """Tell whether ``rank`` may begin its next step."""
+        """Return whether ``rank`` may begin its next step."""
         return self._done[rank] - self.slowest <= self.staleness
 
 

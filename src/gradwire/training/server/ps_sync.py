@@ -18,22 +18,21 @@ from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError, shown
 from gradwire.exchange import Accounting, Exchange
+from gradwire.plan import Plan, PlanLike
 from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatGradients, FlatWeights
 from gradwire.training.gradients.reached import Reach, set_aside
-from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
-from gradwire.training.methods.method import WorkerMethod, backward
-from gradwire.training.methods.trained import Trained, check_exchange, check_extras, check_optimizer, relaid
-from gradwire.training.methods.welcome import welcome
-from gradwire.training.replicas.broadcast import begin_equal, count_weights
+from gradwire.training.methods.method import Group, Method, WorkerMethod, backward
+from gradwire.training.methods.trained import check_optimizer
+from gradwire.training.replicas.broadcast import count_weights
 
 REACHED = "reached"
 """What a ledger calls the numbers by which workers tell which parameters their backward passes reached."""
 
 
-class Server:
+class Server(Method):
     """Rank 0: sum the workers' gradients, update the master weights with their mean, send the weights down.
 
     The server has no batch of its own and does not count in the average: ``w[t] = w[t-1] - lr * sum(g) / p``
@@ -46,73 +45,54 @@ class Server:
         The master weights: dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
     optimizer
         Any ``torch.optim`` optimizer whose ``step`` needs no closure. It and its state exist only here.
-    exchange
-        Rank 0 of a star with at least one worker. Raises ``SpecError`` otherwise.
+    plan
+        What ``Plan.of`` reads, with the algorithm ``star``. Raises ``SpecError`` otherwise, and for any other
+        rank than 0, and where there is no worker.
     weight_codec
         What the weights are sent through, a codec or its spec; exact by default. The workers name the same.
-    ledger
-        Counts bytes and seconds of gradients and weights by step, if there is one.
+    group, timeout_s, ledger
+        See ``Method``.
     """
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        exchange: Exchange,
+        plan: PlanLike = None,
         weight_codec: Codec | str | None = None,
+        *,
+        group: Group = None,
+        timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        check_exchange(exchange, "Server")
         check_optimizer(optimizer, "Server")
-        check_extras("Server", ledger, strict=False)
-        check_star(exchange)
-        if exchange.link.rank != 0:
-            raise SpecError(
-                f"the server is rank 0 of its link, but this is rank {exchange.link.rank}; make a Worker"
-            )
-        self.trained = Trained(model, optimizer, "Server")
-        self.model = model
-        self.exchange = exchange
-        self.ledger = ledger
-        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
-        self.steps_done = 0
         self._optimizer = optimizer
-        self._lay_out()
-        self._synchronised = False
+        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
+        super().__init__(model, optimizer, star_of(plan), group, timeout_s, ledger)
 
-    def synchronise(self) -> StepRecord:
-        """Send the master weights and the buffers, exactly, to all workers, who call theirs.
-
-        Raises ``ExchangeError``.
-        """
-        started = perf_counter()
-        accounting = begin_equal(self.model, self.exchange, self.ledger)
-        self._synchronised = True
-        return StepRecord.of_wait(accounting.total_s, accounting).within(perf_counter() - started, steps=0)
+    def _check_ranks(self) -> None:
+        check_star(self.exchange, type(self).__name__, serves=True)
 
     def step(self) -> StepRecord:
         """Serve one step of all workers; the record has no loss. Raises ``ExchangeError``."""
-        start = StepRecord() if self._synchronised else self.synchronise()
-        if self.trained.grown():
-            cost = welcome(self.trained, self.exchange, self.ledger)
-            self._lay_out()
-            start += StepRecord.of_wait(cost.total_s, cost).within(cost.total_s, steps=0)
+        start = self._ready()
         started = perf_counter()
         self._gradients.zero()
-        up = self.exchange.reduce(self._gradients.buffer)
+        total = self._gradients.staged()
+        up = self.exchange.reduce(total.floats())
         reach = Reach(self._gradients)
         told = reach.send_up(self.exchange)
+        total.floats().div_(self.exchange.link.world - 1)
+        total.store()
         self._gradients.attach(reach.absent)
-        self._gradients.buffer.div_(self.exchange.link.world - 1)
         self.trained.shield()
         self._optimizer.step()
         down = self.exchange.broadcast(self._weights.gather(), codec=self.weight_codec)
         self.steps_done += 1
-        if self.ledger is not None:
-            self.ledger.exchanged(WHOLE, up, up.total_s, gradient_nbytes=self._gradients.buffer.nbytes)
-            self.ledger.exchanged(REACHED, told, told.total_s, gradient_nbytes=0)
-            count_weights(self.ledger, down)
-            self.ledger.end_step()
+        self.meter.count(WHOLE, up, up.total_s, self._gradients.buffer.nbytes)
+        self.meter.count(REACHED, told, told.total_s)
+        count_weights(self.ledger, down)
+        self.meter.end_step()
         return start + _waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
@@ -135,41 +115,35 @@ class Worker(WorkerMethod):
     ----------
     model
         Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
-    exchange
-        Rank 1 or above of a star. Raises ``SpecError`` otherwise.
+    plan
+        What ``Plan.of`` reads, with the algorithm ``star``. Raises ``SpecError`` otherwise, and for rank 0.
     weight_codec
         What the server sends the weights through; exact by default.
-    ledger
-        Counts bytes and seconds of gradients and weights by step, if there is one.
-
-    Attributes
-    ----------
-    residuals
-        What this rank's encodings lost, where the plan keeps it; its state belongs into a checkpoint.
+    group, timeout_s, ledger
+        See ``Method``.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        exchange: Exchange,
+        plan: PlanLike = None,
         weight_codec: Codec | str | None = None,
+        *,
+        group: Group = None,
+        timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        check_exchange(exchange, "Worker")
-        check_star(exchange)
-        if exchange.link.rank == 0:
-            raise SpecError("rank 0 of the link is the server, but a Worker was made there; make a Server")
-        super().__init__(model, exchange, ledger)
         self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
-        self._gradients = FlatGradients(self.trained.parameters)
-        self._weights = FlatWeights(self.trained.parameters)
-        self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
-        self._residual = relaid(self.residuals, self._gradients)
+        super().__init__(model, None, star_of(plan), group, timeout_s, ledger)
+
+    def _check_ranks(self) -> None:
+        check_star(self.exchange, type(self).__name__, serves=False)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
         loss = backward(compute_loss, self._gradients)
-        step, buffer, reach = self.steps_done + 1, self._gradients.buffer, Reach(self._gradients)
+        step, reach = self.steps_done + 1, Reach(self._gradients)
+        buffer = self._gradients.staged().floats()
         measure = self.meter.measure(step, self.meter.all)
         with set_aside(reach.parts(self._residual)):
             up = self.exchange.reduce(buffer, residual=self._residual, norms=measure.norms)
@@ -178,16 +152,14 @@ class Worker(WorkerMethod):
         down = self.exchange.broadcast(self._weights.buffer, codec=self.weight_codec)
         self._weights.scatter()
         self.meter.count(WHOLE, up, up.total_s, buffer.nbytes, measure)
-        if self.ledger is not None:
-            self.ledger.exchanged(REACHED, told, told.total_s, gradient_nbytes=0)
+        self.meter.count(REACHED, told, told.total_s)
         count_weights(self.ledger, down)
         return _waits(up, told, down).within(perf_counter() - started, loss=loss)
 
     def _lay_out(self) -> None:
-        before = self._gradients
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
         self._weights = FlatWeights(self.trained.parameters)
-        self._residual = relaid(self.residuals, self._gradients, before)
+        self._residual = self._residual_of(self._gradients)
 
 
 def _waits(*exchanges: Accounting) -> StepRecord:
@@ -200,10 +172,22 @@ def check_steps(steps: object) -> None:
         raise SpecError(f"serve takes a whole number of steps from 0 up, but got {shown(steps)}")
 
 
-def check_star(exchange: Exchange) -> None:
-    """Raise ``SpecError`` unless the exchange is a star with a worker."""
+def star_of(plan: PlanLike) -> Plan:
+    """Return the plan of a parameter server that a user means."""
+    return Plan.of(plan, algorithm="star")
+
+
+def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
+    """Raise ``SpecError`` unless the exchange is a star with a worker, and this rank the one that serves."""
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
             "a parameter server wants the algorithm 'star' and at least 2 ranks, but the exchange has "
             f"{exchange.plan.algorithm!r} and {exchange.link.world} ranks; use Plan(algorithm='star')"
         )
+    rank = exchange.link.rank
+    if serves and rank != 0:
+        other = method.replace("Server", "Worker")
+        raise SpecError(f"the server is rank 0 of its link, but this is rank {rank}; make a {other}")
+    if rank == 0 and not serves:
+        other = method.replace("Worker", "Server")
+        raise SpecError(f"rank 0 of the link is the server, but a {method} was made there; make a {other}")

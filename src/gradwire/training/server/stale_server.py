@@ -8,29 +8,28 @@ are the workers.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any
 
 import torch
 from torch import nn
 
 from gradwire.codecs import Codec, Identity, codec_of
-from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
+from gradwire.exchange import Accounting
+from gradwire.plan import PlanLike
 from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatWeights
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
-from gradwire.training.methods.trained import Trained, check_exchange, check_extras, check_optimizer
-from gradwire.training.methods.welcome import welcome
-from gradwire.training.replicas.broadcast import begin_equal
+from gradwire.training.methods.checkpoint import RankState, check_model
+from gradwire.training.methods.method import Group, Method
+from gradwire.training.methods.trained import check_optimizer
 from gradwire.training.server.clocks import Clocks, check_staleness
 from gradwire.training.server.conversation import Conversation
-from gradwire.training.server.ps_sync import check_star, check_steps
+from gradwire.training.server.ps_sync import check_star, check_steps, star_of
 from gradwire.training.server.session import Codecs, Event, Now, Session, Snapshot
-from gradwire.training.server.stale_state import check, pack
 from gradwire.training.server.updates import AtOnce, OnceARound, Schedule, Updates
 
 
@@ -44,7 +43,7 @@ class _LostError(Exception):
         self.rank, self.reason = rank, reason
 
 
-class StaleServer:
+class StaleServer(Method):
     """Rank 0: apply every worker's gradient as it comes, and hold back who is too far ahead.
 
     A worker that has done c steps gets weights as soon as the slowest has done c - S. With S >= 1 each
@@ -52,20 +51,26 @@ class StaleServer:
     ``w <- w - lr / p * g``. With S = 0 there is one update a step, with the mean: PS-Sync (``Server``), bit
     for bit. Either way a gradient is applied when all of it has come, or never.
 
+    Its state holds the weights and the optimizer's state, too, as they are between two calls of ``serve``.
+    Every worker saves its own beside it, once it has drained. The staleness, and what the optimizer is
+    besides its state, may be others where a state is loaded.
+
     Parameters
     ----------
     model
-        The master weights: dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+        The master weights: dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
         Any ``torch.optim`` optimizer whose ``step`` needs no closure. It and its state exist only here.
-    exchange
-        Rank 0 of a star with at least one worker; its plan chooses the codec of the gradients and their
-        segments. Raises ``SpecError`` otherwise.
+    plan
+        What ``Plan.of`` reads, with the algorithm ``star``: it chooses the codec of the gradients and their
+        segments. Raises ``SpecError`` otherwise, and for any other rank than 0, and where there is no worker.
     staleness
         S, how many steps a worker may be ahead of the slowest, from 0 up; the same on all ranks. Raises
         ``SpecError`` otherwise.
     weight_codec
         What the weights are sent through; exact by default. The workers name the same.
+    group, timeout_s
+        See ``Method``.
     ledger
         Counts bytes and seconds, if there is one. All that passes during a ``serve`` is one step of it, for
         gradients and weights of different steps pass at once.
@@ -80,48 +85,30 @@ class StaleServer:
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        exchange: Exchange,
+        plan: PlanLike,
         staleness: int,
         weight_codec: Codec | str | None = None,
+        *,
+        group: Group = None,
+        timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        check_exchange(exchange, "StaleServer")
         check_optimizer(optimizer, "StaleServer")
-        check_extras("StaleServer", ledger, strict=False)
-        check_star(exchange)
         check_staleness(staleness)
-        link = exchange.link
-        if link.rank != 0:
-            raise SpecError(
-                f"the server is rank 0 of its link, but this is rank {link.rank}; make a StaleWorker"
-            )
-        self.model, self.exchange, self.staleness = model, exchange, staleness
-        self.ledger = ledger
+        self.staleness, self._optimizer = staleness, optimizer
         self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
-        self.steps_done = 0
-        self._optimizer = optimizer
-        self.trained = Trained(model, optimizer, "StaleServer")
-        self._workers = range(1, link.world)
-        self._clocks = Clocks(self._workers, staleness)
         self._turn = Lock()
-        self._talks = [Conversation(link, rank, exchange.plan, self._turn) for rank in self._workers]
         self._snapshot: Snapshot | None = None
-        self._lay_out()
         self._updates_done = 0
-        self._synchronised = False
         self._failure: str | None = None
+        super().__init__(model, optimizer, star_of(plan), group, timeout_s, ledger)
 
-    def synchronise(self) -> StepRecord:
-        """Send the master weights and the buffers, exactly, to all workers, who call theirs.
-
-        Raises ``ExchangeError``.
-        """
-        started = time.perf_counter()
-        accounting = begin_equal(self.model, self.exchange, self.ledger)
-        self._synchronised = True
-        return StepRecord.of_wait(accounting.total_s, accounting).within(
-            time.perf_counter() - started, steps=0
-        )
+    def _check_ranks(self) -> None:
+        check_star(self.exchange, "StaleServer", serves=True)
+        link = self.exchange.link
+        self._workers = range(1, link.world)
+        self._clocks = Clocks(self._workers, self.staleness)
+        self._talks = [Conversation(link, rank, self.plan, self._turn) for rank in self._workers]
 
     def serve(self, steps: int, schedule: Schedule = lambda _step: None) -> StepRecord:
         """Serve so many steps of every worker, and the ``drain`` with which they end.
@@ -150,11 +137,7 @@ class StaleServer:
         check_steps(steps)
         if steps < 1:
             return StepRecord()
-        start = StepRecord() if self._synchronised else self.synchronise()
-        if self.trained.grown():
-            cost = welcome(self.trained, self.exchange, self.ledger)
-            self._lay_out()
-            start += StepRecord.of_wait(cost.total_s, cost).within(cost.total_s, steps=0)
+        start = self._ready()
         started = time.perf_counter()
         try:
             wait_s = self._serve(self.steps_done + steps, schedule)
@@ -168,38 +151,27 @@ class StaleServer:
             raise
         self.steps_done += steps
         cost = sum((session.settle() for session in self._sessions), Accounting())
-        if self.ledger is not None:
-            nbytes = steps * sum(session.gradient.nbytes for session in self._sessions)
-            self.ledger.exchanged(WHOLE, cost, wait_s, gradient_nbytes=nbytes)
-            self.ledger.end_step()
+        nbytes = steps * sum(session.gradient.nbytes for session in self._sessions)
+        self.meter.count(WHOLE, cost, wait_s, nbytes)
+        self.meter.end_step()
         return start + StepRecord.of_wait(wait_s, cost).within(time.perf_counter() - started, steps=steps)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return clock, weights and optimizer's state, as they are between two calls of ``serve``.
+    def _state(self, drained: bool) -> RankState:
+        model, optimizer = self.model.state_dict(), self._optimizer.state_dict()
+        return replace(super()._state(drained), model=model, optimizer=optimizer)
 
-        Every worker saves its own beside it, once it has drained.
-        """
-        link, optimizer = self.exchange.link, self._optimizer.state_dict()
-        return pack(link.rank, link.world, self.steps_done, self.model, optimizer=optimizer)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was called, between two calls of ``serve``; all ranks load.
-
-        The staleness, and what the optimizer is besides its state, may be others than before. Raises
-        ``StateError``, and changes nothing, for a state of a worker, of another number of ranks or of another
-        model, and for a state that the optimizer refuses.
-        """
-        link = self.exchange.link
-        check(state, link.rank, link.world, self.model, "optimizer")
+    def _adopt(self, own: RankState) -> None:
+        check_model(own.model, self.model)
         try:
-            self._optimizer.load_state_dict(state["optimizer"])  # which refuses before it changes anything
+            self._optimizer.load_state_dict(
+                dict(own.optimizer or {})
+            )  # it refuses before it changes anything
         except (KeyError, TypeError, ValueError) as error:
             raise StateError(f"the optimizer refuses the state: {error}; make the same optimizer") from error
-        self.model.load_state_dict(state["model"])
-        self.steps_done = state["clock"]
-        self._clocks.set_all(self.steps_done)
+        self.model.load_state_dict(own.model or {})
+        self._clocks.set_all(own.steps_done)
         self._snapshot = None
-        self._synchronised = self.steps_done > 0  # equal when they were saved
+        super()._adopt(own)
 
     def _serve(self, goal: int, schedule: Schedule) -> float:
         """Handle what the sessions report until all have ended; return the seconds without anything to do."""

@@ -2,61 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Lock
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import nn
 
 from gradwire.codecs import Codec, Identity, codec_of
-from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, StateError
-from gradwire.exchange import Exchange
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
 from gradwire.exchange.feedback import Feedback
-from gradwire.plan import FLOAT_NBYTES
+from gradwire.plan import FLOAT_NBYTES, PlanLike
 from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatGradients, FlatWeights
 from gradwire.training.gradients.reached import Reach, set_aside
-from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import Measure
 from gradwire.training.ledger.step_record import StepRecord
-from gradwire.training.methods.method import WorkerMethod, backward
-from gradwire.training.methods.trained import check_exchange, relaid
+from gradwire.training.methods.checkpoint import RankState, check_model
+from gradwire.training.methods.method import Group, WorkerMethod, backward
 from gradwire.training.server.clocks import check_staleness
 from gradwire.training.server.conversation import Conversation, Kind, Message
-from gradwire.training.server.ps_sync import check_star
-from gradwire.training.server.stale_state import check, pack
+from gradwire.training.server.ps_sync import check_star, star_of
 
 
 class StaleWorker(WorkerMethod):
     """Ranks 1..p: send the gradient up, adopt the server's weights unless too far ahead, else wait for them.
 
     ``drain`` waits until all workers have drained, and leaves all of them with the same weights. See
-    ``StaleServer``.
+    ``StaleServer``. Its state holds the weights, too, and there is one only after a ``drain``.
 
     Parameters
     ----------
     model
         Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
-    exchange
-        Rank 1 or above of a star; its plan chooses the codec of the gradients and their segments. Raises
-        ``SpecError`` otherwise.
+    plan
+        What ``Plan.of`` reads, with the algorithm ``star``: it chooses the codec of the gradients and their
+        segments. Raises ``SpecError`` otherwise, and for rank 0.
     staleness
         How many steps this worker may be ahead of the slowest; the same on all ranks, as ``SpecError`` asks
         for a whole number from 0 up.
     weight_codec
         What the server sends the weights through; exact by default.
-    ledger
-        Counts bytes and seconds by step, if there is one.
+    group, timeout_s, ledger
+        See ``Method``.
 
     Attributes
     ----------
-    residuals
-        What this rank's encodings lost, where the plan keeps it; its state belongs into a checkpoint.
     lead
         By how many steps this worker was ahead of the slowest when it last was let go on: 0 to ``staleness``.
     """
@@ -64,30 +58,25 @@ class StaleWorker(WorkerMethod):
     def __init__(
         self,
         model: nn.Module,
-        exchange: Exchange,
+        plan: PlanLike,
         staleness: int,
         weight_codec: Codec | str | None = None,
+        *,
+        group: Group = None,
+        timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        check_exchange(exchange, "StaleWorker")
-        check_star(exchange)
         check_staleness(staleness)
-        if exchange.link.rank == 0:
-            raise SpecError(
-                "rank 0 of the link is the server, but a StaleWorker was made there; make a StaleServer"
-            )
-        super().__init__(model, exchange, ledger)
-        self.staleness = staleness
-        self.lead = 0
+        self.staleness, self.lead = staleness, 0
         self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
-        self._gradients = FlatGradients(self.trained.parameters)
-        self._weights = FlatWeights(self.trained.parameters)
-        self._talk = Conversation(exchange.link, 0, exchange.plan, Lock())
-        self.residuals = Residuals(exchange.plan, exchange.link.rank, exchange.link.world)
-        self._residual = relaid(self.residuals, self._gradients)
-        self._feedback = Feedback(exchange.plan.segment_nbytes // FLOAT_NBYTES)
         self._drained = True
         self._failure: str | None = None
+        super().__init__(model, None, star_of(plan), group, timeout_s, ledger)
+
+    def _check_ranks(self) -> None:
+        check_star(self.exchange, "StaleWorker", serves=False)
+        self._talk = Conversation(self.exchange.link, 0, self.plan, Lock())
+        self._feedback = Feedback(self.plan.segment_nbytes // FLOAT_NBYTES)
 
     def drain(self) -> StepRecord:
         """Wait until all workers drain, and adopt the weights that all of them then have.
@@ -101,25 +90,15 @@ class StaleWorker(WorkerMethod):
         self._drained = True
         return waits.within(perf_counter() - started, steps=0)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return clock, weights and residuals. Raises ``StateError`` before ``drain``, which comes first."""
+    def _state(self, drained: bool) -> RankState:
         self._check_drained()
-        link, residuals = self.exchange.link, self.residuals.state_dict()
-        return pack(link.rank, link.world, self.steps_done, self.model, residuals=residuals)
+        return replace(super()._state(drained), model=self.model.state_dict())
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was called on this rank; all ranks load, the server too.
-
-        Raises ``StateError``, and changes nothing, for the state of another rank, another number of ranks or
-        another model, and between a step and its ``drain``.
-        """
+    def _adopt(self, own: RankState) -> None:
         self._check_drained()
-        link = self.exchange.link
-        check(state, link.rank, link.world, self.model, "residuals")
-        self.residuals.load_state_dict(state["residuals"])
-        self.model.load_state_dict(state["model"])
-        self.steps_done = state["clock"]
-        self._synchronised = self.steps_done > 0  # equal when they were saved
+        check_model(own.model, self.model)
+        super()._adopt(own)
+        self.model.load_state_dict(own.model or {})
 
     def _check_drained(self) -> None:
         if not self._drained:
@@ -164,13 +143,12 @@ class StaleWorker(WorkerMethod):
             reached = reach.told(range(len(self._gradients.parameters)))
         with set_aside(reach.parts(self._residual)):
             losses = self._feedback.of(codec, self._residual, measure.norms)
-            self._talk.hand_over(message, self._gradients.buffer, codec, losses, reached)
+            self._talk.hand_over(message, self._gradients.staged().floats(), codec, losses, reached)
 
     def _lay_out(self) -> None:
-        before = self._gradients
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
         self._weights = FlatWeights(self.trained.parameters)
-        self._residual = relaid(self.residuals, self._gradients, before)
+        self._residual = self._residual_of(self._gradients)
 
     def _before_growing(self) -> StepRecord:
         if not self._drained:

@@ -48,7 +48,7 @@ class Updates(ABC):
 
     @abstractmethod
     def came(self, rank: int, schedule: Schedule) -> bool:
-        """Take note that the gradient of ``rank`` is complete; tell whether the weights have changed."""
+        """Record that the gradient of ``rank`` is complete; return whether the weights have changed."""
 
 
 class AtOnce(Updates):
@@ -62,6 +62,7 @@ class AtOnce(Updates):
     def came(self, rank: int, schedule: Schedule) -> bool:
         """Update the weights with it."""
         schedule(self._clocks.of(rank) - 1)
+        self.gradients[rank].put()
         self.gradients[rank].attach(self.absent[rank])
         self._trained.shield()
         shares = [{"lr": group["lr"] / len(self.gradients)} for group in self._optimizer.param_groups]
@@ -85,10 +86,12 @@ class OnceARound(Updates):
             return False
         schedule(self._clocks.of(rank) - 1)
         self._sum.zero()
+        total = self._sum.staged()
         for gradients in self.gradients.values():
             # The sum of an exchange, to the last bit, even where this thread flushes subnormals.
-            Identity().decode_add(gradients.buffer.view(torch.uint8), self._sum.buffer)
-        self._sum.buffer.div_(len(self.gradients))
+            Identity().decode_add(gradients.buffer.view(torch.uint8), total.floats())
+        total.floats().div_(len(self.gradients))
+        total.store()
         self._sum.attach(frozenset.intersection(*self.absent.values()))
         self._trained.shield()
         self._optimizer.step()

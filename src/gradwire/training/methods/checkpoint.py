@@ -1,16 +1,18 @@
-"""What a checkpoint holds of a pipeline, and what becomes of it in a world of another size.
+"""What a checkpoint holds of one rank's training method, and what becomes of it in a world of another size.
 
 A state is a flat dictionary. Its keys name the rank, so that a checkpoint that all ranks write into one
 place, such as that of ``torch.distributed.checkpoint``, keeps one entry for each of them, and no rank can
 take another's by mistake:
 
-- ``gradwire/rank3/pipe``: a JSON text with rank, world, counters and the hyperparameters of the gradients in
-  flight;
+- ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps and, of a pipeline, the
+  hyperparameters of the gradients in flight (the key has its name from the method that was first saved);
 - ``gradwire/rank3/residual/<key>``: what this rank's encodings lost, where the plan keeps residuals;
 - ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, where updates are eager: this rank's own
   gradients of the newest steps in flight, oldest first, then rows of zeros;
 - ``gradwire/in_flight``: float32 ``(pipeline, count)``, the averaged gradients in flight, oldest first, then
-  rows of zeros. An average is the same on every rank, so it needs no rank in its name and is stored once.
+  rows of zeros. An average is the same on every rank, so it needs no rank in its name and is stored once;
+- ``gradwire/rank3/model/<name>`` and ``gradwire/rank0/optimizer``, of bounded staleness alone: a drained
+  worker has the weights that the server sent last, which a lossy codec makes others than the server's.
 
 The shape of everything depends on model and plan alone, since ``torch.distributed.checkpoint`` loads into
 the state of a new object.
@@ -18,6 +20,7 @@ the state of a new object.
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,28 +28,59 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import torch
+from torch import nn
 
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import StateError, shown
-from gradwire.training.checksum import of_tensor, opened_text, sealed_text
+from gradwire.training.checksum import SUM, check_sealed, of_tensor, opened_text, sealed, sealed_text
 from gradwire.training.gradients.residual import redivide as redivide_residuals
-from gradwire.training.pipe.in_flight import InFlight
 
 IN_FLIGHT = "gradwire/in_flight"
 _PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
 _VERSION = 3
 _READABLE = (1, 2, 3)
 """Files of version 1 have no own gradients: the averages stand in for them. Before version 3 parameters that
-backward did not reach have gradients of 0, and nothing has a checksum."""
+backward did not reach have gradients of 0, and nothing has a checksum. The first files of version 3 name
+neither method nor plan: they are all of PipeSGD, and bounded staleness had a state of another shape."""
 
 _SEALED_SINCE = 3
+_OLDER = {"rank", "world", "clock", "model"}
+"""What the state of bounded staleness had then, beside residuals or an optimizer."""
+
+_RESIDUALS = {"rank", "world", "residuals"}
+"""What a state of residuals alone has."""
 
 State = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An averaged gradient that has not been applied yet, as a checkpoint keeps it.
+
+    Attributes
+    ----------
+    gradient
+        1-D float32 CPU tensor, laid out like the buffer of ``FlatGradients``; a copy.
+    scheduled
+        What ``schedule.scheduled`` returned in the step that computed it.
+    own
+        This rank's own gradient of that step, as eager updates use it, laid out like the average; a copy.
+        None where none is kept.
+    absent, own_absent
+        The numbers of the parameters that no rank's backward pass reached in that step, and that this rank's
+        did not.
+    """
+
+    gradient: torch.Tensor
+    scheduled: list[dict[str, Any]]
+    own: torch.Tensor | None = None
+    absent: tuple[int, ...] = ()
+    own_absent: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
-class PipeState:
-    """One rank's pipeline: what ``pack`` turns into a state and ``unpack`` returns.
+class RankState:
+    """One rank's method: what ``pack`` turns into a state and ``unpack`` returns.
 
     Attributes
     ----------
@@ -54,31 +88,43 @@ class PipeState:
         Whose it is.
     steps_done
         How many steps were taken.
+    method, plan
+        The method's name and its plan as JSON; empty in files of older versions.
     in_flight
         The averaged gradients that are still to be applied, oldest first.
+    room
+        For how many averaged gradients a pipeline has room, for how many own ones, and of how many floats.
     residuals
         What the rank's encodings lost, by the keys of ``Residuals``; empty where the plan keeps none.
+    model, optimizer
+        Their states, where the method keeps them.
     """
 
     rank: int
     world: int
     steps_done: int
-    in_flight: Sequence[InFlight]
+    method: str = ""
+    plan: str = ""
+    in_flight: Sequence[InFlight] = ()
+    room: tuple[int, int, int] = (0, 0, 0)
     residuals: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    model: Mapping[str, torch.Tensor] | None = None
+    optimizer: Mapping[str, Any] | None = None
 
-    def of_residuals(self) -> dict[str, Any]:
-        """Return what ``Residuals.load_state_dict`` takes."""
-        return {"rank": self.rank, "world": self.world, "residuals": dict(self.residuals)}
+    def of_residuals(self, below: int = 0) -> dict[str, Any]:
+        """Return what ``Residuals.load_state_dict`` takes, as if so many ranks below did not count."""
+        rank, world = self.rank - below, self.world - below
+        return {"rank": rank, "world": world, "residuals": dict(self.residuals)}
 
 
-def pack(own: PipeState, pipeline: int, count: int, own_count: int) -> State:
-    """Return the state that holds ``own``, of a pipeline of so many gradients of ``count`` floats.
-
-    ``own_count`` says how many own gradients the pipeline can keep.
-    """
+def pack(own: RankState) -> State:
+    """Return the state that holds ``own``."""
+    pipeline, own_count, count = own.room
     kept = [each.own for each in own.in_flight if each.own is not None][-own_count:] if own_count else []
     text = {
         "version": _VERSION,
+        "method": own.method,
+        "plan": own.plan,
         "rank": own.rank,
         "world": own.world,
         "steps_done": own.steps_done,
@@ -86,13 +132,23 @@ def pack(own: PipeState, pipeline: int, count: int, own_count: int) -> State:
         "own": len(kept),
         "absent": [each.absent for each in own.in_flight],
         "own_absent": [each.own_absent for each in own.in_flight],
+        "keeps_model": own.model is not None,
     }
-    tensors = {IN_FLIGHT: _rows([each.gradient for each in own.in_flight], pipeline, count)}
+    prefix = _prefix(own.rank)
+    tensors = {}
+    if pipeline:
+        tensors[IN_FLIGHT] = _rows([each.gradient for each in own.in_flight], pipeline, count)
     if own_count:
-        tensors[f"{_prefix(own.rank)}own"] = _rows(kept, own_count, count)
-    tensors |= {f"{_prefix(own.rank)}residual/{key}": tensor for key, tensor in own.residuals.items()}
+        tensors[f"{prefix}own"] = _rows(kept, own_count, count)
+    tensors |= {f"{prefix}residual/{key}": tensor for key, tensor in own.residuals.items()}
+    tensors |= {
+        f"{prefix}model/{name}": tensor.detach().clone() for name, tensor in (own.model or {}).items()
+    }
     sums = {key: [tensor.numel(), of_tensor(tensor)] for key, tensor in tensors.items()}
-    return {f"{_prefix(own.rank)}pipe": sealed_text({**text, "sums": sums}), **tensors}
+    state = {f"{prefix}pipe": sealed_text({**text, "sums": sums}), **tensors}
+    if own.optimizer is not None:
+        state[f"{prefix}optimizer"] = sealed(copy.deepcopy(own.optimizer))
+    return state
 
 
 def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Tensor:
@@ -103,40 +159,40 @@ def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Ten
     return rows
 
 
-def unpack(state: Mapping[str, Any], rank: int, world: int) -> PipeState:
+def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeSGD") -> RankState:
     """Return what this rank's state holds.
 
     Raises ``StateError`` for a state of another rank or world, and for what ``pack`` has not made.
     """
     own = f"{_prefix(rank)}pipe"
-    if not isinstance(state, Mapping) or own not in state:
+    if not isinstance(state, Mapping) or (own not in state and not _is_older(state, rank)):
         raise StateError(
             f"rank {rank} wants its own state, with the key {own!r}, but {_whose(state)} came; every rank "
             "loads what it saved itself"
         )
-    found = _read(state, rank)
+    found = _read(state, rank, method)
     if found.world != world:
         raise StateError(
             f"rank {rank} of {world} wants a state of {world} ranks, but one of {found.world} came; "
-            "gradwire.training.pipe.checkpoint.redivide turns the states of all old ranks into the new ones"
+            "gradwire.training.redivide turns the states of all old ranks into the new ones"
         )
     return found
 
 
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
-    """Return states for a world of another size.
+    """Return states for a world of another size, of any method, or of what ``attach`` returned.
 
     The gradients in flight are averages, equal on all ranks, so every new rank keeps them as they are, with
     the hyperparameters of their steps. Residuals are every rank's own; they are divided anew, so that their
-    sum over the ranks is kept. Own gradients mean nothing to other ranks: in another world the averages stand
-    in for them.
+    sum over the ranks is kept (over the workers, where rank 0 is a server). Own gradients mean nothing to
+    other ranks: in another world the averages stand in for them.
 
     Parameters
     ----------
     states
         Those of all old ranks, in any order, saved after the same step.
     world
-        How many ranks there will be, from 1 up.
+        How many ranks there will be, from 1 up; with a server, which is one of them, from 2 up.
 
     Returns
     -------
@@ -148,27 +204,36 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     StateError
         When a rank is missing or came twice, and when the states are not of the same moment.
     """
-    olds = [_read(state, _rank_of(state)) for state in states]
-    divided = redivide_residuals([old.of_residuals() for old in olds], world)
+    if all(isinstance(state, Mapping) and set(state) - {"scale"} == _RESIDUALS for state in states):
+        return redivide_residuals(states, world)
+    olds = sorted((_read(state, _rank_of(state)) for state in states), key=lambda old: old.rank)
+    first = int(bool(olds) and olds[0].rank == 0 and "Server" in olds[0].method)
+    divided = redivide_residuals([old.of_residuals(first) for old in olds[first:]], world - first)
     _check_same_moment(olds)
-    pipeline, count = states[0][IN_FLIGHT].shape
-    ranked = {old.rank: old.in_flight for old in olds}
     if len(olds) != world:
         without = [replace(each, own=None, own_absent=()) for each in olds[0].in_flight]
-        ranked = dict.fromkeys(range(world), without)
-    own_count = len(states[0].get(f"{_prefix(olds[0].rank)}own", ()))
+        olds = [*olds[:first], *[replace(olds[first], in_flight=without)] * len(divided)]
+    residuals = [{}] * first + [own["residuals"] for own in divided]
     return [
-        pack(
-            replace(olds[0], rank=rank, world=world, in_flight=ranked[rank], residuals=own["residuals"]),
-            pipeline,
-            count,
-            own_count,
-        )
-        for rank, own in enumerate(divided)
+        pack(replace(old, rank=rank, world=world, residuals=own))
+        for rank, (old, own) in enumerate(zip(olds, residuals, strict=True))
     ]
 
 
-def _check_same_moment(olds: Sequence[PipeState]) -> None:
+def check_model(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) -> None:
+    """Raise ``StateError`` unless a state keeps weights, and they are of such a model."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in (weights or {}).items()}
+    different = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
+    if different:
+        name = different[0]
+        raise StateError(
+            f"the state is of another model: {name} is {found.get(name, 'missing')} there and "
+            f"{wanted.get(name, 'missing')} here"
+        )
+
+
+def _check_same_moment(olds: Sequence[RankState]) -> None:
     first = olds[0]
     for old in olds:
         if old.steps_done != first.steps_done or not _equal(old.in_flight, first.in_flight):
@@ -180,21 +245,24 @@ def _check_same_moment(olds: Sequence[PipeState]) -> None:
 
 
 def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
-    """Tell whether the gradients have the same bits; a NaN equals itself."""
+    """Return whether the gradients have the same bits; a NaN equals itself."""
     return len(some) == len(others) and all(
         torch.equal(one.gradient.view(torch.int32), other.gradient.view(torch.int32))
         for one, other in zip(some, others, strict=True)
     )
 
 
-def _read(state: Mapping[str, Any], rank: int) -> PipeState:
+def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankState:
     prefix = _prefix(rank)
     try:
-        (text, is_sealed), rows = opened_text(state[f"{prefix}pipe"]), state[IN_FLIGHT]
+        if _is_older(state, rank):
+            return _read_older(state)
+        text, is_sealed = opened_text(state[f"{prefix}pipe"])
         if text["version"] not in _READABLE:
             raise ValueError(f"its version is {text['version']}, this is {_VERSION}")
         if not is_sealed and text["version"] >= _SEALED_SINCE:
             raise ValueError("its text has lost its checksum")
+        rows = state.get(IN_FLIGHT, torch.empty(0, 0, dtype=torch.float32, device="cpu"))
         if not _is_matrix(rows):
             raise ValueError(f"{IN_FLIGHT} is no float32 matrix")
         scheduled = [[_understood(group) for group in groups] for groups in text["in_flight"]]
@@ -208,13 +276,47 @@ def _read(state: Mapping[str, Any], rank: int) -> PipeState:
         if not all(scheduled):
             raise ValueError("a gradient in flight has no hyperparameters")
         _check_sums(state, text.get("sums", {}))
-        start = f"{prefix}residual/"
-        residuals = {key.removeprefix(start): state[key] for key in state if key.startswith(start)}
-        return PipeState(rank, int(text["world"]), int(text["steps_done"]), in_flight, residuals)
+        return RankState(
+            rank,
+            int(text["world"]),
+            int(text["steps_done"]),
+            str(text.get("method", "")),
+            str(text.get("plan", "")),
+            in_flight,
+            (len(rows), len(state.get(f"{prefix}own", ())), rows.shape[1]),
+            _below(f"{prefix}residual/", state),
+            _below(f"{prefix}model/", state) if text.get("keeps_model") else None,
+            _opened_optimizer(state.get(f"{prefix}optimizer")),
+        )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise StateError(
-            f"the state of rank {rank} is not one that PipeSGD.state_dict made: {error!r}"
+            f"the state of rank {rank} is not one that {method}.state_dict made: {error!r}"
         ) from error
+
+
+def _is_older(state: Mapping[str, Any], rank: int) -> bool:
+    """Return whether bounded staleness on this rank saved a state of its older shape."""
+    return set(state) >= _OLDER and state["rank"] == rank
+
+
+def _read_older(state: Mapping[str, Any]) -> RankState:
+    if not is_whole(state["clock"], 0, sys.maxsize):
+        raise ValueError(f"its clock is {state['clock']!r}")
+    optimizer, method = state.get("optimizer"), "StaleServer" if "optimizer" in state else "StaleWorker"
+    kept = {} if optimizer is not None else state["residuals"]["residuals"]
+    known = state["rank"], state["world"], state["clock"], method
+    return RankState(*known, residuals=kept, model=state["model"], optimizer=optimizer)
+
+
+def _below(start: str, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    return {key.removeprefix(start): state[key] for key in state if key.startswith(start)}
+
+
+def _opened_optimizer(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    check_sealed(record, "the values of the optimizer")
+    return {key: value for key, value in record.items() if key != SUM}
 
 
 def _check_sums(state: Mapping[str, Any], sums: Mapping[str, Any]) -> None:
@@ -261,6 +363,8 @@ def ranks_in(names: Mapping[str, Any]) -> list[int]:
 
 
 def _rank_of(state: Mapping[str, Any]) -> int:
+    if isinstance(state, Mapping) and set(state) >= _OLDER:
+        return int(state["rank"])
     ranks = ranks_in(state)
     if len(ranks) != 1:
         raise StateError(f"the state of one rank is wanted, but {_whose(state)} came")
@@ -270,7 +374,7 @@ def _rank_of(state: Mapping[str, Any]) -> int:
 def _whose(state: object) -> str:
     if not isinstance(state, Mapping):
         return shown(state)
-    ranks = ranks_in(state)
+    ranks = [state["rank"]] if set(state) >= _OLDER else ranks_in(state)
     return f"a state of rank {', '.join(map(str, ranks))}" if ranks else "one without any rank's key"
 
 

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from gradwire.errors import StateError
-from gradwire.training.pipe.checkpoint import IN_FLIGHT, State, ranks_in
+from gradwire.training.methods.checkpoint import IN_FLIGHT, State, ranks_in
 
 
 def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
