@@ -1,6 +1,6 @@
 """torch and NumPy, imported when something of them is first used.
 
-Their import takes seconds, which neither ``--help`` nor a mistyped codec should cost: modules that read words
+Their import takes seconds, which ``--help`` or a mistyped codec shouldn't wait for. Modules that parse text
 import them from here, and write ``torch.empty`` as usual.
 """
 

@@ -1,4 +1,4 @@
-"""Which gradwire this is, and how more of it is installed."""
+"""The version of gradwire, and how to install its extras."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import importlib.metadata
 
 def version() -> str:
     """Return gradwire's version, as installed."""
+    return installed("gradwire") or "0+source"
+
+
+def installed(package: str) -> str | None:
+    """Return the version of an installed package, None where there is none; the package is not imported."""
     try:
-        return importlib.metadata.version("gradwire")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "0+source"
+        return None
 
 
 def how_to_install(extra: str) -> str:
-    """Return the words that tell how packages are added which only some parts of gradwire need.
+    """Return how to install the packages that only some parts of gradwire need.
 
-    From the source: a name on the package index says nothing about whose it is.
+    The command installs from the source, because a name on the package index doesn't prove its owner.
     """
     return f"run pip install '.[{extra}]' in gradwire's source folder"

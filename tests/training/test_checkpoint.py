@@ -21,8 +21,8 @@ from gradwire.errors import StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training.checksum import opened_text, sealed_text
-from gradwire.training.pipe.checkpoint import IN_FLIGHT, redivide
-from gradwire.training.pipe.dcp import read_ranks
+from gradwire.training.methods.checkpoint import IN_FLIGHT, redivide
+from gradwire.training.methods.dcp import read_ranks
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]

@@ -18,8 +18,8 @@ from gradwire.codecs import parse
 from gradwire.errors import StateError
 from gradwire.links import loopback
 from gradwire.plan import Plan
-from gradwire.training.pipe.checkpoint import IN_FLIGHT
-from gradwire.training.pipe.dcp import read_ranks
+from gradwire.training.methods.checkpoint import IN_FLIGHT
+from gradwire.training.methods.dcp import read_ranks
 
 TEXT, OWN, RESIDUAL = (f"gradwire/rank0/{name}" for name in ("pipe", "own", "residual/gradient"))
 State = dict[str, Any]

@@ -20,6 +20,7 @@ from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD
 from gradwire.training.communication.thread import CommunicationThread, Handover, longest_s
 from gradwire.training.ledger.lost_meter import LostMeter
+from support.pipes import pipe_sgd, through
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -43,6 +44,7 @@ class _Broken(Exchange):
         average: bool = True,
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
+        timeout_s: float | None = None,
     ) -> Accounting:
         self.calls += 1
         if self.calls == 3:
@@ -64,6 +66,7 @@ class _Gated(Exchange):
         average: bool = True,
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
+        timeout_s: float | None = None,
     ) -> Accounting:
         self.calls += 1
         self.entered.set()
@@ -72,7 +75,7 @@ class _Gated(Exchange):
 
 
 def _pipe(model: nn.Module, exchange: Exchange, pipeline: int = 2) -> PipeSGD:
-    return PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, pipeline)
+    return through(pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, pipeline), exchange)
 
 
 def _weights(model: nn.Module) -> torch.Tensor:
@@ -113,13 +116,13 @@ def test_a_damaged_frame_names_rank_peer_and_step(
         model, updates = make_model(), []
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer.register_step_post_hook(lambda *_: updates.append(1))
-        method = PipeSGD(model, optimizer, exchange, pipeline)
+        method = pipe_sgd(model, optimizer, exchange, pipeline)
         with pytest.raises(ExchangeError) as caught, method:
             _train(method, batch_loss, 8)
         return caught.value, len(updates), method.steps_done
 
     def wrap(link: Link) -> Link:
-        return FaultyLink(link, [Fault("corrupt", rank=1, step=6, bit=40 * 8)])  # in the third gradient
+        return FaultyLink(link, [Fault("corrupt", rank=1, step=8, bit=40 * 8)])  # in the third gradient
 
     (first, *counts), (second, *others) = run_ranks(2, body, wrap=wrap)
     assert _names(first, "rank 0", "rank 1", "step 0", "checksum")
@@ -232,7 +235,7 @@ def test_d_sync_reports_a_dead_peer_too(
 ) -> None:
     def body(exchange: Exchange) -> str:
         model, rank = make_model(), exchange.link.rank
-        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         for t in range(2):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
         if rank == 1:

@@ -40,7 +40,9 @@ def test_equals_one_process_on_the_whole_batch(
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
-        with DSync(model, optimizer(model.parameters(), **options), exchange) as method:
+        with DSync(
+            model, optimizer(model.parameters(), **options), exchange.plan, group=exchange.link
+        ) as method:
             for t in range(8):
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
@@ -65,7 +67,7 @@ def test_lossy_codecs_leave_all_ranks_with_the_same_bits(
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        with DSync(model, optimizer, exchange) as method:
+        with DSync(model, optimizer, exchange.plan, group=exchange.link) as method:
             for t in range(6):
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
@@ -85,7 +87,7 @@ def test_replicas_begin_with_the_weights_of_rank_0(
             for parameter in model.parameters():
                 parameter.add_(rank)
         next(model.parameters()).requires_grad_(False)
-        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         record = method.synchronise()
         began = _flat(model)
         method.step(batch_loss(model, 0, slice(rank, rank + 1)))
@@ -106,7 +108,7 @@ def test_the_first_step_synchronises_by_itself(
         model, rank = make_model(), exchange.link.rank
         with torch.no_grad():
             next(model.parameters()).mul_(1 + rank)
-        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         for t in range(2):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
@@ -121,7 +123,7 @@ def test_the_record_counts_bytes_and_the_local_loss(
     def body(exchange: Exchange) -> tuple[StepRecord, float]:
         model, rank = make_model(), exchange.link.rank
         loss = batch_loss(model, 0, slice(rank, rank + 1))
-        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         method.synchronise()
         return method.step(loss), loss().item()
 
@@ -140,7 +142,7 @@ def test_the_record_counts_bytes_and_the_local_loss(
 def test_a_closed_method_refuses_to_step(make_model: MakeModel, run_ranks: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
-        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         method.close()
         method.close()
         with pytest.raises(ExchangeError, match="rank 0: this DSync is closed"):

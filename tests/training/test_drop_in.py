@@ -17,8 +17,8 @@ from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
+from gradwire.training import DSync
 from gradwire.training.gradients.clip import clip
-from gradwire.training.pipe import pipe_sgd
 from gradwire.training.replicas.compare import weights_sha256
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,7 +34,7 @@ def _flat(model: nn.Module) -> torch.Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
 
 
-def _train(pipe: pipe_sgd.PipeSGD, batch_loss: BatchLoss, steps: int) -> None:
+def _train(pipe: gradwire.PipeSGD | DSync, batch_loss: BatchLoss, steps: int) -> None:
     rank = pipe.exchange.link.rank
     for _ in range(steps):
         pipe.step(batch_loss(pipe.model, pipe.steps_done, slice(rank, rank + 1)))
@@ -67,18 +67,18 @@ def _by_hand(
 
 @pytest.mark.parametrize("pipeline", [1, 2, 3])
 @pytest.mark.parametrize("spec", ["identity", "errbound:2^-10"])
-def test_it_is_the_method_that_it_wraps(
+def test_while_it_warms_up_it_is_d_sync(
     pipeline: int, spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse(spec), pipeline=pipeline, bucket_nbytes=100)
 
-    def train(exchange: Exchange, drop_in: bool) -> torch.Tensor:
+    def train(exchange: Exchange, pipelined: bool) -> torch.Tensor:
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
         with (
-            gradwire.PipeSGD(model, optimizer, plan, warmup_steps=2, group=exchange.link)
-            if drop_in
-            else pipe_sgd.PipeSGD(model, optimizer, exchange, pipeline, 2)
+            gradwire.PipeSGD(model, optimizer, plan, warmup_steps=8, group=exchange.link)
+            if pipelined
+            else DSync(model, optimizer, plan, group=exchange.link)
         ) as pipe:
             _train(pipe, batch_loss, 8)
         return _flat(model)
@@ -296,7 +296,7 @@ def test_the_hash_covers_every_parameter_and_no_buffer() -> None:
         ({"plan": "no/plan.json"}, "cannot be read"),
         ({"plan": "fp17"}, "no codec is named 'fp17'"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
-        ({"warmup_steps": -1}, "warmup_steps=-1"),
+        ({"warmup_steps": -1}, "warmup_steps must be a whole number of steps from 0 up, but is -1"),
         ({"correction": "lazy"}, "a correction is one of eager, none, but 'lazy' came"),
     ],
 )

@@ -15,8 +15,8 @@ from gradwire.codecs import parse
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training import PipeSGD
 from gradwire.training.methods.schedule import note_step
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -54,7 +54,7 @@ def _train(
     rank, optimizer = exchange.link.rank, make_optimizer(model.parameters())
     schedule = ExponentialLR(optimizer, decay)
     after = []
-    with PipeSGD(model, optimizer, exchange, correction="eager", **options) as method:
+    with pipe_sgd(model, optimizer, exchange, correction="eager", **options) as method:
         for t in range(steps):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
             note_step(optimizer)
@@ -173,7 +173,7 @@ def test_hooks_of_the_user_run_for_masters_only(
         optimizer = torch.optim.Adam(model.parameters())
         optimizer.register_step_pre_hook(lambda *_: seen.append("before"))
         optimizer.register_step_post_hook(lambda *_: seen.append("after"))
-        with PipeSGD(model, optimizer, exchange, pipeline=3) as method:
+        with pipe_sgd(model, optimizer, exchange, pipeline=3) as method:
             for t in range(7):
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return seen.count("before"), seen.count("after")
@@ -217,7 +217,7 @@ def test_all_that_an_optimizer_keeps_is_taken_back(
         model.register_parameter("frozen", frozen)
         optimizer.add_param_group({"params": [frozen], "history": []})
         held = []
-        with PipeSGD(model, optimizer, exchange) as method:
+        with pipe_sgd(model, optimizer, exchange) as method:
             for t in range(8):
 
                 def compute(t: int = t) -> torch.Tensor:
@@ -246,7 +246,7 @@ def test_a_pass_that_fails_leaves_the_masters_and_the_optimizer(
         model, rank = make_model(), exchange.link.rank
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         addresses = [parameter.data_ptr() for parameter in model.parameters()]
-        with PipeSGD(model, optimizer, exchange) as method:
+        with pipe_sgd(model, optimizer, exchange) as method:
             for t in range(6):
                 if failing and t == 3:
                     with pytest.raises(ZeroDivisionError):
@@ -265,7 +265,7 @@ def test_an_own_gradient_that_is_not_finite_makes_no_virtual_update(
     def body(exchange: Exchange) -> bool:
         model, rank = make_model(), exchange.link.rank
         ahead = []
-        with PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
+        with pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
             for t in range(2):
                 masters = _flat(model)
 
@@ -297,10 +297,10 @@ def test_models_that_write_their_parameters_are_refused(run_ranks: Ranks) -> Non
         model = nn.Sequential(nn.Linear(2, 2), nn.Embedding(4, 2, max_norm=1.0))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with pytest.raises(SpecError, match=r'1 has max_norm=1, .* use correction="none"'):
-            PipeSGD(model, optimizer, exchange)
-        PipeSGD(model, optimizer, exchange, correction="none").close()
+            pipe_sgd(model, optimizer, exchange)
+        pipe_sgd(model, optimizer, exchange, correction="none").close()
         writes = Writes()
-        method = PipeSGD(writes, torch.optim.SGD(writes.parameters(), lr=0.1), exchange)
+        method = pipe_sgd(writes, torch.optim.SGD(writes.parameters(), lr=0.1), exchange)
         method.step(writes)
         with pytest.raises(StateError, match=r'has written a parameter, .* with correction="none"'):
             method.step(writes)
@@ -319,7 +319,7 @@ def test_buffers_are_each_ranks_own_until_a_drain(run_ranks: Ranks) -> None:
         model.register_buffer("flag", torch.tensor([True, rank == 0, False]))
         assert norm.running_mean is not None
         seen = []
-        with PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
+        with pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
             for _ in range(3):
                 method.step(lambda: model(torch.randn(4, 2, generator=generator)).square().mean())
             seen.append(norm.running_mean.clone())
@@ -342,7 +342,7 @@ def test_nothing_is_allocated_per_step(
 ) -> None:
     def body(exchange: Exchange) -> list[tuple[int, ...]]:
         model, seen = make_model(), []
-        with PipeSGD(model, torch.optim.Adam(model.parameters()), exchange) as method:
+        with pipe_sgd(model, torch.optim.Adam(model.parameters()), exchange) as method:
             for t in range(8):
 
                 def compute(t: int = t) -> torch.Tensor:

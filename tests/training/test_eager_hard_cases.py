@@ -13,7 +13,7 @@ import gradwire
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training import PipeSGD
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -47,8 +47,8 @@ def test_an_optimizer_that_wraps_another_is_refused(run_ranks: Ranks, make_model
         model = make_model()
         wrapped = _Wrapped(torch.optim.SGD(model.parameters(), lr=0.1))
         with pytest.raises(SpecError, match=r"this _Wrapped wraps another one; .* correction=\"none\""):
-            PipeSGD(model, wrapped, exchange)
-        PipeSGD(model, wrapped, exchange, correction="none").close()
+            pipe_sgd(model, wrapped, exchange)
+        pipe_sgd(model, wrapped, exchange, correction="none").close()
 
     run_ranks(1, body)
 
@@ -75,7 +75,7 @@ def test_attributes_that_are_changed_in_place_are_taken_back(
     def body(exchange: Exchange) -> tuple[torch.Tensor, float]:
         model, rank = make_model(), exchange.link.rank
         optimizer = _InAttributes(model.parameters())
-        with PipeSGD(model, optimizer, exchange) as method:
+        with pipe_sgd(model, optimizer, exchange) as method:
             for t in range(8):
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model), float(optimizer.steps)
@@ -83,7 +83,7 @@ def test_attributes_that_are_changed_in_place_are_taken_back(
     def plain(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        with PipeSGD(model, optimizer, exchange) as method:
+        with pipe_sgd(model, optimizer, exchange) as method:
             for t in range(8):
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
@@ -103,7 +103,7 @@ def test_a_parameter_that_gets_other_memory_on_the_way_is_told(run_ranks: Ranks)
             model.weight.data = model.weight.data.clone()
             return loss  # type: ignore[no-any-return]
 
-        method = PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+        method = pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
         method.step(lambda: model(torch.ones(2, 3)).square().mean())
         with pytest.raises(StateError, match="has written a parameter"):
             method.step(compute)
@@ -153,7 +153,7 @@ def test_caches_stay_each_ranks_own_and_expanded_buffers_are_left_alone(run_rank
         model.register_buffer("cache", torch.zeros(2 + rank), persistent=False)
         model.register_buffer("wide", torch.zeros(1).expand(3))
         model.register_buffer("seen", torch.full((), float(rank)))
-        with PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
+        with pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
             for _ in range(3):
                 method.step(lambda: model(torch.ones(2, 3)).square().mean())
         return len(model.cache), float(model.seen)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ if sys.argv[1] == "attach":
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     gradwire.attach(DistributedDataParallel(model)).close()
 elif sys.argv[1] == "Worker":
-    Worker(model, gradwire.Exchange(gradwire.loopback(2)[1], gradwire.Plan(algorithm="star")))
+    Worker(model, gradwire.Plan(algorithm="star"), group=gradwire.loopback(2)[1])
 before = set(sys.modules)
 torch.optim.AdamW(model.parameters()).step()
 print(len([name for name in set(sys.modules) - before if name.split(".")[0] == "torch"]))

@@ -18,8 +18,9 @@ from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.throttle import Port, ThrottledLink
 from gradwire.plan import Plan
-from gradwire.training import DSync, PipeSGD, StepRecord
+from gradwire.training import DSync, StepRecord
 from support.noise import likely, undisturbed
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 FLOATS = 500 * 500  # a ring of two sends them once: half in each half
@@ -41,9 +42,9 @@ def _run(exchange: Exchange, pipeline: int | None, compute_s: float) -> StepReco
         return model(x).square().mean()  # type: ignore[no-any-return]
 
     method = (
-        DSync(model, optimizer, exchange)
+        DSync(model, optimizer, exchange.plan, group=exchange.link)
         if pipeline is None
-        else PipeSGD(model, optimizer, exchange, pipeline)
+        else pipe_sgd(model, optimizer, exchange, pipeline)
     )
     with method:
         for _ in range(3):
@@ -99,7 +100,9 @@ def _run_layers(exchange: Exchange, backward_s: float) -> StepRecord:
     first, last = nn.Linear(4, 500), nn.Linear(500, 500, bias=False)
     model, pause = nn.Sequential(first, last), cast(Any, _Pause.apply)
     total = StepRecord()
-    with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
+    with DSync(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link
+    ) as method:
         method.synchronise()
         for _ in range(STEPS):
             total += method.step(lambda: last(pause(first(torch.ones(2, 4)), backward_s)).square().mean())

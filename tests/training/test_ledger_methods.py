@@ -12,10 +12,11 @@ from torch import nn
 from gradwire.codecs import parse
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training import Ledger, PipeSGD, StepRecord, make_method
+from gradwire.training import Ledger, StepRecord
 from gradwire.training.ledger.counts import BucketCounts
 from gradwire.wire import HEADER_NBYTES
 from support.noise import likely, undisturbed
+from support.pipes import made, pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 Make = Callable[[], nn.Sequential]
@@ -28,7 +29,7 @@ def train(
 ) -> tuple[torch.Tensor, StepRecord]:
     """Return the weights and the sum of the records, the drain's included."""
     rank, total = exchange.link.rank, StepRecord()
-    method = make_method(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, ledger=ledger)
+    method = made(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, ledger=ledger)
     with method:
         for step in range(STEPS):
             total += method.step(batch_loss(model, step, slice(rank, rank + 1)))
@@ -90,10 +91,10 @@ def test_a_gradient_that_is_waited_for_twice_counts_once(
     def body(exchange: Exchange) -> list[BucketCounts]:
         model, ledger, seen = make_model(), Ledger(exchange.link.rank), []
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with PipeSGD(model, optimizer, exchange, pipeline=3, ledger=ledger) as method:
+        with pipe_sgd(model, optimizer, exchange, pipeline=3, ledger=ledger) as method:
             for step in range(2):
                 method.step(batch_loss(model, step, slice(exchange.link.rank, exchange.link.rank + 1)))
-            for wait in (method.settle, method.settle, method.drain):
+            for wait in (method.in_flight, method.in_flight, method.drain):
                 wait()
                 seen.append(ledger.summary().buckets["gradient"])
         return seen

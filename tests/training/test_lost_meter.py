@@ -68,13 +68,15 @@ def test_shares_are_those_by_hand(
         loss = batch_loss(model, 0, slice(rank, rank + 1))
         wanted = by_hand(model, loss, str(plan.codec))
         if method != "DSync" and rank == 0:
-            server = Server(model, optimizer, exchange) if method == "Worker" else None
-            (server or StaleServer(model, optimizer, exchange, 0)).serve(5)
+            server = (
+                Server(model, optimizer, exchange.plan, group=exchange.link) if method == "Worker" else None
+            )
+            (server or StaleServer(model, optimizer, exchange.plan, 0, group=exchange.link)).serve(5)
             return {}, {}
         makers: dict[str, Callable[[], Any]] = {
-            "DSync": lambda: DSync(model, optimizer, exchange, ledger),
-            "Worker": lambda: Worker(model, exchange, ledger=ledger),
-            "StaleWorker": lambda: StaleWorker(model, exchange, 0, ledger=ledger),
+            "DSync": lambda: DSync(model, optimizer, exchange.plan, ledger=ledger, group=exchange.link),
+            "Worker": lambda: Worker(model, exchange.plan, ledger=ledger, group=exchange.link),
+            "StaleWorker": lambda: StaleWorker(model, exchange.plan, 0, ledger=ledger, group=exchange.link),
         }
         with makers[method]() as worker:
             for _ in range(5):
@@ -102,7 +104,7 @@ def trained(
     optimizer = torch.optim.SGD(
         [{"params": parameters[:2]}, {"params": parameters[2:]}] if groups else parameters, lr=0.0
     )
-    with DSync(model, optimizer, exchange, ledger, strict) as method:
+    with DSync(model, optimizer, exchange.plan, ledger=ledger, strict=strict, group=exchange.link) as method:
         for step in range(1, steps + 1):
             try:
                 method.step(losses(step))

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import StepLR
 
 import gradwire
 from gradwire.errors import ExchangeError, GradwireError, SpecError, StateError, TensorError
-from gradwire.training import DSync, PipeSGD, Server, StaleServer, StaleWorker, Worker
+from gradwire.training import DSync, Server, StaleServer, StaleWorker, Worker
 
 X = torch.ones(2, 3)
 STAR = gradwire.Plan(algorithm="star")
@@ -32,43 +32,27 @@ class Door:
     options: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
 
-def _exchange(rank: int = 0, plan: gradwire.Plan = STAR, world: int = 2) -> gradwire.Exchange:
-    return gradwire.Exchange(gradwire.loopback(world, timeout_s=0.3)[rank], plan)
-
-
-def _alone() -> gradwire.Exchange:
-    return _exchange(0, gradwire.Plan(), 1)
+def _links(world: int) -> list[gradwire.Link]:
+    return list(gradwire.loopback(world))
 
 
 PIPELINES: dict[str, tuple[Any, str]] = {
     "correction": ("shift", "a correction is one of eager, none, but 'shift' came"),
     "on_average": ("mean", "on_average must be a function of the parameters, but is 'mean'"),
-    "warmup_steps": (1.5, r"PipeSGD wants .* warmup_steps >= 0, whole numbers, but got .*warmup_steps=1\.5"),
+    "warmup_steps": (1.5, r"warmup_steps must be a whole number of steps from 0 up, but is 1\.5"),
 }
 SERVERS = {
     "ledger": ("x.jsonl", "must be a gradwire.Ledger or None, but is 'x.jsonl'"),
-    "weight_codec": (3, "weight_codec must be a codec or its spec, but is 3"),
+    "weight_codec": (3, "weight_codec must be a codec, its spec or None, but is 3"),
 }
 DOORS = {
     "DSync": Door(
-        lambda model, optimizer, exchange=None, **more: DSync(model, optimizer, exchange or _alone(), **more),
+        lambda model, optimizer, **more: DSync(model, optimizer, **{"group": _links(1)[0], **more}),
         options={
             "ledger": ("x.jsonl", "the ledger of DSync must be a gradwire.Ledger or None, but is 'x.jsonl'"),
             "strict": ("no", "strict must be True or False in DSync, but is 'no'"),
-            "exchange": (
-                gradwire.loopback(1)[0],
-                r"a DSync wants an Exchange, .* gradwire\.Exchange\(link, plan",
-            ),
-        },
-    ),
-    "training.PipeSGD": Door(
-        lambda model, optimizer, exchange=None, **more: PipeSGD(
-            model, optimizer, exchange or _alone(), **more
-        ),
-        options={
-            **PIPELINES,
-            "pipeline": ("2", "whole numbers, but got pipeline='2'"),
-            "exchange": ("ring", "a PipeSGD wants an Exchange, but got 'ring'"),
+            "plan": (8, "plan must be a Plan, a codec, its spec or the path of a plan's file, but is 8"),
+            "timeout_s": (-1, "timeout_s must be above 0"),
         },
     ),
     "PipeSGD": Door(
@@ -87,26 +71,26 @@ DOORS = {
         },
     ),
     "Server": Door(
-        lambda model, optimizer, exchange=None, **more: Server(
-            model, optimizer, exchange or _exchange(), **more
+        lambda model, optimizer, **more: Server(
+            model, optimizer, **{"plan": STAR, "group": _links(2)[0], **more}
         ),
         steps=False,
-        options={**SERVERS, "exchange": (7, "a Server wants an Exchange, but got 7")},
+        options={**SERVERS, "plan": (7, "plan must be a Plan, a codec, .* but is 7")},
     ),
     "StaleServer": Door(
-        lambda model, optimizer, exchange=None, staleness=1, **more: StaleServer(
-            model, optimizer, exchange or _exchange(), staleness, **more
+        lambda model, optimizer, staleness=1, **more: StaleServer(
+            model, optimizer, STAR, staleness, group=_links(2)[0], **more
         ),
         steps=False,
         options={**SERVERS, "staleness": (1.5, r"the staleness must be a whole number .* but is 1\.5")},
     ),
     "Worker": Door(
-        lambda model, _=None, exchange=None, **more: Worker(model, exchange or _exchange(1), **more),
+        lambda model, _=None, **more: Worker(model, STAR, group=_links(2)[1], **more),
         has_optimizer=False,
         options=SERVERS,
     ),
     "StaleWorker": Door(
-        lambda model, _=None, exchange=None, **more: StaleWorker(model, exchange or _exchange(1), 1, **more),
+        lambda model, _=None, **more: StaleWorker(model, STAR, 1, group=_links(2)[1], **more),
         has_optimizer=False,
         options=SERVERS,
     ),
@@ -141,7 +125,7 @@ def _refuses(error: type[GradwireError], said: str) -> Any:
         ),
         (lambda: _model().double(), TensorError, "is a torch.float64 tensor .*; use model.float"),
         (lambda: _model().half(), TensorError, "is a torch.float16 tensor .*; use model.float"),
-        (lambda: _model().to("meta"), TensorError, "on meta; use .*model.cpu"),
+        (lambda: _model().to("meta"), TensorError, "on meta; use .*model"),
         (lambda: nn.LazyLinear(3), TensorError, "must have its shape, .* let the model run a forward pass"),
         (lambda: _model().requires_grad_(False), TensorError, "none came; is requires_grad off everywhere"),
         (lambda: nn.ReLU(), TensorError, "a model with at least one trainable parameter was wanted"),
@@ -242,7 +226,7 @@ def test_what_is_no_loss_is_refused_and_the_step_may_be_repeated(
     model = _model()
     before = [each.detach().clone() for each in model.parameters()]
     plan = gradwire.Plan(bucket_nbytes=bucket_nbytes)
-    more = {"plan": plan} if door == "PipeSGD" else {"exchange": _exchange(0, plan, 1)}
+    more = {"plan": plan}
     method = DOORS[door].make(model, _sgd(model), **more)
     with _refuses(TensorError, said):
         method.step(lambda: compute(model))
@@ -306,7 +290,7 @@ def test_a_foreign_state_is_refused(state: Any) -> None:
 def test_an_optimizer_that_gets_foreign_parameters_later_is_refused() -> None:
     model = _model()
     optimizer = _sgd(model)
-    with DSync(model, optimizer, _alone()) as method:
+    with DSync(model, optimizer, group=_links(1)[0]) as method:
         method.step(lambda: model(X).sum())
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
         with _refuses(SpecError, "1 of these .* are not the model's"):

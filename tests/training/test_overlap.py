@@ -17,7 +17,8 @@ from gradwire.codecs import parse
 from gradwire.errors import TensorError
 from gradwire.exchange import Accounting, Exchange, Norms
 from gradwire.plan import Plan
-from gradwire.training import DSync, PipeSGD, StepRecord, WorkerMethod, make_method
+from gradwire.training import DSync, StepRecord
+from support.pipes import made
 
 Ranks = Callable[..., list[Any]]
 Make = Callable[[], nn.Module]
@@ -65,10 +66,10 @@ def trained(
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make(), exchange.link.rank
         optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
-        with make_method(model, optimizer, exchange) as method:
+        with made(model, optimizer, exchange) as method:
             for t in range(steps):
                 between(model, optimizer)
-                method.step(lambda t=t: loss(model, t, rank))  # type: ignore[misc]
+                method.step(lambda t=t: loss(model, t, rank))
         return weights(model)
 
     first, *others = run_ranks(world, body, plan)
@@ -90,6 +91,7 @@ class Seen(Exchange):
         average: bool = True,
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
+        timeout_s: float | None = None,
     ) -> Accounting:
         self.counts.append(tensor.numel())
         accounting = super().all_reduce(tensor, average, residual, norms)
@@ -153,7 +155,7 @@ def test_the_exchange_begins_while_backward_computes(run_ranks: Ranks) -> None:
 
         first, last = nn.Linear(5, 5), nn.Linear(5, 5)
         model = nn.Sequential(first, last)
-        with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), seen) as method:
+        with made(model, torch.optim.SGD(model.parameters(), lr=0.1), seen) as method:
             slow: Any = Slow.apply
             method.step(lambda: last(slow(first(torch.ones(2, 5)))).sum())
         assert seen.counts == [30, 30]
@@ -177,7 +179,7 @@ def test_a_bucket_that_is_ready_early_waits_for_its_turn(run_ranks: Ranks) -> No
                 total = layer(torch.ones(layer.in_features)) * (1 + 0.01 * total)
             return total.sum()
 
-        with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), seen) as method:
+        with made(model, torch.optim.SGD(model.parameters(), lr=0.1), seen) as method:
             for _ in range(2):
                 method.step(compute_loss)
         return seen.counts, weights(model)
@@ -317,7 +319,9 @@ def test_a_gradient_that_comes_in_two_pieces_is_refused_on_every_rank(run_ranks:
             outer: torch.Tensor = checkpoint(model.last, model.middle(inner), use_reentrant=True)
             return outer.sum()
 
-        method = DSync(model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange)
+        method = DSync(
+            model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange.plan, group=exchange.link
+        )
         method.synchronise()
         before = weights(model)
         with pytest.raises(TensorError) as caught, method:
@@ -335,7 +339,9 @@ def test_hooks_are_there_during_backward_only(
 ) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
-        with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
+        with DSync(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link
+        ) as method:
             method.step(lambda: mean_square(model, 0, 0))
             assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
 
@@ -345,7 +351,7 @@ def test_hooks_are_there_during_backward_only(
 def test_one_bucket_needs_no_thread(run_ranks: Ranks, make_model: Callable[[], nn.Sequential]) -> None:
     def body(exchange: Exchange) -> int:
         model = make_model()
-        with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange):
+        with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link):
             return sum(thread.name.startswith("gradwire communication") for thread in threading.enumerate())
 
     assert run_ranks(1, body, Plan(bucket_nbytes=1 << 20)) == [0]
@@ -358,7 +364,7 @@ def test_the_record_counts_all_buckets(
 ) -> None:
     def body(exchange: Exchange) -> tuple[StepRecord, int]:
         model, rank, seen = make_model(), exchange.link.rank, Seen(exchange)
-        method = make_method(model, torch.optim.SGD(model.parameters(), lr=0.1), seen)
+        method = made(model, torch.optim.SGD(model.parameters(), lr=0.1), seen)
         method.synchronise()
         record = method.step(lambda: mean_square(model, 0, rank)) + method.drain()
         method.close()
@@ -371,16 +377,3 @@ def test_the_record_counts_all_buckets(
         assert record.steps == 1
         assert 0 < record.wait_s < record.step_s
         assert record.exchange_s > 0
-
-
-@pytest.mark.parametrize(("pipeline", "kind"), [(1, DSync), (2, PipeSGD), (3, PipeSGD)])
-def test_a_plan_chooses_the_method(
-    pipeline: int, kind: type[WorkerMethod], run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
-) -> None:
-    def body(exchange: Exchange) -> None:
-        model = make_model()
-        with make_method(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
-            assert type(method) is kind
-            assert getattr(method, "pipeline", 1) == pipeline
-
-    run_ranks(1, body, Plan(pipeline=pipeline))

@@ -18,6 +18,7 @@ from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.training import DSync
+from support.pipes import through
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -32,7 +33,8 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 def sync(model: nn.Module, exchange: Exchange) -> DSync:
-    return DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return through(DSync(model, optimizer, exchange.plan, group=exchange.link), exchange)
 
 
 def weights(model: nn.Module) -> torch.Tensor:
@@ -78,6 +80,7 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
             average: bool = True,
             residual: torch.Tensor | None = None,
             norms: Norms | None = None,
+            timeout_s: float | None = None,
         ) -> Accounting:
             self.calls += 1
             if self.calls == 6:

@@ -14,7 +14,7 @@ import gradwire
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training.checksum import SUM
-from gradwire.training.pipe.checkpoint import IN_FLIGHT, redivide
+from gradwire.training.methods.checkpoint import IN_FLIGHT, redivide
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]

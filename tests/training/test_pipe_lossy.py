@@ -15,6 +15,7 @@ from gradwire.errors import LossyError, LossyWarning
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import Ledger, PipeSGD
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -23,7 +24,7 @@ BLIND = Plan(parse("errbound:2^10"), bucket_nbytes=100)
 
 
 def _pipe(exchange: Exchange, model: nn.Module, **options: Any) -> PipeSGD:
-    return PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, **options)
+    return pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, **options)
 
 
 @pytest.mark.parametrize("pipeline", [1, 2, 3])

@@ -13,8 +13,9 @@ from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.exchange import Exchange, Norms
 from gradwire.plan import Plan
-from gradwire.training import DSync, PipeSGD, StepRecord
+from gradwire.training import DSync, StepRecord
 from support.noise import likely, undisturbed
+from support.pipes import pipe_sgd, through
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -40,7 +41,8 @@ def _train(
     rank = exchange.link.rank
     keywords: dict[str, Any] = {"correction": "none", **pipe}
     after = []
-    with PipeSGD(model, torch.optim.SGD(model.parameters(), **options), exchange, **keywords) as method:
+    optimizer = torch.optim.SGD(model.parameters(), **options)
+    with through(pipe_sgd(model, optimizer, exchange, **keywords), exchange) as method:
         for t in range(steps):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
             after.append(_flat(model))
@@ -134,7 +136,9 @@ def test_pipeline_1_is_d_sync_bit_for_bit(
 ) -> None:
     def synchronous(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
-        method = DSync(model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange)
+        method = DSync(
+            model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange.plan, group=exchange.link
+        )
         for t in range(6):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
@@ -151,7 +155,9 @@ def test_warm_up_is_d_sync_and_the_pipeline_starts_empty_after_it(
 ) -> None:
     def synchronous(exchange: Exchange) -> list[torch.Tensor]:
         model, rank = make_model(), exchange.link.rank
-        method = DSync(model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange)
+        method = DSync(
+            model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange.plan, group=exchange.link
+        )
         after = []
         for t in range(4):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
@@ -187,7 +193,7 @@ def test_drain_applies_everything_and_starts_a_new_pipeline(
     def body(exchange: Exchange) -> tuple[list[torch.Tensor], StepRecord, StepRecord]:
         model, rank = make_model(), exchange.link.rank
         loss = [batch_loss(model, t, slice(rank, rank + 1)) for t in range(8)]
-        with PipeSGD(
+        with pipe_sgd(
             model, torch.optim.SGD(model.parameters(), **SGD), exchange, correction="none"
         ) as method:
             for t in range(5):
@@ -214,7 +220,7 @@ def test_synchronise_on_the_way_drains_first(
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
-        with PipeSGD(
+        with pipe_sgd(
             model, torch.optim.SGD(model.parameters(), **SGD), exchange, correction="none"
         ) as method:
             for t in range(5):
@@ -235,7 +241,7 @@ def test_zero_grad_between_steps_does_not_reach_the_network(
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
         optimizer = torch.optim.SGD(model.parameters(), **SGD)
-        with PipeSGD(model, optimizer, exchange, correction="none") as method:
+        with pipe_sgd(model, optimizer, exchange, correction="none") as method:
             for t in range(6):
                 optimizer.zero_grad(set_to_none)
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
@@ -258,7 +264,7 @@ def test_a_hook_of_the_optimizer_sees_the_averaged_gradient(
             seen.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
 
         optimizer.register_step_pre_hook(hook)
-        with PipeSGD(model, optimizer, exchange) as method:
+        with pipe_sgd(model, optimizer, exchange) as method:
             method.step(batch_loss(model, 0, slice(rank, rank + 1)))
         return seen[0]
 
@@ -291,6 +297,7 @@ def test_no_gradient_memory_is_allocated_per_step(
             average: bool = True,
             residual: torch.Tensor | None = None,
             norms: Norms | None = None,
+            timeout_s: float | None = None,
         ) -> Any:
             self.addresses.append(tensor.data_ptr())
             return super().all_reduce(tensor, average, residual, norms)
@@ -312,7 +319,7 @@ def test_compute_that_fails_leaves_the_pipeline_whole(
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
-        with PipeSGD(
+        with pipe_sgd(
             model, torch.optim.SGD(model.parameters(), **SGD), exchange, correction="none"
         ) as method:
             method.step(batch_loss(model, 0, slice(rank, rank + 1)))
@@ -334,8 +341,11 @@ def test_impossible_pipelines_are_refused(
 
     def body(exchange: Exchange) -> None:
         model = make_model()
-        with pytest.raises(SpecError, match=f"got pipeline={pipeline} and warmup_steps={warmup_steps}"):
-            PipeSGD(model, torch.optim.SGD(model.parameters(), **SGD), exchange, pipeline, warmup_steps)
+        wrong = "warmup_steps" if warmup_steps else "pipeline"
+        with pytest.raises(
+            SpecError, match=f"{wrong} must be a whole number .* is {warmup_steps or pipeline}"
+        ):
+            pipe_sgd(model, torch.optim.SGD(model.parameters(), **SGD), exchange, pipeline, warmup_steps)
 
     run_ranks(1, body)
     assert threading.active_count() == before
@@ -351,7 +361,7 @@ def test_times_add_up_to_the_wall_time(
             time.sleep(0.01)
             return batch_loss(model, t, slice(rank, rank + 1))()
 
-        method = PipeSGD(model, torch.optim.SGD(model.parameters(), **SGD), exchange)
+        method = pipe_sgd(model, torch.optim.SGD(model.parameters(), **SGD), exchange)
         started = time.perf_counter()
         total = StepRecord()
         for t in range(10):

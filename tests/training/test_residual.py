@@ -20,6 +20,7 @@ from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, WorkerMethod
 from gradwire.training.gradients.buckets import cut
 from gradwire.training.gradients.residual import Residuals, redivide
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -264,8 +265,8 @@ def _by_hand(
 def _method(name: str, model: nn.Module, exchange: Exchange) -> DSync | PipeSGD:
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     if name == "DSync":
-        return DSync(model, optimizer, exchange)
-    return PipeSGD(model, optimizer, exchange, pipeline=int(name[-1]), correction="none")
+        return DSync(model, optimizer, exchange.plan, group=exchange.link)
+    return pipe_sgd(model, optimizer, exchange, pipeline=int(name[-1]), correction="none")
 
 
 def _train(method: WorkerMethod, batch_loss: BatchLoss, steps: range) -> None:
@@ -376,7 +377,7 @@ def test_a_state_does_not_depend_on_the_buckets(
 
 def test_a_state_of_another_model_is_refused(make_model: MakeModel, run_ranks: Ranks) -> None:
     def body(exchange: Exchange) -> None:
-        small, large = (DSync(model, torch.optim.SGD(model.parameters()), exchange) for model in models)
+        small, large = (_method("DSync", model, exchange) for model in models)
         with pytest.raises(StateError, match="'gradient' has 58 elements, but 8 are wanted"):
             small.residuals.load_state_dict(large.residuals.state_dict())
 

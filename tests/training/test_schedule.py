@@ -11,8 +11,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, StepLR
 
 from gradwire.exchange import Exchange
-from gradwire.training import DSync, PipeSGD, WorkerMethod
+from gradwire.training import DSync, WorkerMethod
 from gradwire.training.methods.schedule import in_force, scheduled
+from support.pipes import pipe_sgd
 
 Optimizer = torch.optim.Optimizer
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
@@ -44,9 +45,9 @@ def test_pipeline_1_is_d_sync_under_every_schedule(
         model, rank = make_model(), exchange.link.rank
         chosen = OPTIMIZERS[optimizer](model.parameters())
         schedule = SCHEDULERS[scheduler](chosen)
-        method: WorkerMethod = DSync(model, chosen, exchange)
+        method: WorkerMethod = DSync(model, chosen, exchange.plan, group=exchange.link)
         if pipeline is not None:
-            method = PipeSGD(model, chosen, exchange, pipeline)
+            method = pipe_sgd(model, chosen, exchange, pipeline)
         with method:
             for t in range(8):
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))

@@ -32,12 +32,14 @@ def _train(
     rank, codec = exchange.link.rank, parse(weight_spec)
     after = []
     if rank == 0:
-        server = Server(model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange, codec)
+        server = Server(
+            model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange.plan, codec, group=exchange.link
+        )
         for _ in range(steps):
             server.step()
             after.append(_flat(model))
         return after
-    with Worker(model, exchange, codec) as worker:
+    with Worker(model, exchange.plan, codec, group=exchange.link) as worker:
         for t in range(steps):
             worker.step(batch_loss(model, t, slice(rank - 1, rank)))
             after.append(_flat(model))
@@ -50,7 +52,9 @@ def test_equals_d_sync_of_the_workers(
 ) -> None:
     def synchronous(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
-        method = DSync(model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange)
+        method = DSync(
+            model, torch.optim.SGD(model.parameters(), **MOMENTUM), exchange.plan, group=exchange.link
+        )
         for t in range(8):
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
@@ -85,9 +89,11 @@ def test_the_master_weights_do_not_see_the_weight_codec(run_ranks: Ranks) -> Non
         nn.init.ones_(model.weight)
         codec = parse("bitpack:2")
         if exchange.link.rank == 0:
-            Server(model, torch.optim.SGD(model.parameters(), lr=1.0), exchange, codec).serve(16)
+            Server(
+                model, torch.optim.SGD(model.parameters(), lr=1.0), exchange.plan, codec, group=exchange.link
+            ).serve(16)
         else:
-            worker = Worker(model, exchange, codec)
+            worker = Worker(model, exchange.plan, codec, group=exchange.link)
             for _ in range(16):
                 worker.step(lambda: model.weight.sum() * -(2.0**-14))
         return model.weight.detach().flatten()
@@ -121,10 +127,12 @@ def test_records_count_gradients_up_and_weights_down(
     def body(exchange: Exchange) -> StepRecord:
         model, rank = make_model(), exchange.link.rank
         if rank == 0:
-            server = Server(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+            server = Server(
+                model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link
+            )
             server.synchronise()
             return server.serve(4)
-        worker = Worker(model, exchange)
+        worker = Worker(model, exchange.plan, group=exchange.link)
         worker.synchronise()
         total = StepRecord()
         for t in range(4):
@@ -150,13 +158,13 @@ def test_roles_and_algorithm_are_checked(make_model: MakeModel) -> None:
     first, second = loopback(2)
     (alone,) = loopback(1)
     with pytest.raises(SpecError, match="this is rank 1; make a Worker"):
-        Server(model, optimizer, Exchange(second, STAR))
+        Server(model, optimizer, STAR, group=second)
     with pytest.raises(SpecError, match="make a Server"):
-        Worker(model, Exchange(first, STAR))
+        Worker(model, STAR, group=first)
     with pytest.raises(SpecError, match="'ring' and 2 ranks"):
-        Server(model, optimizer, Exchange(first, Plan()))
+        Server(model, optimizer, Plan(), group=first)
     with pytest.raises(SpecError, match="'star' and 1 ranks"):
-        Server(model, optimizer, Exchange(alone, STAR))
+        Server(model, optimizer, STAR, group=alone)
 
 
 def test_ledgers_count_gradients_up_and_weights_down(
@@ -165,9 +173,15 @@ def test_ledgers_count_gradients_up_and_weights_down(
     def body(exchange: Exchange) -> Ledger:
         model, rank, ledger = make_model(), exchange.link.rank, Ledger(exchange.link.rank)
         if rank == 0:
-            Server(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, ledger=ledger).serve(4)
+            Server(
+                model,
+                torch.optim.SGD(model.parameters(), lr=0.1),
+                exchange.plan,
+                ledger=ledger,
+                group=exchange.link,
+            ).serve(4)
             return ledger
-        with Worker(model, exchange, ledger=ledger) as worker:
+        with Worker(model, exchange.plan, ledger=ledger, group=exchange.link) as worker:
             for t in range(4):
                 worker.step(batch_loss(model, t, slice(rank - 1, rank)))
         return ledger

@@ -53,7 +53,9 @@ def _count_together(
         model, exchange = nn.Linear(workers, 1, bias=False), Exchange(link, STAR)
         nn.init.zeros_(model.weight)
         if link.rank == 0:
-            StaleServer(model, sgd(model, lr=float(workers)), exchange, staleness).serve(steps)
+            StaleServer(
+                model, sgd(model, lr=float(workers)), exchange.plan, staleness, group=exchange.link
+            ).serve(steps)
             return flat(model)
         me = link.rank - 1
 
@@ -63,7 +65,7 @@ def _count_together(
             log.finish(me)
             return -model.weight[0, me]
 
-        with StaleWorker(model, exchange, staleness) as worker:
+        with StaleWorker(model, exchange.plan, staleness, group=exchange.link) as worker:
             for step in range(steps):
                 worker.step(lambda step=step: loss(step))  # type: ignore[misc]
                 assert 0 <= worker.lead <= staleness
@@ -126,9 +128,9 @@ def test_being_held_back_for_longer_than_the_timeout_is_no_failure() -> None:
         model, exchange = nn.Linear(1, 1, bias=False), Exchange(link, STAR)
         nn.init.zeros_(model.weight)
         if link.rank == 0:
-            StaleServer(model, sgd(model, lr=2.0), exchange, 9).serve(8)
+            StaleServer(model, sgd(model, lr=2.0), exchange.plan, 9, group=exchange.link).serve(8)
         else:
-            with StaleWorker(model, exchange, 9) as worker:
+            with StaleWorker(model, exchange.plan, 9, group=exchange.link) as worker:
                 for step in range(8):
                     log.begin(link.rank - 1, step, model.weight.detach())
                     time.sleep(pause_s(link.rank - 1, step))

@@ -32,7 +32,9 @@ def _until_it_fails(
     nn.init.zeros_(model.weight)
     try:
         if link.rank == 0:
-            server = StaleServer(model, sgd(model, lr=float(link.world - 1)), exchange, staleness)
+            server = StaleServer(
+                model, sgd(model, lr=float(link.world - 1)), exchange.plan, staleness, group=exchange.link
+            )
             try:
                 server.serve(steps)
             except ExchangeError:
@@ -42,7 +44,7 @@ def _until_it_fails(
                 assert model.weight.item() == round(model.weight.item()), "whole gradients only"
                 raise
             return model.weight.item()
-        worker = StaleWorker(model, exchange, staleness)
+        worker = StaleWorker(model, exchange.plan, staleness, group=exchange.link)
         for step in range(steps):
             before_step(link.rank, step)
             worker.step(lambda: -model.weight.sum())
@@ -116,10 +118,10 @@ def test_a_dead_server_ends_the_workers_within_the_timeout() -> None:
     def body(link: Link) -> None:
         model, exchange = nn.Linear(1, 1, bias=False), Exchange(link, STAR)
         if link.rank == 0:
-            server = StaleServer(model, sgd(model), exchange, 1)
+            server = StaleServer(model, sgd(model), exchange.plan, 1, group=exchange.link)
             server.synchronise()
             return
-        StaleWorker(model, exchange, 1).step(lambda: model.weight.sum())
+        StaleWorker(model, exchange.plan, 1, group=exchange.link).step(lambda: model.weight.sum())
 
     started = time.monotonic()
     server, *workers = run_all(body, loopback(3, timeout_s=0.5))
@@ -158,18 +160,18 @@ def test_a_damaged_push_is_never_applied(kind: Any, step: int, reason: str) -> N
         try:
             if link.rank == 0:
                 try:
-                    StaleServer(model, sgd(model, lr=1.0), Exchange(link, STAR), 1).serve(4)
+                    StaleServer(model, sgd(model, lr=1.0), STAR, 1, group=link).serve(4)
                 finally:
                     weights.extend(model.weight.flatten().tolist())
             else:
-                worker = StaleWorker(model, Exchange(faulty, STAR), 1)
+                worker = StaleWorker(model, STAR, 1, group=faulty)
                 for _ in range(4):
                     worker.step(lambda: -model.weight.sum())
         finally:
             link.close()
 
     links = loopback(2, timeout_s=0.5)
-    links[1].timeout_s = 10.0  # so that it is the server who notices
+    vars(links[1])["timeout_s"] = 10.0  # so that it is the server who notices
     server, worker = run_all(body, links)
     assert isinstance(server, ExchangeError)
     assert isinstance(worker, ExchangeError)
@@ -186,8 +188,8 @@ def test_an_error_of_the_server_reaches_all_workers() -> None:
     def body(link: Link) -> None:
         model, exchange = nn.Linear(1, 1, bias=False), Exchange(link, STAR)
         if link.rank == 0:
-            StaleServer(model, sgd(model), exchange, 1).serve(9, schedule)
-        worker = StaleWorker(model, exchange, 1)
+            StaleServer(model, sgd(model), exchange.plan, 1, group=exchange.link).serve(9, schedule)
+        worker = StaleWorker(model, exchange.plan, 1, group=exchange.link)
         for _ in range(9):
             worker.step(lambda: model.weight.sum())
 
@@ -203,9 +205,9 @@ def test_an_error_in_the_forward_pass_sends_nothing_and_the_step_may_be_repeated
         model = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(model.weight)
         if exchange.link.rank == 0:
-            StaleServer(model, sgd(model, lr=1.0), exchange, 1).serve(2)
+            StaleServer(model, sgd(model, lr=1.0), exchange.plan, 1, group=exchange.link).serve(2)
             return model.weight.item()
-        with StaleWorker(model, exchange, 1) as worker:
+        with StaleWorker(model, exchange.plan, 1, group=exchange.link) as worker:
             worker.step(lambda: -model.weight.sum())
             with pytest.raises(ZeroDivisionError):
                 worker.step(lambda: model.weight.sum() / (1 // 0))
@@ -236,11 +238,11 @@ def test_ranks_that_disagree_are_told_how(others: dict[str, Any], reason: str) -
         model = nn.Linear(told["features"], 1, bias=False)
         exchange = Exchange(link, Plan(codec=parse(told["codec"]), algorithm="star"))
         if link.rank == 0:
-            server = StaleServer(model, sgd(model), exchange, 1)
+            server = StaleServer(model, sgd(model), exchange.plan, 1, group=exchange.link)
             server._synchronised = True  # which would notice some of this first
             server.serve(3)
             return
-        worker = StaleWorker(model, exchange, told["staleness"])
+        worker = StaleWorker(model, exchange.plan, told["staleness"], group=exchange.link)
         worker._synchronised = True
         for _ in range(told["steps"]):
             worker.step(lambda: model.weight.sum())

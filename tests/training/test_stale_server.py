@@ -26,11 +26,11 @@ LOSES_MUCH = pytest.mark.filterwarnings("ignore::gradwire.errors.LossyWarning")
 def _train_ps(exchange: Exchange, model: nn.Module, loss: BatchLoss, spec: str) -> list[torch.Tensor]:
     rank, codec, after = exchange.link.rank, parse(spec), []
     if rank == 0:
-        server = Server(model, sgd(model), exchange, codec)
+        server = Server(model, sgd(model), exchange.plan, codec, group=exchange.link)
         for _ in range(8):
             server.step()
         return [flat(model)]
-    worker = Worker(model, exchange, codec)
+    worker = Worker(model, exchange.plan, codec, group=exchange.link)
     for t in range(8):
         worker.step(loss(model, t, slice(rank - 1, rank)))
         after.append(flat(model))
@@ -42,11 +42,11 @@ def _train_stale(
 ) -> list[torch.Tensor]:
     rank, codec, after = exchange.link.rank, parse(spec), []
     if rank == 0:
-        server = StaleServer(model, sgd(model), exchange, staleness, codec)
+        server = StaleServer(model, sgd(model), exchange.plan, staleness, codec, group=exchange.link)
         for steps in (5, 3):
             server.serve(steps)
         return [flat(model)]
-    with StaleWorker(model, exchange, staleness, codec) as worker:
+    with StaleWorker(model, exchange.plan, staleness, codec, group=exchange.link) as worker:
         for t in range(8):
             worker.step(loss(model, t, slice(rank - 1, rank)))
             after.append(flat(model))
@@ -96,11 +96,15 @@ def test_segments_are_those_of_an_exchange(run_ranks: Ranks) -> None:
         if rank == 0:
             optimizer = sgd(model, lr=0.1)
             if stale:
-                StaleServer(model, optimizer, exchange, 0, codec).serve(3)
+                StaleServer(model, optimizer, exchange.plan, 0, codec, group=exchange.link).serve(3)
             else:
-                Server(model, optimizer, exchange, codec).serve(3)
+                Server(model, optimizer, exchange.plan, codec, group=exchange.link).serve(3)
         else:
-            worker = StaleWorker(model, exchange, 0, codec) if stale else Worker(model, exchange, codec)
+            worker = (
+                StaleWorker(model, exchange.plan, 0, codec, group=exchange.link)
+                if stale
+                else Worker(model, exchange.plan, codec, group=exchange.link)
+            )
             with worker:
                 for t in range(3):
                     worker.step(lambda t=t: (model.weight * x * (rank + t)).square().sum())  # type: ignore[misc]
@@ -119,9 +123,9 @@ def test_residuals_make_up_for_what_pushes_lose(run_ranks: Ranks) -> None:
         model = nn.Linear(2, 1, bias=False)
         nn.init.zeros_(model.weight)
         if exchange.link.rank == 0:
-            StaleServer(model, sgd(model, lr=1.0), exchange, 1).serve(6)
+            StaleServer(model, sgd(model, lr=1.0), exchange.plan, 1, group=exchange.link).serve(6)
             return flat(model), None
-        with StaleWorker(model, exchange, 1) as worker:
+        with StaleWorker(model, exchange.plan, 1, group=exchange.link) as worker:
             for _ in range(6):
                 worker.step(lambda: -(model.weight * torch.tensor([1.0, 0.75])).sum())
         residual = worker.residuals.of("gradient", 2)
@@ -147,9 +151,11 @@ def test_training_converges(staleness: int, spec: str, run_ranks: Ranks) -> None
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = nn.Linear(6, 1, bias=False), exchange.link.rank
         if rank == 0:
-            StaleServer(model, sgd(model, lr=0.03, momentum=0.5), exchange, staleness).serve(120)
+            StaleServer(
+                model, sgd(model, lr=0.03, momentum=0.5), exchange.plan, staleness, group=exchange.link
+            ).serve(120)
             return flat(model)
-        with StaleWorker(model, exchange, staleness) as worker:
+        with StaleWorker(model, exchange.plan, staleness, group=exchange.link) as worker:
             for t in range(120):
                 if rank == 3 and t % 10 == 0:
                     time.sleep(0.002)
@@ -170,16 +176,18 @@ def test_one_worker_is_ordinary_training_under_any_staleness(
     def stale(exchange: Exchange) -> torch.Tensor:
         model = make_model()
         if exchange.link.rank == 0:
-            StaleServer(model, make(model.parameters(), **options), exchange, 2).serve(8)
+            StaleServer(
+                model, make(model.parameters(), **options), exchange.plan, 2, group=exchange.link
+            ).serve(8)
         else:
-            with StaleWorker(model, exchange, 2) as worker:
+            with StaleWorker(model, exchange.plan, 2, group=exchange.link) as worker:
                 for t in range(8):
                     worker.step(batch_loss(model, t, slice(0, 1)))
         return flat(model)
 
     def plain(exchange: Exchange) -> torch.Tensor:
         model = make_model()
-        method = DSync(model, make(model.parameters(), **options), exchange)
+        method = DSync(model, make(model.parameters(), **options), exchange.plan, group=exchange.link)
         for t in range(8):
             method.step(batch_loss(model, t, slice(0, 1)))
         return flat(model)
@@ -196,10 +204,10 @@ def test_p_updates_weigh_as_much_as_one_with_the_mean(run_ranks: Ranks) -> None:
         nn.init.ones_(model.weight)
         optimizer = sgd(model, lr=0.3, weight_decay=0.5)
         if exchange.link.rank == 0:
-            StaleServer(model, optimizer, exchange, 1).serve(1)
+            StaleServer(model, optimizer, exchange.plan, 1, group=exchange.link).serve(1)
             assert optimizer.param_groups[0]["lr"] == 0.3
         else:
-            with StaleWorker(model, exchange, 1) as worker:
+            with StaleWorker(model, exchange.plan, 1, group=exchange.link) as worker:
                 worker.step(lambda: 0.0 * model.weight.sum())
         return flat(model)
 
@@ -215,12 +223,12 @@ def test_a_schedule_hears_the_step_of_every_gradient(
     def body(exchange: Exchange) -> None:
         model = nn.Linear(1, 1)
         if exchange.link.rank == 0:
-            server = StaleServer(model, sgd(model), exchange, staleness)
+            server = StaleServer(model, sgd(model), exchange.plan, staleness, group=exchange.link)
             server.serve(3, heard.append)
             server.serve(1, heard.append)
             assert server.steps_done == 4
             return
-        with StaleWorker(model, exchange, staleness) as worker:
+        with StaleWorker(model, exchange.plan, staleness, group=exchange.link) as worker:
             for t in range(4):
                 if t == 3:
                     worker.drain()
@@ -236,10 +244,10 @@ def test_records_count_gradients_weights_and_messages(run_ranks: Ranks) -> None:
     def body(exchange: Exchange) -> StepRecord:
         model = nn.Linear(n, 1, bias=False)
         if exchange.link.rank == 0:
-            server = StaleServer(model, sgd(model), exchange, 0)
+            server = StaleServer(model, sgd(model), exchange.plan, 0, group=exchange.link)
             server.synchronise()
             return server.serve(4)
-        worker = StaleWorker(model, exchange, 0)
+        worker = StaleWorker(model, exchange.plan, 0, group=exchange.link)
         worker.synchronise()
         total = StepRecord()
         for _ in range(4):
@@ -262,14 +270,14 @@ def test_roles_and_staleness_are_checked(make_model: MakeModel) -> None:
     model = make_model()
     first, second = loopback(2)
     with pytest.raises(SpecError, match="this is rank 1; make a StaleWorker"):
-        StaleServer(model, sgd(model), Exchange(second, STAR), 1)
+        StaleServer(model, sgd(model), STAR, 1, group=second)
     with pytest.raises(SpecError, match="make a StaleServer"):
-        StaleWorker(model, Exchange(first, STAR), 1)
+        StaleWorker(model, STAR, 1, group=first)
     with pytest.raises(SpecError, match="wants the algorithm 'star'"):
-        StaleServer(model, sgd(model), Exchange(first, Plan()), 1)
+        StaleServer(model, sgd(model), Plan(), 1, group=first)
     for wrong in (-1, 1.0, True, None):
         with pytest.raises(SpecError, match="the staleness must be a whole number from 0"):
-            StaleWorker(model, Exchange(second, STAR), wrong)  # type: ignore[arg-type]
+            StaleWorker(model, STAR, wrong, group=second)  # type: ignore[arg-type]
 
 
 def test_a_throttled_star_is_served_too() -> None:
@@ -279,9 +287,9 @@ def test_a_throttled_star_is_served_too() -> None:
         nn.init.zeros_(model.weight)
         exchange = Exchange(throttled, Plan(algorithm="star", segment_nbytes=1 << 14))
         if link.rank == 0:
-            StaleServer(model, sgd(model, lr=2.0), exchange, 1).serve(3)
+            StaleServer(model, sgd(model, lr=2.0), exchange.plan, 1, group=exchange.link).serve(3)
         else:
-            with StaleWorker(model, exchange, 1) as worker:
+            with StaleWorker(model, exchange.plan, 1, group=exchange.link) as worker:
                 for _ in range(3):
                     worker.step(lambda: -model.weight.sum())
         return flat(model)
@@ -302,9 +310,9 @@ def _train_over_gloo(staleness: int, stops: bool) -> list[float] | str:
     nn.init.zeros_(model.weight)
     try:
         if link.rank == 0:
-            StaleServer(model, optimizer, exchange, staleness).serve(20)
+            StaleServer(model, optimizer, exchange.plan, staleness, group=exchange.link).serve(20)
         else:
-            with StaleWorker(model, exchange, staleness) as worker:
+            with StaleWorker(model, exchange.plan, staleness, group=exchange.link) as worker:
                 for step in range(20):
                     if stops and (link.rank, step) == (3, 5):
                         time.sleep(60)

@@ -17,4 +17,4 @@ def test_the_python_of_the_page_runs(number: int, tmp_path: Path, monkeypatch: p
 
 def test_the_page_shows_how_a_plan_is_followed() -> None:
     assert len(BLOCKS) >= 2
-    assert any("make_method" in block for block in BLOCKS)
+    assert any("plan.json" in block for block in BLOCKS)

@@ -15,8 +15,9 @@ from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training import DSync, PipeSGD, Server, StaleServer, StaleWorker, Worker
+from gradwire.training import DSync, Server, StaleServer, StaleWorker, Worker
 from support.branches import OPTIMIZERS, Branches, assert_close, batch, everything, new_branches, squares
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 STAR = Plan(algorithm="star")
@@ -67,7 +68,9 @@ def test_a_parameter_that_is_unfrozen_joins(
         model = _frozen_model(rank)
         optimizer = OPTIMIZERS[kind](model.parameters())
         method = (
-            PipeSGD(model, optimizer, exchange, pipeline) if pipeline else DSync(model, optimizer, exchange)
+            pipe_sgd(model, optimizer, exchange, pipeline)
+            if pipeline
+            else DSync(model, optimizer, exchange.plan, group=exchange.link)
         )
         with method:
             for step in range(8):
@@ -113,13 +116,19 @@ def test_what_is_unfrozen_joins_at_a_server_too(stale: bool, run_ranks: Ranks) -
         model = _frozen_model(rank)
         if rank == 0:
             optimizer = OPTIMIZERS["momentum"](model.parameters())
-            server: Any = StaleServer(model, optimizer, exchange, 0) if stale else None
-            server = server or Server(model, optimizer, exchange)
+            server: Any = (
+                StaleServer(model, optimizer, exchange.plan, 0, group=exchange.link) if stale else None
+            )
+            server = server or Server(model, optimizer, exchange.plan, group=exchange.link)
             for step in range(8):
                 _unfreeze(model, step)
                 server.serve(1)
             return everything(model, optimizer)
-        worker = StaleWorker(model, exchange, 0) if stale else Worker(model, exchange)
+        worker = (
+            StaleWorker(model, exchange.plan, 0, group=exchange.link)
+            if stale
+            else Worker(model, exchange.plan, group=exchange.link)
+        )
         with worker:
             for step in range(8):
                 _unfreeze(model, step)
@@ -138,7 +147,7 @@ def test_a_new_head_joins_with_the_weights_of_rank_0(run_ranks: Ranks) -> None:
         rank = exchange.link.rank
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with DSync(model, optimizer, exchange) as method:
+        with DSync(model, optimizer, exchange.plan, group=exchange.link) as method:
             for step in range(4):
                 if step == 2:
                     torch.manual_seed(rank)
@@ -156,7 +165,7 @@ def test_ranks_that_unfreeze_other_parameters_are_told(run_ranks: Ranks) -> None
     def body(exchange: Exchange) -> str:
         rank = exchange.link.rank
         model = _frozen_model()
-        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
         method.step(lambda: _gradually(0, rank, model))
         (model.right if rank == 0 else model.trunk).requires_grad_(True)
         with pytest.raises(ExchangeError, match="unfreeze the same ones on all ranks") as caught:
@@ -173,9 +182,11 @@ def test_a_worker_that_unfreezes_between_drains_is_told(run_ranks: Ranks) -> Non
     def body(exchange: Exchange) -> None:
         model, rank = _frozen_model(), exchange.link.rank
         if rank == 0:
-            StaleServer(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, 1).serve(2)
+            StaleServer(
+                model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, 1, group=exchange.link
+            ).serve(2)
             return
-        with StaleWorker(model, exchange, 1) as worker:
+        with StaleWorker(model, exchange.plan, 1, group=exchange.link) as worker:
             worker.step(lambda: _gradually(0, rank, model))
             model.right.requires_grad_(True)
             with pytest.raises(StateError, match=r"unfreeze between drain\(\) and the next step"):
@@ -191,7 +202,9 @@ def test_an_old_gradient_of_a_frozen_parameter_moves_nothing(run_ranks: Ranks) -
         model, rank = new_branches(), exchange.link.rank
         model.right.weight.grad = torch.full_like(model.right.weight, float(rank))
         model.right.requires_grad_(False)
-        with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange) as method:
+        with DSync(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link
+        ) as method:
             method.step(lambda: _gradually(0, rank, model))
         return model.right.weight.detach().clone()
 

@@ -21,7 +21,7 @@ from gradwire.exchange import Exchange
 from gradwire.links import ProcessGroupLink
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, Server, StaleServer, StaleWorker, Worker
-from gradwire.training.pipe.checkpoint import PipeState, pack, unpack
+from gradwire.training.methods.checkpoint import pack, unpack
 from support.branches import (
     OPTIMIZERS,
     STEPS,
@@ -32,6 +32,7 @@ from support.branches import (
     new_branches,
     squares,
 )
+from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
 STAR = Plan(algorithm="star")
@@ -49,9 +50,9 @@ def beside_ddp(kind: str, bucket_nbytes: int | None, pipeline: int) -> list[bool
     link = ProcessGroupLink(group, timeout_s=20)
     exchange = Exchange(link, Plan(bucket_nbytes=bucket_nbytes))
     method = (
-        DSync(ours, our_optimizer, exchange)
+        DSync(ours, our_optimizer, exchange.plan, group=exchange.link)
         if pipeline == 0
-        else PipeSGD(ours, our_optimizer, exchange, pipeline)
+        else pipe_sgd(ours, our_optimizer, exchange, pipeline)
     )
     equal = []
     with method:
@@ -118,7 +119,7 @@ def test_a_pipeline_keeps_what_was_reached_with_each_gradient(
     def body(exchange: Exchange) -> list[torch.Tensor]:
         model, rank = new_branches(), exchange.link.rank
         optimizer = OPTIMIZERS[kind](model.parameters())
-        with PipeSGD(model, optimizer, exchange, 2, correction="none") as method:
+        with pipe_sgd(model, optimizer, exchange, 2, correction="none") as method:
             for step in range(STEPS):
                 method.step(partial(branch_loss, model, model, step, rank))
         return everything(model, optimizer)
@@ -137,11 +138,15 @@ def test_a_server_steps_what_a_worker_has_reached(kind: str, stale: bool, run_ra
         if rank == 0:
             optimizer = OPTIMIZERS[kind](model.parameters())
             if stale:
-                StaleServer(model, optimizer, exchange, 0).serve(STEPS)
+                StaleServer(model, optimizer, exchange.plan, 0, group=exchange.link).serve(STEPS)
             else:
-                Server(model, optimizer, exchange).serve(STEPS)
+                Server(model, optimizer, exchange.plan, group=exchange.link).serve(STEPS)
             return everything(model, optimizer)
-        worker = StaleWorker(model, exchange, 0) if stale else Worker(model, exchange)
+        worker = (
+            StaleWorker(model, exchange.plan, 0, group=exchange.link)
+            if stale
+            else Worker(model, exchange.plan, group=exchange.link)
+        )
         with worker:
             for step in range(STEPS):
                 worker.step(partial(branch_loss, model, model, step, rank - 1))
@@ -156,11 +161,11 @@ def test_a_stale_server_leaves_alone_what_a_worker_has_not_reached(run_ranks: Ra
         before = model.right.weight.detach().clone()
         if rank == 0:
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-            StaleServer(model, optimizer, exchange, 1).serve(4)
+            StaleServer(model, optimizer, exchange.plan, 1, group=exchange.link).serve(4)
             steps = {name: float(optimizer.state[each]["step"]) for name, each in model.named_parameters()}
             assert (steps["left.bias"], steps["right.bias"]) == (8.0, 4.0), "one worker has used the right"
             return model.right.weight - before, steps["trunk.bias"]
-        with StaleWorker(model, exchange, 1) as worker:
+        with StaleWorker(model, exchange.plan, 1, group=exchange.link) as worker:
             for step in range(4):
                 x = torch.full((2, 4), 1.0 + step)
                 worker.step(partial(squares, model, x, 1.0 if rank == 1 else None))
@@ -175,7 +180,7 @@ def test_eager_updates_leave_alone_what_they_have_not_reached(run_ranks: Ranks) 
     def body(exchange: Exchange) -> tuple[list[float], torch.Tensor]:
         model, rank = new_branches(), exchange.link.rank
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-        method = PipeSGD(model, optimizer, exchange, 2)
+        method = pipe_sgd(model, optimizer, exchange, 2)
         ahead: list[float] = []
 
         def compute(step: int) -> torch.Tensor:
@@ -187,7 +192,7 @@ def test_eager_updates_leave_alone_what_they_have_not_reached(run_ranks: Ranks) 
         with method:
             for step in range(7):
                 masters = model.right.weight.detach().clone()
-                method._apply_all_but(1)  # as step does, so that the masters are those of the step
+                method._under_way.apply_all_but(1)  # as step does, so that the masters are those of the step
                 masters = model.right.weight.detach().clone()
                 method.step(partial(compute, step))
         return ahead, model.right.weight.detach().clone()
@@ -223,7 +228,7 @@ def test_a_residual_waits_for_a_step_that_reaches_its_parameter(
         model, rank = new_branches(), exchange.link.rank
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         moved = []
-        with DSync(model, optimizer, exchange) as method:
+        with DSync(model, optimizer, exchange.plan, group=exchange.link) as method:
             for step in range(6):
                 before = model.right.weight.detach().clone()
                 x = torch.full((2, 4), 1.0 + step + rank)
@@ -283,7 +288,7 @@ def test_a_checkpoint_of_other_parameters_is_refused(run_ranks: Ranks) -> None:
         assert own.in_flight[0].absent == own.in_flight[0].own_absent == (4, 5)
         for numbers, said in (((4, 9), "this model trains 6 parameters, but"), ((-1,), "not reached")):
             in_flight = [replace(own.in_flight[0], absent=numbers)]
-            state = pack(replace(own, in_flight=in_flight), pipe.pipeline, pipe.count, 0)
+            state = pack(replace(own, in_flight=in_flight))
             with pytest.raises(StateError, match=said):
                 pipe.load_state_dict(state)
         pipe.close()
@@ -301,13 +306,16 @@ def test_scripts_with_another_default_dtype_train_alike(kind: str, run_ranks: Ra
             nn.init.ones_(each)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
         pipe = kind == "pipe"
-        method = PipeSGD(model, optimizer, exchange) if pipe else DSync(model, optimizer, exchange)
+        method = (
+            pipe_sgd(model, optimizer, exchange)
+            if pipe
+            else DSync(model, optimizer, exchange.plan, group=exchange.link)
+        )
         with method:
             for _ in range(3):
                 method.step(lambda: model[0](torch.ones(2, 3, dtype=torch.float32)).mean())
             if isinstance(method, PipeSGD):
-                state = PipeState(exchange.link.rank, 2, 3, method.in_flight())
-                assert unpack(pack(state, 2, method.count, 1), exchange.link.rank, 2).in_flight
+                assert unpack(method.state_dict(), exchange.link.rank, 2).in_flight
         return [each.detach() for each in model.parameters()]
 
     usual = run_ranks(2, body)

@@ -1,7 +1,7 @@
 """The papers' closed forms for one all-reduce under the alpha-beta-gamma model, in seconds.
 
-``world`` is the number of ranks p, ``nbytes`` the bucket's bytes n per rank. A codec with ratio r makes beta
-smaller by r; gamma stays per byte of float32, because what is added are floats.
+``world`` is the number of ranks p, and ``nbytes`` is the bucket's bytes n per rank. A codec with ratio r
+divides beta by r; gamma stays per byte of float32, because ranks add floats.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from gradwire.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class AlphaBetaGamma:
-    """What one hop costs on a uniform network.
+    """The cost of one hop on a uniform network.
 
     Parameters
     ----------
     alpha_s
         Seconds per message, whatever its size.
     beta_s_per_nbyte
-        Seconds per byte on the link: one over the rate.
+        Seconds per byte on the link, the inverse of the rate.
     gamma_s_per_nbyte
-        Seconds to add one byte of float32 to the own chunk.
+        Seconds to add one byte of float32 to the rank's own chunk.
 
     Raises
     ------
     SpecError
-        For a value that is negative, infinite or no number.
+        If a value is negative, infinite, or NaN.
     """
 
     alpha_s: float
@@ -43,7 +43,7 @@ class AlphaBetaGamma:
 
 
 def parameter_server_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return ``2 p (n beta + alpha)``: p workers, and a server of its own that serves one at a time.
+    """Return ``2 p (n beta + alpha)``: p workers, and an additional server that serves one at a time.
 
     Source: Iandola and others, a measurement study, equation 1.
     """
@@ -64,9 +64,9 @@ def star_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
 def worker_aggregator_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
     """Return ``(1 + lg p) alpha + (p + lg p) n beta + (p - 1) n gamma``.
 
-    All workers send their gradients to one aggregator, the weights come back through a tree.
+    All workers send their gradients to one aggregator, and the weights return through a tree.
 
-    Source: INCEPTIONN, MICRO 2018, the model of the worker-aggregator organisation.
+    Source: INCEPTIONN, MICRO 2018, the model of the worker-aggregator organization.
     """
     levels = math.log2(world)
     latency_s = (1 + levels) * link.alpha_s
@@ -108,8 +108,8 @@ def segmented_ring_s(
 ) -> float:
     """Return ``2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S``.
 
-    L ring all-reduces of one Lth each: ``segments`` is L, ``synchronisation_s`` S, the seconds in which all
-    ranks agree before each of them. One segment is the sequential exchange.
+    This is L ring all-reduces of one Lth each: ``segments`` is L, and ``synchronisation_s`` is S, the seconds
+    that all ranks need to agree before each of them. One segment is the sequential exchange.
 
     Source: Pipe-SGD, NeurIPS 2018, equations 5 and 6.
     """
@@ -117,7 +117,7 @@ def segmented_ring_s(
 
 
 def least_transfer_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return ``2 (p - 1)/p n beta``: however it is organised, no all-reduce moves its bytes in less.
+    """Return ``2 (p - 1)/p n beta``, the least time in which any all-reduce can move its bytes.
 
     Source: Patarasuk and Yuan, JPDC 69 (2009), theorem 1.
     """

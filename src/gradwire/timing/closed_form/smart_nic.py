@@ -1,7 +1,7 @@
-"""Training steps with the all-reduce in the NIC, and the two ways without it that it is compared to.
+"""Training steps with the all-reduce in the NIC, and the two methods that the paper compares it with.
 
 The model is that of Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943), section IV.C, for a
-perceptron whose layers are square; its equations stand where they are computed. Layers count from the input.
+perceptron whose layers are square. Each function's docstring has its equation. Layers count from the input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Mlp:
 class Node:
     """A worker that computes ``flops_per_s`` with all its cores.
 
-    It updates a parameter in ``update_s_per_parameter``, a matter of its memory.
+    It updates a parameter in ``update_s_per_parameter``, which depends on its memory.
     """
 
     flops_per_s: float
@@ -52,7 +52,7 @@ class SmartNic:
     usable_share
         The part of that rate that it reaches, from 0 to 1; alpha in the paper.
     compression
-        How many bytes of float32 travel as one byte; beta in the paper.
+        The bytes of float32 that travel as one byte; beta in the paper.
     adds_per_s
         Its additions of two floats per second, P_FPGA.
     pcie_nbytes_per_s
@@ -79,16 +79,16 @@ class SmartNic:
         return 2 * padded_nbytes(width, nodes) / self.pcie_nbytes_per_s
 
     def all_reduce_s(self, width: int, nodes: int) -> float:
-        """Return ``T_AR = max(T_ring, T_add, T_mem)``: the three work at once."""
+        """Return ``T_AR = max(T_ring, T_add, T_mem)``, because the three run at the same time."""
         return max(self.ring_s(width, nodes), self.add_s(width, nodes), self.memory_s(width, nodes))
 
 
 @dataclass(frozen=True, slots=True)
 class PlainNic:
-    """A conventional NIC, where cores of the worker run the ring.
+    """A conventional NIC, with which cores of the worker run the ring.
 
-    ``nbytes_per_s`` is the rate at which they bring a node's bytes through it, additions included, and
-    ``step_s`` what each of the ring's steps costs beyond its bytes.
+    ``nbytes_per_s`` is the rate at which they exchange a node's bytes, additions included, and ``step_s`` is
+    the additional cost of each of the ring's steps.
     """
 
     nbytes_per_s: float
@@ -101,7 +101,7 @@ class PlainNic:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The seconds of a training step by what the worker does; in ``exposed_s`` it waits for gradients."""
+    """The seconds of a training step by activity of the worker; in ``exposed_s``, it waits for gradients."""
 
     forward_s: float
     backward_s: float
@@ -153,9 +153,9 @@ def blocking_step(mlp: Mlp, node: Node, nic: PlainNic, nodes: int) -> Trace:
 def overlapped_step(mlp: Mlp, node: Node, nic: PlainNic, nodes: int, *, slowdown: float) -> Trace:
     """Return the step in which some cores only exchange and update, while the others run backward.
 
-    ``slowdown`` is how many times as long backward takes without those cores; 28/26 for 2 of 28 cores, if
-    nothing but cores counts. Layers are exchanged from the last to the first. Updates hide like exchanges:
-    what of both backward does not hide counts as exposed.
+    ``slowdown`` is the factor by which backward takes longer without those cores: 28/26 for 2 of 28 cores, if
+    only cores matter. Layers are exchanged from the last to the first. Backward hides updates in the same way
+    as exchanges; the remainder of both counts as exposed.
     """
     computed_s = exchanged_s = 0.0
     for width in reversed(mlp.widths):

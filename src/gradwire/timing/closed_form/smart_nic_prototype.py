@@ -1,7 +1,7 @@
-"""The prototype that the smart NIC's authors measured: its constants, and their figures beside the model's.
+"""The prototype that the smart NIC's authors measured: its constants, and published and modelled figures.
 
-The paper (arXiv 2204.10943) leaves five constants open. ``calibrate`` finds them from five of its figures;
-``figures`` then computes all of them, the others as predictions.
+The paper (arXiv 2204.10943) leaves five constants open. ``calibrate`` determines them from five of its
+figures; ``figures`` then computes all figures, the others as predictions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDTH, LAYERS = 2048, 20
 SMALL = Mlp((WIDTH,) * LAYERS, batch=448)
 LARGE = Mlp((WIDTH,) * LAYERS, batch=1792)
 FEW, MANY = 6, 32
-"""The nodes of the prototype, and those that the paper predicts for."""
+"""The nodes of the prototype, and the numbers of nodes that the paper predicts for."""
 
 LINE_NBYTES_PER_S = 40e9 / 8
 USABLE_SHARE = 1.0
@@ -39,7 +39,7 @@ PCIE_3_X8_NBYTES_PER_S = 2 * 8 * 8e9 * 128 / 130 / 8
 """Two directions of eight lanes at 8 GT/s, coded 128b/130b."""
 
 BACKWARD_SLOWDOWN = 1.11
-"""Figure 2a: what two cores of 28 less do to the backward pass."""
+"""Figure 2a: the slowdown of the backward pass with two of 28 cores less."""
 
 UPDATE_S_PER_PARAMETER = 0.0
 """The published shares of figure 4a leave at most about 0.3 % of a step for it; see ``docs/timing.md``."""
@@ -117,7 +117,7 @@ def _blocking_nic(node: Node) -> PlainNic:
 
 
 def _with_step(overlapped: PlainNic, nic: SmartNic, node: Node) -> PlainNic:
-    """Move a part of the time at ``FEW`` nodes from the bytes to the steps, so that ``MANY`` fit, too."""
+    """Move part of the time at ``FEW`` nodes from the bytes to the steps, so that ``MANY`` fits, too."""
     hop_s = overlapped.all_reduce_s(WIDTH, FEW) / (2 * (FEW - 1))
     chunk_nbytes = padded_nbytes(WIDTH, FEW) / FEW
     after_s = smart_step(SMALL, node, nic, MANY).total_s
@@ -142,7 +142,7 @@ def _solve(
 
 
 def figures(prototype: Prototype) -> list[Figure]:
-    """Return what the paper publishes beside what the model says of ``prototype``."""
+    """Return the published figures and the model's figures for ``prototype``."""
     node, nic, bfp = prototype.node, prototype.uncompressed, prototype.bfp
     naive = blocking_step(LARGE, node, prototype.blocking, FEW)
     large = _overlapped(LARGE, node, prototype.overlapped, FEW)

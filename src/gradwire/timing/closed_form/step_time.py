@@ -1,8 +1,8 @@
-"""Seconds of training steps: what an exchange costs once computation hides some of it.
+"""The time of training steps in which computation hides part of the exchange.
 
-The first half are the models of Pipe-SGD (NeurIPS 2018), whose ``iterations`` is T, ``update_s`` l_up,
-``compute_s`` l_comp (forward and backward together) and ``communicate_s`` l_comm. The second half follows the
-buckets of a backward pass, and INCEPTIONN's steps with an aggregator.
+The first half contains the models of Pipe-SGD (NeurIPS 2018), where ``iterations`` is T, ``update_s`` is
+l_up, ``compute_s`` is l_comp (forward and backward together), and ``communicate_s`` is l_comm. The second
+half follows the buckets of a backward pass, and INCEPTIONN's steps with an aggregator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def sync_s(iterations: int, *, update_s: float, compute_s: float, communicate_s:
 def pipelined_unlimited_s(
     iterations: int, pipeline: int, *, update_s: float, compute_s: float, communicate_s: float
 ) -> float:
-    """Return ``T/K (l_up + l_comp + l_comm)``: K steps at once, each with resources of its own.
+    """Return ``T/K (l_up + l_comp + l_comm)``: K steps at once, each with its own resources.
 
     Source: Pipe-SGD, equation 3; a lower bound that no rank with one device and one port reaches for K > 2.
     """
@@ -29,7 +29,7 @@ def pipelined_unlimited_s(
 
 
 def pipelined_s(iterations: int, *, update_s: float, compute_s: float, communicate_s: float) -> float:
-    """Return ``T max(l_up + l_comp, l_comm)``: one device and one port, of which one is always busy.
+    """Return ``T max(l_up + l_comp, l_comm)``: either the device or the port is always busy.
 
     Holds for every K from 2 up, after the pipeline has filled. Source: Pipe-SGD, equation 4.
     """
@@ -73,9 +73,8 @@ def segmented_exchange_s(
     """Return the seconds of a pipeline that exchanges every segment as soon as backward has produced it.
 
     ``T max(l_up + l_for + l_b, 2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S)``, where
-    ``first_backward_s``, l_b, is the backward pass of the first segment only. The equation leaves out that
-    the rest of the backward pass must run as well: it is a lower bound while computation decides. Source:
-    Pipe-SGD, equation 6.
+    ``first_backward_s``, l_b, is the backward pass of only the first segment. Because the equation omits the
+    rest of the backward pass, it is a lower bound if computation dominates. Source: Pipe-SGD, equation 6.
     """
     exchange_s = segmented_ring_s(world, nbytes, link, segments=segments, synchronisation_s=synchronisation_s)
     return pipelined_s(
@@ -84,7 +83,7 @@ def segmented_exchange_s(
 
 
 def scaling_efficiency(*, update_s: float, compute_s: float, communicate_s: float) -> float:
-    """Return the speedup over one rank divided by the ranks: 1 once a pipeline is bound by computation.
+    """Return the speedup over one rank divided by the ranks: 1 if a pipeline is compute bound.
 
     ``SE = (l_up + l_comp) / max(l_up + l_comp, l_comm)``. Source: Pipe-SGD, section 3.2.
     """
@@ -103,17 +102,17 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """When the last exchange ends, and how many seconds of it all backward did not hide."""
+    """The time at which the last exchange ends, and the seconds that backward doesn't hide."""
 
     end_s: float
     exposed_s: float
 
 
 def overlap(buckets: Iterable[Bucket], backward_s: float) -> Overlap:
-    """Return how far the exchanges reach beyond a backward pass of ``backward_s`` seconds.
+    """Return how long the exchanges continue after a backward pass of ``backward_s`` seconds.
 
     The exchanges run one after the other in the order of ``buckets``, each as soon as its bucket is ready and
-    the one before is done, while backward goes on undisturbed. With the time from 0 at the start of backward.
+    the previous one is done, and don't slow down backward. Time counts from the start of backward.
     """
     end_s = 0.0
     for bucket in buckets:
@@ -125,8 +124,8 @@ def overlap(buckets: Iterable[Bucket], backward_s: float) -> Overlap:
 class WorkerAggregatorStep:
     """The parts of a step with an aggregator, in seconds, one after the other.
 
-    The workers run ``forward_s``, ``backward_s`` and ``gpu_copy_s``, gradients and weights travel in
-    ``communicate_s``, and the aggregator spends ``gradient_sum_s`` and ``update_s``. Source: INCEPTIONN,
+    The workers spend ``forward_s``, ``backward_s``, and ``gpu_copy_s``; gradients and weights travel for
+    ``communicate_s``; and the aggregator spends ``gradient_sum_s`` and ``update_s``. Source: INCEPTIONN,
     MICRO 2018, table II.
     """
 

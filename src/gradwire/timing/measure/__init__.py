@@ -1,1 +1,1 @@
-"""Measurements: codecs and frames on this machine, and the line between two ranks."""
+"""Measure codecs and frames on this machine, and the line between two ranks."""

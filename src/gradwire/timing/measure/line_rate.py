@@ -1,7 +1,7 @@
 """Measure the line between two ranks: latency and bandwidth by message size, over the link of training.
 
-The rank with the lower number leads: it decides from its own clock how many messages a figure needs and tells
-the other, so that a fast line gets enough of them and a slow one is not measured for hours.
+The rank with the lower number leads. It decides from its own clock how many messages a figure needs and tells
+the other rank, so that a fast line gets enough messages and a slow one doesn't take hours.
 
 Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
 message, the bandwidth the plateau over message sizes.
@@ -41,15 +41,15 @@ class Effort:
     repeats
         Streams per size and direction, of which the median counts.
     time_s
-        Seconds that a figure may take in all, where its few messages allow that; once the bytes of a message
-        take five times as long, larger ones are left out.
+        The approximate total seconds of a figure. If the bytes of a message take five times as long, larger
+        sizes are left out.
     window
-        Messages of a stream under way at once.
+        The number of messages of a stream in flight.
 
     Raises
     ------
     SpecError
-        For what cannot be measured.
+        For values that allow no measurement.
     """
 
     sizes: tuple[int, ...]
@@ -76,9 +76,9 @@ QUICK = Effort(
 def measure(
     link: Link, peer: int, effort: Effort, show: Callable[[Point], None] = lambda _: None
 ) -> tuple[Point, ...]:
-    """Return the points of the line to ``peer``, on the rank that leads; () on the other.
+    """Return the points of the line to ``peer`` on the leading rank, and () on the other.
 
-    Both ranks call it. ``show`` gets every point when it is there. Raises ``LinkError``.
+    Both ranks call this. ``show`` receives every point as soon as it is measured. Raises ``LinkError``.
     """
     pair = Pair(link, peer, effort.window)
     if not pair.leads:

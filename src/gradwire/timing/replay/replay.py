@@ -1,19 +1,19 @@
 """Replay an exchange frame by frame, without moving a byte.
 
 Every rank handles frames in the order of the exchange, with the same window of frames in flight and of
-receives posted. What a frame costs is taken from an ``Environment``:
+posted receives. The costs of a frame come from an ``Environment``:
 
-- the rank's thread encodes, decodes and hands frames over; each takes a core of the machine, and ranks that
-  share one wait for a free core (first come, first served);
-- a frame sets off when it has been handed over and what stands before it has left its host; it waits in the
-  receiver's kernel for whoever wants it;
-- the streams that meet at a line or a core link share it fairly (``streams``), and what has passed arrives
-  the latency later;
-- a line passes a burst at once after a pause, as the token bucket of a rate limiter does.
+- The rank's thread encodes, decodes, and hands over frames. Each of these needs a core of the machine, and
+  ranks that share a machine wait for a free core (first come, first served).
+- A frame departs when it has been handed over and the frames before it have left the host. It waits in the
+  receiver's kernel until the receiver takes it.
+- The streams that meet at a line or a core link share it fairly (``streams``). Bytes that have passed arrive
+  after the latency.
+- After a pause, a line passes a burst at once, as the token bucket of a rate limiter does.
 
-Where codecs and frames are free, one frame makes a chunk and the line has no burst, a ring equals its closed
-form. Other algorithms differ from theirs by what an exchange does and a closed form does not: it lets
-neighbouring segments overlap, and sends to the next peer while the last one's frames are still on their way.
+With free codecs and frames, one frame per chunk, and no burst, a ring equals its closed form. For other
+algorithms, the replay differs from the closed form because an exchange overlaps neighbouring segments, and
+sends to the next peer while frames to the previous one are still in flight.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gradwire.timing.replay.streams import Port, Stream, Streams
 
 @dataclass
 class Replay:
-    """What a replay came to: every rank's cost, and what the busiest line's bytes take at its rate."""
+    """The result of a replay: every rank's cost, and the time of the busiest line's bytes at its rate."""
 
     ranks: list[ExchangeCost]
     line_busy_s: float
@@ -68,9 +68,9 @@ def replay(
     algorithm
         As in a plan.
     world
-        How many ranks.
+        The number of ranks.
     count
-        The elements of the bucket.
+        The number of elements of the bucket.
     segment_nbytes
         As in a plan.
     codec
@@ -83,7 +83,7 @@ def replay(
     Raises
     ------
     SpecError
-        For an unknown algorithm, or a codec whose costs are not known.
+        For an unknown algorithm, or a codec whose costs aren't known.
     """
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
@@ -176,7 +176,7 @@ class _Machinery:
         heapq.heappush(self._events, (when, self._count, subject, version))
 
     def _go_on(self, rank: _Rank, now: float) -> None:
-        """Let a rank's thread do what it can at ``now``; it schedules itself for the rest."""
+        """Run a rank's thread as far as possible at ``now``, and schedule it for the rest."""
         if rank.at == len(rank.actions):
             rank.times.wait_s = max(0.0, now - rank.times.work_s)
             self._retire(rank, now, down_to=0)
@@ -192,7 +192,7 @@ class _Machinery:
             self._send(rank, action, frame, now)
 
     def _reached(self, rank: _Rank, frame: _Frame, when: float | None, now: float) -> bool:
-        """Return whether ``when`` has come; else the rank goes on when it does."""
+        """Return whether ``when`` is reached; if not, schedule the rank to continue then."""
         if when is None:
             rank.waits_for = frame
             return False
@@ -202,7 +202,7 @@ class _Machinery:
         return True
 
     def _retire(self, rank: _Rank, now: float, down_to: int) -> bool:
-        """Return whether at most ``down_to`` frames are in flight; else the rank goes on when one is gone."""
+        """Return whether at most ``down_to`` frames are in flight; else the rank waits for one."""
         while len(rank.in_flight) > down_to:
             action, frame = rank.in_flight[0]
             if down_to and action.order > rank.posted_up_to:
@@ -250,11 +250,11 @@ class _Machinery:
         self._schedule(rank.cores.take(now, handling_s + decode_s), rank)
 
     def _post(self, rank: _Rank) -> None:
-        """Let a rank want one more frame; its sends may wait where that is so (``_retire``)."""
+        """Post one more receive of a rank, which its sends may wait for (``_retire``)."""
         rank.posted_up_to = rank.to_post.popleft().order if rank.to_post else (math.inf, 0.0)
 
     def _set_off(self, frame: _Frame, now: float) -> None:
-        """Let a frame enter its stream once what stands before it has left the host."""
+        """Let a frame enter its stream once the frames before it have left the host."""
         stream = self._network.stream(frame)
         if not frame.queued:
             frame.queued = True
@@ -265,7 +265,7 @@ class _Machinery:
         self._streams.push(stream, frame, frame.nbytes, now)
 
     def _leave(self, frame: _Frame, now: float) -> None:
-        """Let the last byte of a frame be under way, which takes the latency."""
+        """Let the last byte of a frame depart, which arrives after the latency."""
         frame.left_s, frame.arrived_s = now, now + self._network.latency_s(frame)
         if frame.sender.waits_for is frame:
             frame.sender.waits_for = None
@@ -273,7 +273,7 @@ class _Machinery:
         self._schedule(frame.arrived_s, frame)
 
     def _arrive(self, frame: _Frame, now: float) -> None:
-        """Let a frame be there; the core that copied it meanwhile is not free for a codec as long as that."""
+        """Let a frame arrive; the core that copied it wasn't free for a codec during that time."""
         receiver = frame.receiver
         assert receiver is not None
         receiver.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)

@@ -1,10 +1,10 @@
-"""Lines that several streams share about fairly, as TCP connections do over one bottleneck.
+"""Lines that several streams share approximately fairly, as TCP connections share a bottleneck.
 
-Between two ranks bytes flow one frame after the other; frames of different pairs that meet at a line divide
-it: every stream gets its max-min fair share of all lines on its way (Bertsekas and Gallager, Data Networks,
-section 6.5.2), a somewhat smaller one beside those that left its host before. Rates change only where a
-stream begins or ends, and only for the streams that share a line with it, directly or through others; so a
-ring, whose streams never meet, costs no more than its frames.
+Between two ranks, bytes flow one frame after the other. Frames of different pairs that meet at a line share
+it: every stream gets its max-min fair share of all lines on its path (Bertsekas and Gallager, Data Networks,
+section 6.5.2), or somewhat less if other streams left its host earlier. Rates change only when a stream
+begins or ends, and only for the streams that share a line with it, directly or through others. For a ring,
+whose streams never meet, the computation is therefore as cheap as its number of frames.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 QUEUED_NBYTES = 1 << 16
-"""What a connection has in its own host's queue at once (TCP small queues): a newcomer stands behind that."""
+"""What a connection has in its host's queue at once (TCP small queues); a new stream waits behind it."""
 NEWCOMER = 0.6
-"""The weight of a stream beside those that left its host before: its connection's window has yet to open.
-Between equal shares, 1, and none, measured in testbeds."""
+"""The weight of a stream relative to those that left its host earlier, as its connection's window has yet to
+open. Between 1, equal shares, and 0; measured in testbeds."""
 
 Load = TypeVar("Load", bound=Hashable)
 
@@ -29,9 +29,9 @@ class Port:
     Parameters
     ----------
     nbytes_per_s
-        What all its streams share; ``math.inf`` for one that is never in the way.
+        The rate that all its streams share; ``math.inf`` for a port that is never a bottleneck.
     burst_nbytes
-        What passes at once after a pause: the token bucket of a rate limiter.
+        The bytes that pass at once after a pause: the token bucket of a rate limiter.
     """
 
     __slots__ = ("burst_nbytes", "carried_nbytes", "credit_nbytes", "idle_since_s", "nbytes_per_s", "streams")
@@ -44,11 +44,11 @@ class Port:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that what it carried takes at its rate; a burst takes less."""
+        """Seconds that the bytes it carried take at its rate; a burst takes less."""
         return self.carried_nbytes / self.nbytes_per_s
 
     def earn(self, now_s: float) -> None:
-        """Take the credit of the pause that ends now."""
+        """Add the credit of the pause that ends now."""
         if self.burst_nbytes:
             earned = (now_s - self.idle_since_s) * self.nbytes_per_s
             self.credit_nbytes = min(self.burst_nbytes, self.credit_nbytes + earned)
@@ -68,9 +68,9 @@ class Stream:
         self.begun_s = self.held_s = 0.0
 
     def hold(self, now_s: float) -> float:
-        """Return when a frame that is handed over now may enter: behind what others have in the host's queue.
+        """Return when a frame that is handed over now may enter: after what others have in the host's queue.
 
-        One of a stream whose frames are under way, or held already, comes behind those.
+        A frame of a stream with frames in flight, or held already, enters after those.
         """
         if not self.loads and self.home.nbytes_per_s < math.inf:
             queued = sum(min(QUEUED_NBYTES, other.left_nbytes(now_s)) for other in self.home.streams)
@@ -78,7 +78,7 @@ class Stream:
         return max(self.held_s, now_s)
 
     def left_nbytes(self, now_s: float) -> float:
-        """Return what its first frame still has to pass."""
+        """Return the bytes that its first frame has left to pass."""
         return max(0.0, self.remaining - self.rate * (now_s - self.since_s))
 
     @property
@@ -88,7 +88,7 @@ class Stream:
         return 1.0 if first else NEWCOMER
 
     def ends_s(self) -> float:
-        """Return when its first frame has passed, if nothing changes."""
+        """Return the time at which its first frame will have passed, if nothing changes."""
         return self.since_s + (self.remaining / self.rate if self.remaining > 0 else 0.0)
 
 
@@ -98,15 +98,15 @@ class Streams(Generic[Load]):
     Parameters
     ----------
     schedule
-        Called with the seconds at which a stream's first frame will have passed, the stream and its version:
-        ``pass_first`` wants both then.
+        Called with the time at which a stream's first frame will have passed, the stream, and its version;
+        ``pass_first`` takes the last two.
     """
 
     def __init__(self, schedule: Callable[[float, Stream, int], None]) -> None:
         self._schedule = schedule
 
     def push(self, stream: Stream, load: Load, nbytes: float, now_s: float) -> None:
-        """Let a frame set off."""
+        """Let a frame depart."""
         stream.loads.append((load, nbytes))
         for port in stream.ports:
             port.carried_nbytes += nbytes
@@ -114,7 +114,7 @@ class Streams(Generic[Load]):
             self._begin(stream, now_s)
 
     def pass_first(self, stream: Stream, version: int, now_s: float) -> Load | None:
-        """Return the frame that has passed; None where rates have changed since that was scheduled."""
+        """Return the frame that has passed, or None if rates have changed since that was scheduled."""
         if version != stream.version:
             return None
         load, _ = stream.loads.popleft()
@@ -152,7 +152,7 @@ class Streams(Generic[Load]):
             self._share(_together(others), now_s)
 
     def _share(self, streams: list[Stream], now_s: float) -> None:
-        """Give every one of ``streams``, which share ports with no other, its rate."""
+        """Set the rates of ``streams``, which share ports with no other stream."""
         for stream, rate in _fair(streams):
             if rate != stream.rate:
                 stream.remaining = stream.left_nbytes(now_s)

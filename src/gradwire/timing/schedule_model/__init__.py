@@ -1,1 +1,1 @@
-"""The steps of a schedule, summed or simulated on a network that need not be uniform."""
+"""The steps of a schedule, summed, or simulated on a network that needn't be uniform."""

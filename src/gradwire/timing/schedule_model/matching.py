@@ -1,7 +1,7 @@
-"""Which messages the schedules of all ranks make, each after those that must be done before it.
+"""The messages that the schedules of all ranks make, each after those that it depends on.
 
-A message is a send and the receive that it meets. Between two ranks they meet in the order of the schedules,
-and both ends must have come to the step: the rendezvous that every model of this room assumes.
+A message is a send and its matching receive. Between two ranks, they match in the order of the schedules,
+and both ends must have reached the step: the rendezvous that every model here assumes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class _Rank:
-    """Where one rank stands in its schedule."""
+    """The position of one rank in its schedule."""
 
     def __init__(self, steps: Iterator[Step]) -> None:
         self.steps = steps
@@ -64,7 +64,7 @@ def messages(schedules: Iterable[Iterator[Step]]) -> Iterator[Message]:
     Raises
     ------
     SpecError
-        If a rank waits for ever, or the two ends of a message mean different chunks.
+        If a rank waits forever, or the two ends of a message differ in their chunks.
     """
     ranks = [_Rank(schedule) for schedule in schedules]
     waiting = set[tuple[int, int]]()

@@ -1,6 +1,6 @@
 """A network as frozen data: rates, latency, groups behind shared uplinks, slow and late ranks.
 
-A quantity that may differ between ranks is one number for all, or a tuple with one for each.
+A quantity that may differ between ranks is one number for all ranks, or a tuple with a number for each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Groups:
     Raises
     ------
     SpecError
-        For a group that is no whole number from 0 up, or rates and latencies that cannot be.
+        If a group isn't a whole number from 0 up, or a rate or latency is invalid.
     """
 
     of: tuple[int, ...]
@@ -69,28 +69,28 @@ class Groups:
 
 @dataclass(frozen=True)
 class Network:
-    """What lies between ``world`` ranks, and how fast they add.
+    """The network between ``world`` ranks, and the rate at which they add.
 
     Parameters
     ----------
     world
         The number of ranks.
     send_nbytes_per_s, recv_nbytes_per_s
-        Bytes per second out of and into each rank, both at the same time. A message goes at the lower of the
-        rates at its two ends.
+        Bytes per second out of and into each rank, both at the same time. A message travels at the lower of
+        the rates at its two ends.
     latency_s
         Seconds that every message takes beyond its bytes.
     reduce_s_per_nbyte
         Seconds to add a received byte of float32.
     start_s
-        When each rank comes to the all-reduce.
+        The time at which each rank reaches the all-reduce.
     groups
         Shared uplinks, or None for a network whose core is never the bottleneck.
 
     Raises
     ------
     SpecError
-        For numbers that cannot be, and tuples of another length than the ranks.
+        For invalid numbers, and for tuples whose length isn't the number of ranks.
     """
 
     world: int
@@ -115,21 +115,21 @@ class Network:
 
     @classmethod
     def uniform(cls, world: int, link: AlphaBetaGamma, groups: Groups | None = None) -> Network:
-        """Return a network in which all ranks are alike. Raises ``SpecError`` where beta is 0."""
+        """Return a network in which all ranks are alike. Raises ``SpecError`` if beta is 0."""
         if link.beta_s_per_nbyte == 0:
             raise SpecError("a network needs a rate, but beta is 0 seconds per byte; give it more than 0")
         rate = 1 / link.beta_s_per_nbyte
         return cls(world, rate, rate, link.alpha_s, link.gamma_s_per_nbyte, groups=groups)
 
     def delayed(self, rank: int, by_s: float) -> Network:
-        """Return the network where ``rank`` comes ``by_s`` seconds later."""
+        """Return the network in which ``rank`` starts ``by_s`` seconds later."""
         self._check_rank(rank)
         start = list(self.per_rank(self.start_s))
         start[rank] += by_s
         return replace(self, start_s=tuple(start))
 
     def slowed(self, rank: int, factor: float) -> Network:
-        """Return the network where ``rank`` sends, receives and adds ``factor`` times as slowly."""
+        """Return the network in which ``rank`` takes ``factor`` times as long to send, receive, and add."""
         self._check_rank(rank)
         _check("factor", factor, positive=True)
         changed: dict[str, Any] = {}

@@ -1,8 +1,7 @@
 """The messages of an all-reduce as arrays, one round after the other, for thousands of ranks.
 
-A round is a set of messages that wait for none of each other. Where every rank does what rank 0 does,
-shifted, rank 0's schedule alone is read; algorithms of several levels are put together from those of their
-levels.
+A round is a set of messages that don't wait for each other. If every rank does what rank 0 does, shifted,
+only rank 0's schedule is read. Algorithms of several levels are combined from those of their levels.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _Schedule = Callable[[int, int], Iterator[Step]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pairs:
-    """Who sends to whom at once: ``source[i]`` to ``target[i]``; no rank is twice in either of them.
+    """The pairs of ranks that send at once: ``source[i]`` to ``target[i]``; no rank is twice in either.
 
-    ``senders`` are the sources once more, and ``receivers`` the targets of the messages in the order of
-    ``by_receiver``: slices where all ranks have a message, because those are faster. Rounds with the same
-    pairs share one object, so that what follows from it is worked out once.
+    ``senders`` are the sources, and ``receivers`` the targets of the messages in the order of
+    ``by_receiver``. Both are slices if all ranks have a message, because slices are faster. Rounds with the
+    same pairs share one object, so that derived values are computed once.
     """
 
     source: Ints
@@ -58,8 +57,8 @@ class Pairs:
 class Round:
     """Messages at once, of the chunks ``first[i]`` up to ``last[i]``; the target adds if ``combine[i]``.
 
-    ``enter`` are the ranks whose step begins with this round: the others have had a message of the same step
-    before.
+    ``enter`` are the ranks whose step begins with this round; the others already had a message of the same
+    step.
     """
 
     pairs: Pairs
@@ -114,7 +113,7 @@ def _assembled(schedule: _Schedule, world: int) -> Iterator[Round]:
 
 
 def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
-    """Say for both ends of every message, sorted by round, whether its rank has its first of a step there."""
+    """Return, for both ends of every message by round, whether it is the first of its rank's step."""
     keys = (rank * (step.max(initial=0) + 1) + step).ravel()
     first = np.zeros(keys.size, dtype=np.bool_)
     first[np.unique(keys, return_index=True)[1]] = True

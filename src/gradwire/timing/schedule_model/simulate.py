@@ -1,9 +1,9 @@
-"""What an all-reduce costs on a network that is not uniform, up to thousands of ranks.
+"""Simulate an all-reduce on a network that isn't uniform, with up to thousands of ranks.
 
-The rules are those of ``schedule_model.cost``: a message starts when both its ranks have come to the step, a
-step ends when its send, its receive and its addition have. A message goes at the lowest of three rates: its
-source's, its target's, and its share of the uplinks that it crosses. The messages of one round share an
-uplink fairly (max-min), as if all of them ran at once; what one leaves when it ends early is not handed on.
+A message starts when both its ranks have reached the step, and a step ends when its send, its receive, and
+its addition have ended. A message travels at the lowest of three rates: its source's, its target's, and its
+share of the uplinks that it crosses. The messages of one round share an uplink fairly (max-min), as if all of
+them ran at once; if one ends early, the others don't get its share.
 """
 
 from __future__ import annotations

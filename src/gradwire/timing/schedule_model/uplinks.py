@@ -1,4 +1,4 @@
-"""What each of several messages gets of the rates at its ends and of the uplinks that it shares."""
+"""The rate of each of several messages, from the rates at its ends and the uplinks that it shares."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gradwire.timing.schedule_model.rounds import Pairs
 Rates = NDArray[np.float64]
 
 _SAME = 1 + 1e-12
-"""Shares that differ by rounding only are settled together."""
+"""Shares that differ only by rounding are settled together."""
 
 
 class Wires:
-    """The rates and latencies of a network as arrays, to be asked for one set of messages after the other."""
+    """The rates and latencies of a network as arrays, for one set of messages after the other."""
 
     def __init__(self, network: Network) -> None:
         self._send = np.array(network.per_rank(network.send_nbytes_per_s), dtype=np.float64)
@@ -45,7 +45,7 @@ class Wires:
 
 
 def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], uplink: Rates) -> Rates:
-    """Fill all messages at the same pace; whoever meets its own rate or a full uplink stays where it is."""
+    """Raise all messages' rates at the same pace, until each reaches its own rate or a full uplink."""
     rates = np.zeros_like(most)
     out, into = uplink.copy(), uplink.copy()
     open_ = np.arange(len(most))
