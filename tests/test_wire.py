@@ -121,7 +121,7 @@ def test_any_shorter_frame_is_truncated(nbytes: int) -> None:
         (with_header(sealed(), 6, b"\x02\x00"), r"flags 0x0002, but version 1 knows 0x0001 only"),
         (
             sealed(flags=AVERAGE),
-            r"part of an average, but a sum is expected; give all ranks the same average=",
+            r"part of an average, but a sum is expected; let all ranks make the same calls",
         ),
         (sealed(codec_id=2), r"codec differs: bf16 came, but errbound is expected"),
         (sealed(codec_id=200), r"codec differs: number 200 came, but errbound is expected"),

@@ -139,7 +139,8 @@ def open_frame(
     if header.flags != expected.flags:
         came, wanted = ("an average" if it.flags & AVERAGE else "a sum" for it in (header, expected))
         raise FrameError(
-            f"the frame is part of {came}, but {wanted} is expected; give all ranks the same average="
+            f"the frame is part of {came}, but {wanted} is expected; let all ranks make the same calls in "
+            "the same order, with the same average="
         )
     if header.sequence != expected.sequence:
         raise FrameError(

@@ -128,6 +128,18 @@ def test_a_parameter_that_ddp_does_not_know_is_told_when_it_is_unfrozen() -> Non
     assert model.module[0].weight.grad is not None
 
 
+def test_a_parameter_that_was_frozen_after_ddp_was_made_may_be_unfrozen() -> None:
+    model = _ddp(find_unused_parameters=True)
+    model.module[0].requires_grad_(False)
+    attached = gradwire.attach(model)
+    _train(model)
+    assert model.module[0].weight.grad is None
+    model.module[0].requires_grad_(True)
+    _train(model)
+    assert model.module[0].weight.grad is not None
+    attached.close()
+
+
 def test_a_frozen_parameter_has_no_gradient_as_in_ddp() -> None:
     model = _ddp(find_unused_parameters=True)
     attached = gradwire.attach(model)

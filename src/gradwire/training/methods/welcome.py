@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.errors import ExchangeError, FrameError
+from gradwire.errors import ExchangeError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.methods.trained import Trained
@@ -19,13 +19,12 @@ def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> Acco
     newcomers = trained.grow()
     try:
         different = differing(trained.layout(), exchange)
-    except ExchangeError as error:
-        if isinstance(error.__cause__, FrameError):  # another rank is at something else
-            raise ExchangeError(
-                f"{exchange.link.name_of(exchange.link.rank)}: {len(newcomers)} parameters were unfrozen here "
-                "alone; unfreeze the same ones on all ranks, before the same step"
-            ) from error
-        raise
+    except ExchangeError as error:  # another rank may be at something else
+        raise ExchangeError(
+            f"{exchange.link.name_of(exchange.link.rank)}: {len(newcomers)} parameters were unfrozen here, but "
+            f"comparing them with the other ranks' failed ({error}); unfreeze the same ones on all ranks, "
+            "before the same step"
+        ) from error
     if different is not None:
         raise ExchangeError(
             f"rank {exchange.link.rank}: all ranks train the same parameters, but those of {different}; "
