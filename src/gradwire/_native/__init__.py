@@ -1,6 +1,6 @@
-"""The compiled kernels: formats, instruction-set targets and the checksum. Tensors in, numbers out.
+"""The compiled kernels: formats, instruction-set targets, and the checksum. Tensors in, numbers out.
 
-This is the only module that turns tensors into addresses; callers have checked dtype and layout.
+This is the only module that turns tensors into addresses. Callers must check dtype and layout.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def available_targets() -> list[str]:
 
 
 def target() -> str:
-    """Return the target in force: the fastest of this machine, or what ``GRADWIRE_TARGET`` asks for.
+    """Return the current target: the fastest of this machine, or the one that ``GRADWIRE_TARGET`` names.
 
-    Raises ``SpecError``, like every function here that runs a kernel, where the machine does not have it.
+    Raises ``SpecError``, like every function here that runs a kernel, if the machine can't run that target.
     """
     _obey_environment()
     return _core.target()
@@ -57,7 +57,7 @@ def target() -> str:
 
 @contextmanager
 def use_target(name: str) -> Iterator[None]:
-    """Force a target within a ``with`` block, for the whole process. Raises ``SpecError``."""
+    """Use a target within a ``with`` block, for the whole process. Raises ``SpecError``."""
     before = target()
     _select(name, "use_target")
     try:
@@ -67,7 +67,7 @@ def use_target(name: str) -> Iterator[None]:
 
 
 def threads() -> int:
-    """Return how many threads a large tensor may use: ``GRADWIRE_THREADS``, else PyTorch's own setting."""
+    """Return the number of threads for a large tensor: ``GRADWIRE_THREADS``, else PyTorch's own setting."""
     asked = os.environ.get("GRADWIRE_THREADS")
     return torch.get_num_threads() if asked is None else _count(asked)
 
@@ -119,10 +119,10 @@ def sum_norms(
     ``ADOPT``    ``x, y = y, x - y``      of the new ``y``
     ============ ======================== =================
 
-    ``x`` begins at element ``start`` of a bucket, whose ranges lie between ``borders`` (int64, not falling,
-    covering the segment); what lies in one is added to its place in ``sums`` (float64). Returns the sum over
-    the segment, which is finite exactly where all those values are. It is the same on every target and for
-    every number of threads.
+    ``x`` begins at element ``start`` of a bucket, whose ranges lie between ``borders`` (int64, not
+    decreasing, covering the segment). The sum of each range is added to its place in ``sums`` (float64).
+    Returns the sum over the segment, which is finite if and only if all those values are. It is the same on
+    every target and for every number of threads.
     """
     _obey_environment()
     ranges, at, into = 0, 0, 0
@@ -176,7 +176,7 @@ def _select(name: str, source: str) -> None:
 
 @cache
 def _obey_environment() -> None:
-    """Select what ``GRADWIRE_TARGET`` names, once; not at import, which would end in a traceback."""
+    """Select the target that ``GRADWIRE_TARGET`` names, once; not at import, to avoid a traceback."""
     forced = os.environ.get("GRADWIRE_TARGET")
     if forced:
         _select(forced, "GRADWIRE_TARGET")

@@ -1,5 +1,5 @@
-"""gradwire in other people's training loops; each module imports the package that it is called after.
+"""gradwire in the training loops of other frameworks; each module imports the package that it is named after.
 
-``gradwire.integrations.lightning`` and ``.pytorch_lightning``, ``.accelerate``, ``.transformers``. Nothing is
-imported here: gradwire itself needs none of these packages.
+The modules are ``lightning``, ``pytorch_lightning``, ``accelerate``, and ``transformers``. This package
+imports none of them, because gradwire itself doesn't need these frameworks.
 """

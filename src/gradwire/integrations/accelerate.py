@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: ``attach_prepared`` takes what ``Accelerator.prepare`` has wrapped."""
+"""Hugging Face Accelerate: ``attach_prepared`` takes a model that ``Accelerator.prepare`` has wrapped."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def attach_prepared(
 ) -> Attached:
     """Let gradwire average the gradients of a model that ``accelerator.prepare`` has returned.
 
-    All ranks call it together after ``prepare``. Where the plan keeps residuals, ``accelerator.save_state``
-    writes each rank's own into the checkpoint's folder from now on, and ``load_state`` reads them back; with
-    another number of ranks their sum is divided anew.
+    All ranks call it together after ``prepare``. If the plan keeps residuals, ``accelerator.save_state`` then
+    also writes each rank's residuals to the checkpoint's folder, and ``load_state`` reads them; if the number
+    of ranks has changed, their sum is divided anew.
 
     Parameters
     ----------
     accelerator
-        It has prepared the model.
+        The accelerator that prepared the model.
     model
         A ``DistributedDataParallel``, or a compiled module with one inside.
     plan, timeout_s, ledger, strict
-        As for ``gradwire.attach``; ``ledger`` may be a function of the rank, too.
+        As for ``gradwire.attach``; ``ledger`` may also be a function of the rank.
     resume_residuals
-        False lets ``load_state`` go on without what earlier steps lost.
+        If False, ``load_state`` continues without what earlier steps lost.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def attach_prepared(
     SpecError
         For an invalid plan or timeout.
     StateError
-        From ``load_state``, for residuals that are missing, damaged or do not fit.
+        From ``load_state``, if residuals are missing or damaged, or don't fit.
 
     Examples
     --------

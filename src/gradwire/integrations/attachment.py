@@ -1,4 +1,4 @@
-"""gradwire on the model of somebody else's loop: attached when it trains, checked and closed at its end."""
+"""gradwire on a framework's model: attached when training starts, checked and closed when it ends."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ LedgerLike = Ledger | Callable[[int], Ledger] | None
 
 
 class Attachment:
-    """What a framework's callback or strategy holds; one model at a time.
+    """The state of a framework's callback or strategy, for one model at a time.
 
     Parameters
     ----------
     plan
-        As for ``gradwire.attach``; read here, so that a mistake is found before processes start.
+        As for ``gradwire.attach``; read here, so that mistakes are found before processes start.
     timeout_s
-        How long any single wait for a peer lasts before it is an error.
+        How long a single wait for a peer may last before it is an error.
     ledger
-        This rank's ledger, which its maker closes; or a function that makes one of the rank, where that is
-        not known yet, and ``close`` closes it. By default one of its own.
+        This rank's ledger, which the caller closes; or, if the rank isn't known yet, a function that returns
+        the ledger of a rank, which ``close`` closes. By default, a new ledger.
     strict
         As for ``gradwire.attach``.
     resume_residuals
-        Whether a resumed run wants each rank's residuals back. False gives up what was lost before.
+        Whether a resumed run restores each rank's residuals. False drops what was lost before.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class Attachment:
 
     @property
     def attached(self) -> Attached:
-        """What ``gradwire.attach`` returned, also after ``close``. Raises ``AttachError`` before."""
+        """The result of ``gradwire.attach``, even after ``close``. Raises ``AttachError`` if there is none."""
         if self._attached is None:
             raise AttachError(
                 "gradwire is not attached yet, for the model is wrapped when training begins; ask again then"
@@ -78,7 +78,7 @@ class Attachment:
         return self._attached is not None and self.plan.keeps_residual
 
     def attach(self, model: DistributedDataParallel) -> Attached:
-        """Attach to ``model``, on all ranks, and give up an earlier one. Raises as ``gradwire.attach``."""
+        """Attach to ``model`` on all ranks, and release an earlier one. Raises as ``gradwire.attach``."""
         self.close()
         self.rank = dist.get_rank(model.process_group)
         self.world = dist.get_world_size(model.process_group)
@@ -97,18 +97,18 @@ class Attachment:
         return self._attached
 
     def loads(self) -> None:
-        """Let all ranks compare their weights in the next step: the framework loads a checkpoint now."""
+        """Let all ranks compare their weights in the next step, because the framework loads a checkpoint."""
         self._loads = True  # a model that is attached later has these weights, too
         if self._attached is not None:
             self._attached.check_at_next_step()
 
     def follow(self, scaler: Scaler | None) -> None:
-        """Keep the residuals in the units of the framework's scaled loss, where it scales one."""
+        """Keep the residuals in the units of the framework's scaled loss, if it scales the loss."""
         if scaler is not None:
             self.attached.follow(scaler)
 
     def check_it_ran(self, updates: int) -> None:
-        """Raise ``AttachError`` if weights were updated so often but no gradient came to gradwire."""
+        """Raise ``AttachError`` if there were this many updates but no gradient reached gradwire."""
         if updates > 0 and self.attached.ledger.summary().steps == self._steps_before:
             raise AttachError(
                 f"rank {self.rank}: the weights were updated {updates} times, but no gradient came to "
@@ -116,27 +116,27 @@ class Attachment:
             )
 
     def close(self) -> None:
-        """Give thread and connections up, if there are any; may be called twice."""
+        """Close the thread and the connections, if any; you can call this twice."""
         if self._attached is not None:
             self._attached.close()
             if callable(self._ledger):
                 self._attached.ledger.close()
 
     def state(self, step: int | None) -> dict[str, Any]:
-        """Return what this rank saves: its residuals, the step of their checkpoint, and a checksum."""
+        """Return this rank's state: its residuals, the step of their checkpoint, and a checksum."""
         return sealed({"step": step, "residuals": self.attached.state_dict()})
 
     def resume(self, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None) -> None:
-        """Adopt what the ranks of a world saved, ``read`` one by one.
+        """Load the states that the ranks of a world saved, which ``read`` returns one by one.
 
-        Each rank takes its own. Where the number of ranks has changed their sum is divided anew. Raises
-        ``StateError``, and changes nothing, for what is missing, damaged or of another step.
+        Each rank loads its own. If the number of ranks has changed, their sum is divided anew. Raises
+        ``StateError``, and changes nothing, if a state is missing, damaged, or of another step.
         """
         with _advice():
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Adopt what lies in a checkpoint's folder. Raises ``StateError`` as ``resume``, and for none."""
+        """Load the states in a checkpoint's folder. Raises ``StateError`` as ``resume``, or if it has none."""
         with _advice():
             saved_world = folder.saved_world(self.world)
         self.resume(saved_world, folder.read(saved_world), step)

@@ -1,4 +1,4 @@
-"""Find the one ``DistributedDataParallel`` in what a framework calls its model."""
+"""Find the ``DistributedDataParallel`` inside a framework's model."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gradwire.errors import AttachError
 
 
 def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
-    """Return the DDP that ``model`` is or has inside, such as within ``torch.compile``.
+    """Return the DDP model that ``model`` is or contains, for example inside ``torch.compile``.
 
     Parameters
     ----------
     model
-        What the framework trains.
+        The model that the framework trains.
     owner
-        The framework, for errors.
+        The name of the framework, for errors.
 
     Raises
     ------
     AttachError
-        When there is none, for compression would silently not run; and when there are several.
+        If there is none, because compression would silently not run, or if there are several.
     """
     modules = model.modules() if isinstance(model, nn.Module) else ()
     found = [module for module in modules if isinstance(module, DistributedDataParallel)]

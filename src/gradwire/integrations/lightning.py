@@ -1,7 +1,7 @@
-"""Lightning: a strategy, which ``Trainer(strategy="gradwire")`` takes by its name, too, and a callback.
+"""Lightning: a strategy, also available as ``Trainer(strategy="gradwire")``, and a callback.
 
-For the package ``lightning``; ``gradwire.integrations.pytorch_lightning`` has the same for the package of
-that name.
+This module is for the package ``lightning``; for the package ``pytorch_lightning``, use
+``gradwire.integrations.pytorch_lightning``.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ with needed("lightning", "lightning"):
 
 
 class GradwireStrategy(StrategyParts, DDPStrategy):
-    """DDP whose gradients gradwire averages, compressed on every hop, on CPU and GPU.
+    """DDP whose gradients gradwire averages, compressed in every hop, on CPU and GPU.
 
-    Where the plan keeps residuals, every rank writes its own beside each checkpoint
-    (``<checkpoint>.gradwire-rank0-of-2.pt``), unless that holds weights only, and a resumed ``fit`` reads
-    them back; with another number of ranks their sum is divided anew.
+    If the plan keeps residuals, every rank writes its own beside each checkpoint
+    (``<checkpoint>.gradwire-rank0-of-2.pt``), unless the checkpoint holds only weights. A resumed ``fit``
+    reads them; if the number of ranks has changed, their sum is divided anew.
 
     Parameters
     ----------
     plan, timeout_s, strict
         As for ``gradwire.attach``.
     ledger
-        This rank's, or a function that makes one of the rank, where Lightning starts the processes.
+        This rank's ledger, or, if Lightning starts the processes, a function that returns a rank's ledger.
     resume_residuals
-        False lets a resumed ``fit`` go on without what earlier steps lost.
+        If False, a resumed ``fit`` continues without what earlier steps lost.
     **ddp
-        What ``DDPStrategy`` and ``DistributedDataParallel`` take, such as ``bucket_cap_mb``.
+        Options of ``DDPStrategy`` and ``DistributedDataParallel``, such as ``bucket_cap_mb``.
 
     Raises
     ------
     SpecError
         For an invalid plan or timeout, and for a communication hook beside gradwire.
     AttachError
-        From ``fit``, as ``gradwire.attach`` does, and at its end if no gradient came to gradwire.
+        From ``fit``, as ``gradwire.attach`` does, and at its end if no gradient reached gradwire.
     StateError
-        From a resumed ``fit``, for residuals that are missing, damaged or do not fit.
+        From a resumed ``fit``, if residuals are missing or damaged, or don't fit.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
 
 
 class GradwireCallback(CallbackParts, Callback):
-    """gradwire on the DDP of a strategy of your own, while it fits; for plans without residuals.
+    """gradwire on the DDP model of your own strategy during ``fit``, for plans without residuals.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class GradwireCallback(CallbackParts, Callback):
     Raises
     ------
     SpecError
-        For a plan that keeps residuals, since Lightning saves the callbacks of rank 0 alone; and as
+        For a plan that keeps residuals, because Lightning saves only rank 0's callbacks; and as
         ``GradwireStrategy`` does.
     AttachError
         From ``fit``: for a strategy without DDP, and as ``GradwireStrategy`` does.

@@ -1,6 +1,7 @@
-"""What gradwire adds to Lightning's classes, for ``lightning`` and ``pytorch_lightning`` alike.
+"""Mixins that gradwire adds to Lightning's classes, for both ``lightning`` and ``pytorch_lightning``.
 
-They are two packages with the same classes twice, and each refuses the other's; so this knows neither.
+The two packages have separate copies of the same classes, and each refuses the other's. This module therefore
+imports neither.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ else:
 
 
 class StrategyParts(_Base):
-    """In front of ``DDPStrategy`` it attaches when DDP is made, and keeps residuals with checkpoints."""
+    """A mixin for ``DDPStrategy`` that attaches when DDP is created, and saves residuals with checkpoints."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class StrategyParts(_Base):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Save; every rank writes its residuals beside the checkpoint, which says of how many ranks."""
+        """Save; every rank writes its residuals beside the checkpoint, which records the number of ranks."""
         if "optimizer_states" in checkpoint and self._gradwire.keeps_residuals:
             checkpoint[_KEY] = {"world": self._gradwire.world}
             record = self._gradwire.state(checkpoint["global_step"])
@@ -106,7 +107,7 @@ class StrategyParts(_Base):
     def load_checkpoint(
         self, checkpoint_path: str | os.PathLike[str], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """Load the checkpoint, and remember where its residuals are: beside what a link leads to."""
+        """Load the checkpoint, and remember the location of its residuals: beside the target of a link."""
         self._gradwire.loads()
         linked = os.path.islink(checkpoint_path)
         self._restored_from = os.path.realpath(checkpoint_path) if linked else os.fspath(checkpoint_path)
@@ -134,7 +135,7 @@ class StrategyParts(_Base):
 
 
 class CallbackParts(_Base):
-    """In front of ``Callback`` it attaches gradwire to the DDP of whatever strategy there is."""
+    """A mixin for ``Callback`` that attaches gradwire to the DDP model of any strategy."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class CallbackParts(_Base):
         self._gradwire.attach(ddp_inside(trainer.strategy.model, "Lightning's strategy"))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Note with how many updates training begins; a resumed run has some."""
+        """Record the number of updates at the start of training; a resumed run has some."""
         del pl_module
         self._began_at = trainer.global_step
 

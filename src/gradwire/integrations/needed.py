@@ -1,4 +1,4 @@
-"""One sentence where an optional package is missing, instead of a traceback of imports."""
+"""Report a missing optional package in one sentence instead of a traceback of imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradwire.version import how_to_install
 
 @contextmanager
 def needed(package: str, extra: str) -> Iterator[None]:
-    """Import ``package`` in this block; a failure is a ``MissingPackageError`` that names the extra."""
+    """Turn a failing import of ``package`` into a ``MissingPackageError`` that names the extra."""
     try:
         yield
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Each rank's residuals in a file of its own, beside the checkpoint that a framework writes once for all.
+"""Each rank's residuals in its own file, beside the checkpoint that a framework writes once for all ranks.
 
-Frameworks write what rank 0 has. Residuals differ from rank to rank, so each rank writes a file whose name
-and content say whose it is, and no rank can take another's for its own.
+Frameworks save the state of rank 0. Residuals differ from rank to rank, so each rank writes a file whose name
+and content identify the rank, and no rank can load another's file by mistake.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def file_name(rank: int, world: int, key: str = "") -> str:
 def adopted(
     rank: int, world: int, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None
 ) -> Mapping[str, Any]:
-    """Return the residuals that this rank begins with, from what ``saved_world`` ranks saved.
+    """Return the residuals that this rank starts with, from the states of ``saved_world`` ranks.
 
-    Raises ``StateError`` where a rank's file is missing, damaged or not of ``step``, unless that is None.
+    Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) of another step.
     """
     if saved_world == world:
         return _residuals(read, rank, step)
@@ -61,12 +61,12 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
 
 
 class ResidualFolder:
-    """The files of all ranks in one folder: that of a checkpoint.
+    """The files of all ranks in the folder of a checkpoint.
 
     Parameters
     ----------
     folder
-        The checkpoint's.
+        The checkpoint's folder.
     key
         Tells several models apart.
     """
@@ -76,7 +76,7 @@ class ResidualFolder:
         self._key = key
 
     def write(self, record: Mapping[str, Any], rank: int, world: int) -> None:
-        """Write this rank's file, whole or not at all; rank 0 removes what another world left here."""
+        """Write this rank's file, whole or not at all; rank 0 removes the files of another world size."""
         content = io.BytesIO()
         torch.save(dict(record), content)
         write_files({self.folder / file_name(rank, world, self._key): content.getvalue()})
@@ -87,7 +87,7 @@ class ResidualFolder:
                         each.unlink(missing_ok=True)
 
     def saved_world(self, world: int) -> int:
-        """Return of how many ranks the files are. Raises ``StateError`` unless that is clear."""
+        """Return the number of ranks that wrote the files. Raises ``StateError`` if it is ambiguous."""
         found = sorted(self._worlds())
         if world in found:
             return world
@@ -100,7 +100,7 @@ class ResidualFolder:
         )
 
     def read(self, saved_world: int) -> Callable[[int], Mapping[str, Any]]:
-        """Return what reads a rank's file."""
+        """Return a function that reads a rank's file."""
 
         def read(rank: int) -> Mapping[str, Any]:
             path = self.folder / file_name(rank, saved_world, self._key)

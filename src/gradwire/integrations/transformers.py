@@ -21,35 +21,35 @@ with needed("transformers", "huggingface"):
 
 
 class GradwireCallback(TrainerCallback):
-    """Let gradwire average a ``Trainer``'s gradients, from the begin of ``train()`` to its end.
+    """Let gradwire average a ``Trainer``'s gradients, from the start of ``train()`` to its end.
 
-    Where the plan keeps residuals, every rank writes its own into the folder of each checkpoint, unless
-    ``save_only_model``, and a resumed run reads them back; with another number of ranks their sum is divided
-    anew.
+    If the plan keeps residuals, every rank writes its own to the folder of each checkpoint, unless
+    ``save_only_model`` is set. A resumed run reads them; if the number of ranks has changed, their sum is
+    divided anew.
 
     Parameters
     ----------
     trainer
-        It trains with DDP, as it does under ``torchrun``.
+        The Trainer, which must train with DDP, as it does under ``torchrun``.
     plan, timeout_s, strict
         As for ``gradwire.attach``.
     ledger
-        This rank's, or a function that makes one of the rank.
+        This rank's ledger, or a function that returns a rank's ledger.
     resume_from
-        The checkpoint's folder, where it is not below the Trainer's ``output_dir``: what ``train`` is given
-        as ``resume_from_checkpoint``.
+        The checkpoint's folder, if it isn't below the Trainer's ``output_dir``: the same folder that you pass
+        to ``train`` as ``resume_from_checkpoint``.
     resume_residuals
-        False lets a resumed run go on without what earlier steps lost.
+        If False, a resumed run continues without what earlier steps lost.
 
     Raises
     ------
     SpecError
         For an invalid plan or timeout.
     AttachError
-        From ``train()``: for a Trainer without DDP, as in one process alone, as ``gradwire.attach`` does, and
-        at the end if no gradient came to gradwire.
+        From ``train()``: for a Trainer without DDP, such as in a single process, as ``gradwire.attach`` does,
+        and at the end if no gradient reached gradwire.
     StateError
-        From a resumed ``train()``, for residuals that are missing, damaged or do not fit.
+        From a resumed ``train()``, if residuals are missing or damaged, or don't fit.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class GradwireCallback(TrainerCallback):
         return self._gradwire.attached.ledger
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Attach, and read the residuals of the checkpoint that training goes on from."""
+        """Attach, and read the residuals of the checkpoint that training resumes from."""
         self._gradwire.attach(ddp_inside(self._trainer.model_wrapped, "the Trainer"))
         self._gradwire.follow(self._trainer.accelerator.scaler)
         self._began_at = state.global_step
@@ -95,7 +95,7 @@ class GradwireCallback(TrainerCallback):
             self._gradwire.resume_from(self._resumed_folder(args, state), state.global_step)
 
     def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> ResidualFolder:
-        """Return where residuals lie: the Trainer tells its callbacks of which step, but not from where."""
+        """Return the folder of the residuals; the Trainer tells its callbacks the step, not the folder."""
         folder = Path(self._resume_from or _checkpoint(args, state))
         if not folder.is_dir():
             given = "the folder given as resume_from" if self._resume_from else "a folder below output_dir"
@@ -107,7 +107,7 @@ class GradwireCallback(TrainerCallback):
         return ResidualFolder(folder)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Write this rank's residuals into the checkpoint's folder."""
+        """Write this rank's residuals to the checkpoint's folder."""
         if args.save_only_model or state.is_hyper_param_search or not self._gradwire.keeps_residuals:
             return  # nothing to resume from, or nothing kept
         record = self._gradwire.state(state.global_step)
