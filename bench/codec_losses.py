@@ -1,13 +1,13 @@
-"""What a model loses by each codec: its loss after training, beside that of plain DDP.
+"""Measure what each codec costs a model: its loss after training, compared with that of plain DDP.
 
     python bench/codec_losses.py                  # a GPT of 4 layers of 128, two ranks; about half an hour
     python bench/codec_losses.py --text FILE --steps 200 --codecs "default quantize:4"
     python bench/codec_losses.py --model columns  # a table whose columns have different scales; a minute
 
-Every row is trained from the same weights on the same batches; only what happens to a gradient on its way
-between the ranks differs. Rows of DDP with weights that differ in the last bits, and with other batches, tell
-how much of a difference is noise. What encoding loses of the gradient's norm is that of one rank; with a
-residual it goes out later.
+Every row starts from the same weights and sees the same batches; only the exchange of gradients
+differs. Rows of DDP with weights that differ in the last bits, and with other batches, show
+how much of a difference is noise. The share of the gradient's norm that encoding loses is that of one rank;
+with a residual, later steps send it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # ruff: noqa: A005 - a script named after what it measures; nothing imports it
-"""Measure every codec on every instruction set, beside memcpy of the same array in the same run.
+"""Measure every codec on every instruction set, compared with memcpy of the same array in the same run.
 
-Every call of a codec has a memcpy of the same array right before it, and the table gives medians, so that a
-noisy machine disturbs both alike. Speeds are float bytes per second: 4 n bytes over the time of a call. Peers
-(PyTorch's casts, Zstandard, and zfp, SZ3 and Snappy where installed: `pip install zfpy pysz cramjam`) run in
-the same loop.
+A memcpy of the same array precedes every call of a codec, and the table gives medians, so that a
+noisy machine disturbs both alike. Speeds are float bytes per second: 4 n bytes over the time of a call. Other
+compressors (PyTorch's casts, Zstandard, and, if installed by `pip install zfpy pysz cramjam`, zfp, SZ3, and
+Snappy) run in the same loop.
 """
 
 from __future__ import annotations

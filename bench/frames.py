@@ -1,9 +1,9 @@
-"""What a frame costs two processes of this machine: over a link's sockets, and over Gloo's send and receive.
+"""Measure the cost of a frame between two processes: over a link's sockets, and over Gloo's send and receive.
 
     python bench/frames.py            # half a minute
 
-Both ends send and receive at once over the loopback interface, as neighbours in a ring do. Told are the
-processor's time and the wall's for a frame sent and one received: medians over rounds.
+Both ends send and receive at once over the loopback interface, as neighbours in a ring do. The table shows
+processor time and wall time for one frame sent and one received, as medians over rounds.
 """
 
 from __future__ import annotations

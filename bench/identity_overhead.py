@@ -1,11 +1,11 @@
-"""What gradwire costs where nothing is encoded: `attach(model, "identity")` against plain DDP, in pairs.
+"""Measure gradwire's overhead without a codec: `attach(model, "identity")` against plain DDP, in pairs.
 
     python bench/identity_overhead.py --data-dir DIR    # root or user namespaces, ip, tc; five minutes
     python bench/identity_overhead.py --tasks mnist-mlp --pairs 30
 
-Four hosts of a testbed train the same model both ways, block by block in turns, so that what else the machine
-does meets both. Of every pair the ratio of the two step times is taken; the median of all is shown with a
-95 % interval, from resampling the pairs.
+Four hosts of a testbed train the same model both ways, alternating block by block, so that other work on the
+machine affects both. The output is the median ratio of the two step times over all pairs, with a
+95 % interval from resampling the pairs.
 """
 
 from __future__ import annotations

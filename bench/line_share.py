@@ -1,9 +1,9 @@
-"""How much of the line an exchange uses, and where compression stops to pay because the processor is busy.
+"""Measure how much of the line an exchange uses, and when a busy processor makes compression useless.
 
     python bench/line_share.py            # needs root or user namespaces, ip and tc; about 9 minutes
 
-Identity over a ring is put beside the line rate that the same run measures between two hosts; a codec of
-ratio r is put beside r times the speed of identity.
+Identity over a ring is compared with the line rate that the same run measures between two hosts; a codec of
+ratio r is compared with r times the speed of identity.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What an eager pipeline adds to a step: the local update, beside the optimizer's own step.
+"""Measure what an eager pipeline adds to a step: the local update, compared with the optimizer's own step.
 
     python bench/local_update.py                  # a minute
     python bench/local_update.py --floats 1e6,25e6 --repeats 30
 
-A local update copies the own gradient, looks whether it is finite, copies weights and optimizer state into
-second ones and steps there. ``restored`` does it the other way: it steps where the masters are, after saving
-them, and copies them back. Figures are medians of interleaved repeats, in milliseconds and in steps of the
-optimizer; memory is in copies of the weights.
+A local update copies the rank's own gradient, checks that it is finite, copies the weights and the optimizer
+state, and steps on the copies. ``restored`` is the alternative: it saves the masters, steps on them, and
+copies them back. Figures are medians of interleaved repeats, in milliseconds and in optimizer
+steps; memory is in copies of the weights.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What it costs to measure how much of every gradient encoding loses.
+"""Measure the cost of measuring how much of every gradient encoding loses.
 
     python bench/loss_accounting.py
 
-Two ranks of this machine train under DDP, with a thread each. Measuring is forced on in one step and off in
-the next, so that both see the same noise; a line has the medians of the processor's time of a step on rank 0,
-which other programs disturb less than a clock, and their ratio. Without a residual one step of 64 is a
-sample, and what a run pays is the last column, a 64th of the difference. With a residual every step is
+Two ranks of this machine train under DDP, with one thread each. Measuring is on in one step and off in
+the next, so that both see the same noise. A line shows the medians of a step's processor time on rank 0,
+which other programs disturb less than wall time, and their ratio. Without a residual, one step in 64 is
+sampled, so the cost for a run is the last column, a 64th of the difference. With a residual, every step is
 measured.
 """
 

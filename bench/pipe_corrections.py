@@ -1,13 +1,13 @@
-"""What corrects the staleness of pipelined SGD: held-out loss after equal numbers of steps, simulated.
+"""Compare corrections of pipelined SGD's staleness: simulated held-out loss after equal numbers of steps.
 
     python bench/pipe_corrections.py --data-dir DIR --text FILE    # one core; hours, most of them the GPT's
     python bench/pipe_corrections.py --tasks digits,digits-split,digits-adamw    # minutes
 
-Four workers, K = 2 unless ``--pipeline`` says otherwise. All methods of a seed begin with the same weights
-and see the same batches, and what is still under way after the last step is applied before the loss is
-taken. What the methods do, and who invented them, is in ``pipe_variants.py``; ``docs/pipe_corrections.md``
-has what was seen. The constant of delay compensation is the best of ``STRENGTHS`` on the first seed's
-held-out data, which flatters it.
+There are four workers, and K = 2 unless ``--pipeline`` says otherwise. All methods of a seed start with the
+same weights and see the same batches, and the gradients in flight after the last step are applied before the
+loss is evaluated. ``pipe_variants.py`` describes the methods and their sources; ``docs/pipe_corrections.md``
+has the results. The constant of delay compensation is the best of ``STRENGTHS`` on the first seed's
+held-out data, which favours that method.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Pipe-SGD and its corrections, simulated: p workers in one process, exact averages, no network.
 
 At step t the averages of the steps up to t-K are in the weights ``w`` and the optimizer's state ``s``, in
-order, each applied with its own step's learning rate; those of the steps t-K+1 to t-1 still travel. A
-variant chooses a guess ``h_r[i]`` for each average that travels, and rank r computes its gradient where the
-weights would be if the guesses were right:
+order, each applied with its own step's learning rate; those of the steps t-K+1 to t-1 are in flight. A
+variant chooses a guess ``h_r[i]`` for each average in flight, and rank r computes its gradient at the
+weights that would result if the guesses were right:
 
     v_r[t] = w + update(h_r[t-K+1]) + ... + update(h_r[t-1])        with a copy of s, thrown away after
     g_r[t] = gradient of rank r's batch at v_r[t],   avg[t] = mean over r of g_r[t]
 
-Nothing here is gradwire's: optimizers are pure functions of one flat vector, so that the real thing can be
-judged by it. Where a task clips, guesses and averages are clipped alike, each by its own norm.
+Nothing here uses gradwire: optimizers are pure functions of one flat vector, so that gradwire's own
+implementation can be compared with it. If a task clips, guesses and averages are clipped, each by its own
+norm.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Predicted against measured exchange times, over a grid, in a testbed; and how good the chosen plans are.
+"""Compare predicted with measured exchange times over a grid in a testbed, and rate the chosen plans.
 
     python bench/prediction.py            # needs root or user namespaces, ip and tc; about 10 minutes
     python bench/prediction.py --quick    # a tenth of it
 
-Every network (hosts x rate) is measured first (line, host and codec costs), then every plan is timed and its
-prediction put beside the median. A plan is *chosen* for every network and size by prediction alone; how far
-it is from the best one measured is what a user would lose.
+For every network (hosts x rate), the script first measures the line, host, and codec costs, then times every
+plan and compares its prediction with the median. For every network and size, prediction alone *chooses* a
+plan; its distance from the best measured plan is what a user would lose.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One line on standard error for every measured row: whoever waits minutes for a table sees that it grows."""
+"""Print one line to standard error for every measured row, to show progress during minutes of measuring."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Exchange time of AlexNet's gradients for 2 to 8 hosts: a ring stays flat, a server grows with the hosts.
+"""Measure the exchange time of AlexNet's gradients for 2 to 8 hosts, with a ring and with a server.
 
     python bench/scaling.py                # needs root or user namespaces, ip and tc; about 10 minutes
     python bench/scaling.py --nbytes 16MB  # one minute
 
-INCEPTIONN, figure 15, and the measurement study, table 1. The last columns are errors of the models: the
+The time stays flat for a ring and grows with the hosts for a server, as in INCEPTIONN, figure 15, and the
+measurement study, table 1. The last columns are errors of the models: the
 closed form, with the latency and rate that the same run has measured, and the replay.
 """
 

@@ -1,4 +1,4 @@
-"""What programs in a testbed share: meet, measure the surroundings, time plans; and to start the bed."""
+"""Shared by programs in a testbed: connect, measure the environment, time plans, and start the testbed."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     python bench/training_speed.py --data-dir DIR    # root or user namespaces, ip, tc; about 20 minutes
     python bench/training_speed.py --tasks mnist-mlp --rates 100mbit,1gbit,10gbit
 
-Every method trains from the same weights on the same batches. The loss on held-out data that plain DDP has
-at the end is the one that the others have to reach; evaluations are not timed. ``alone`` exchanges nothing:
-what the computation of a step takes when all hosts compute at once.
+Every method starts from the same weights and sees the same batches. The other methods train until they reach
+the held-out loss of plain DDP at its end; evaluations aren't timed. ``alone`` exchanges nothing and
+shows how long a step's computation takes if all hosts compute at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the training benchmark trains: models, optimizers, every rank's own batches, and held-out data."""
+"""The tasks of the training benchmark: models, optimizers, every rank's own batches, and held-out data."""
 
 from __future__ import annotations
 

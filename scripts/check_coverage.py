@@ -1,6 +1,6 @@
-"""Print how much of each room the tests have run, lines and branches; refuse a room below 90 %.
+"""Print the line and branch coverage of each room; fail if a room is below 90 %.
 
-``coverage json`` has written the figures to the file that is named, ``make coverage`` calls both.
+The argument is the file that ``coverage json`` wrote; ``make coverage`` calls both.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Refuse files that have grown past one idea: 400 lines at most, and the median near 100."""
+"""Fail if a file has grown past one idea: 400 lines at most; the median should be near 100."""
 
 import statistics
 import sys

@@ -65,7 +65,7 @@ class Attachment:
 
     @property
     def attached(self) -> Attached:
-        """The result of ``gradwire.attach``, even after ``close``. Raises ``AttachError`` if there is none."""
+        """The result of ``gradwire.attach``, even after ``close``. Raises ``AttachError`` before."""
         if self._attached is None:
             raise AttachError(
                 "gradwire is not attached yet, for the model is wrapped when training begins; ask again then"
@@ -136,7 +136,7 @@ class Attachment:
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a checkpoint's folder. Raises ``StateError`` as ``resume``, or if it has none."""
+        """Load the states in a checkpoint's folder. Raises ``StateError`` as ``resume``, or if none."""
         with _advice():
             saved_world = folder.saved_world(self.world)
         self.resume(saved_world, folder.read(saved_world), step)
