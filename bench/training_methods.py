@@ -78,9 +78,9 @@ class Pipelined(Method):
     def train(self, steps: int) -> None:
         """Take so many steps."""
         for _ in range(steps):
-            batch = next(self._task.batches) record = self._pipe.step(lambda batch=batch:
-            self._task.loss(self._task.model, batch))  # type: ignore[misc] self.local_s +=
-            record.correction_s
+            batch = next(self._task.batches)
+            record = self._pipe.step(lambda batch=batch: self._task.loss(self._task.model, batch))  # type: ignore[misc]
+            self.local_s += record.correction_s
         self._pipe.drain()
 
     def close(self) -> None:
