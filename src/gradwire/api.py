@@ -14,10 +14,10 @@ import torch.distributed as dist
 
 from gradwire.codecs import Codec, codec_of
 from gradwire.codecs.spec import is_real
+from gradwire.devices import Staged
 from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError, shown
 from gradwire.exchange import Exchange
 from gradwire.exchange.in_place import check_in_place
-from gradwire.exchange.staging import Staging, bring_back, fetch
 from gradwire.links.process_group import ProcessGroupLink, store_of
 from gradwire.plan import Plan, PlanLike
 
@@ -117,14 +117,13 @@ def all_reduce(
         if member is None:
             member = _members[group] = _Member(group, timeout_s)
         member.link.timeout_s = timeout_s
-        floats = Staging().stand_in(tensor)
-        fetch(floats, tensor)
+        staged = Staged(tensor)
         try:
-            member.exchange(chosen).all_reduce(floats, average)
+            member.exchange(chosen).all_reduce(staged.floats(), average)
         except BaseException:
             del _members[group]  # the link is closed; another call starts afresh
             raise
-        bring_back(tensor, floats)
+        staged.store().order()
     return tensor
 
 

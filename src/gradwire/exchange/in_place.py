@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.parameter import is_lazy
 
+from gradwire.devices import FLOATS
 from gradwire.errors import TensorError
-from gradwire.exchange.staging import FLOATS
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
@@ -69,7 +69,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def _may_share_memory(tensor: torch.Tensor) -> bool:
-    """Tell whether two elements may lie in one place: where a stride does not go beyond all smaller ones."""
+    """Return whether two elements may share an address: if a stride isn't beyond all smaller ones."""
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reached:

@@ -1,9 +1,4 @@
-"""DDP's buckets on their way through host memory: float32 on the CPU for the exchange, and back as they were.
-
-``load`` and ``deliver`` are the communication thread's. ``averaged`` is what DDP waits for: torch's own kind
-of future, which on CUDA carries the stream's event along, so that DDP's streams wait for the copy and the
-host does not.
-"""
+"""DDP's buckets on their way through host memory: as float32 for the exchange, and back as they were."""
 
 from __future__ import annotations
 
@@ -11,8 +6,7 @@ from typing import Protocol
 
 import torch
 
-EXCHANGED = (torch.float32, torch.float16, torch.bfloat16)
-"""The dtypes that float32 holds exactly."""
+from gradwire.devices import Staged, device_of
 
 
 class DDPBucket(Protocol):
@@ -22,7 +16,7 @@ class DDPBucket(Protocol):
         """Return its number, from 0 up."""
 
     def is_last(self) -> bool:
-        """Tell whether it is the last one of its backward pass."""
+        """Return whether it is the last one of its backward pass."""
 
     def buffer(self) -> torch.Tensor:
         """Return the gradients, 1-D unless they are sparse."""
@@ -31,68 +25,33 @@ class DDPBucket(Protocol):
         """Return the parameters in the order of their gradients in the buffer."""
 
 
-class GradientBucket(Protocol):
-    """One bucket of one backward pass."""
+class GradientBucket:
+    """One bucket of one backward pass: dense, 1-D, of a dtype of ``FLOATS``, on any device.
 
-    averaged: torch.futures.Future[torch.Tensor]
+    Made on the thread that fills the bucket. ``load`` and ``deliver`` are the communication thread's.
 
-    def load(self) -> torch.Tensor:
-        """Return the gradients: 1-D float32 on the CPU, the caller's to change."""
-
-    def deliver(self, values: torch.Tensor) -> None:
-        """Write ``values``, of ``load``, into the bucket, rounded to its dtype, and complete ``averaged``."""
-
-
-def gradient_bucket(buffer: torch.Tensor) -> GradientBucket:
-    """Return the way for ``buffer``: dense, 1-D, of a dtype of ``EXCHANGED``, on any device."""
-    return HostBucket(buffer) if buffer.device.type == "cpu" else CudaBucket(buffer)
-
-
-class HostBucket:
-    """A bucket in host memory; float32 is exchanged where it lies."""
-
-    def __init__(self, buffer: torch.Tensor) -> None:
-        self.averaged: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        self._buffer = buffer
-
-    def load(self) -> torch.Tensor:
-        """Return the buffer itself, or its copy in float32."""
-        return self._buffer.float()
-
-    def deliver(self, values: torch.Tensor) -> None:
-        """Write ``values`` back where they are a copy, and complete ``averaged``."""
-        if values is not self._buffer:
-            self._buffer.copy_(values)
-        self.averaged.set_result(self._buffer)
-
-
-class CudaBucket:
-    """A bucket on a GPU: copied to pinned memory and back on a stream of its own, beside backward's.
-
-    Made on the stream that fills the bucket; the copy begins when the bucket is full. torch's allocator of
-    pinned memory keeps blocks until the copies that use them have ended, so a block per bucket and step costs
-    little.
+    Attributes
+    ----------
+    averaged
+        What DDP waits for: torch's own kind of future. That of an accelerator makes DDP's streams wait for
+        the copy that ``deliver`` begins, and the host does not.
     """
 
     def __init__(self, buffer: torch.Tensor) -> None:
-        self.averaged: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device])
-        self._buffer = buffer
-        self._stream = torch.cuda.Stream(buffer.device)  # type: ignore[no-untyped-call]
-        self._stream.wait_stream(torch.cuda.current_stream(buffer.device))
-        self._pinned = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True)
-        with torch.cuda.stream(self._stream):
-            self._pinned.copy_(buffer, non_blocking=True)
-        buffer.record_stream(self._stream)
+        self.averaged: torch.futures.Future[torch.Tensor] = device_of(buffer).future()
+        self._staged = Staged(buffer)
 
     def load(self) -> torch.Tensor:
-        """Wait for the copy; return it, in float32."""
-        self._stream.synchronize()
-        return self._pinned.float()
+        """Return the gradients: 1-D float32 on the CPU, the caller's to change."""
+        return self._staged.floats()
 
-    def deliver(self, values: torch.Tensor) -> None:
-        """Start the copy back; ``averaged`` makes who waits for it wait for that copy, too."""
-        if values is not self._pinned:
-            self._pinned.copy_(values)
-        with torch.cuda.stream(self._stream):
-            self._buffer.copy_(self._pinned, non_blocking=True)
-            self.averaged.set_result(self._buffer)
+    def deliver(self) -> None:
+        """Copy what ``load`` returned into the bucket, rounded to its dtype, and complete ``averaged``."""
+        self._staged.store().complete(self.averaged, self._staged.tensor)
+
+
+def completed(buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """Return a future of a bucket that nobody exchanges."""
+    averaged: torch.futures.Future[torch.Tensor] = device_of(buffer).future()
+    averaged.set_result(buffer)
+    return averaged

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from gradwire.codecs import Bf16, Codec, Fp16, Identity
+from gradwire.devices import FLOATS, Staged, device_of
 from gradwire.exchange import Accounting
 from gradwire.exchange.feedback import is_finite
-from gradwire.exchange.staging import FLOATS, bring_back, fetch
 from gradwire.training.fsdp.lines import Lines, Purpose
 from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
 from gradwire.training.gradients.residual import Residuals
@@ -82,9 +82,10 @@ class GatherWeights(_Comm):
             self._office.lines.using(Purpose.GATHER, group, self._bucket) as line,
         ):
             gathered = line.staging.stand_in(output_tensor)
-            fetch(gathered.chunk(line.world)[line.place], input_tensor)
+            line.staging.load(gathered.chunk(line.world)[line.place], input_tensor).wait()
             accounting = line.exchange.broadcast(gathered, self._codec_for(output_tensor.dtype))
-            bring_back(output_tensor, gathered)
+            line.staging.store(output_tensor, gathered)
+            line.staging.order()
         self._office.ledger.exchanged(
             self._bucket, accounting, exposed_s=perf_counter() - started, gradient_nbytes=0
         )
@@ -123,15 +124,15 @@ class ScatterGradients(_Comm):
             profiled(self._bucket),
             self._office.lines.using(Purpose.SCATTER, group, self._bucket) as line,
         ):
-            gradient = line.staging.stand_in(input_tensor)
-            fetch(gradient, input_tensor)
+            gradient = Staged(input_tensor, staging=line.staging).floats()
             residual = self._office.residuals.of(f"{self._bucket}/{gradient.numel()}", gradient.numel())
             measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), line.world))
             accounting = line.exchange.reduce(gradient, residual, measure.norms)
             shard = gradient.chunk(line.world)[line.place]
             accounting.nonfinite = int(not is_finite(shard))
             _scale(shard, op, line.world)
-            bring_back(output_tensor, shard)
+            line.staging.store(output_tensor, shard)
+            line.staging.order()
         _count(self._office, self._bucket, accounting, gradient, started, measure)
         return None
 
@@ -170,7 +171,7 @@ class ReplicaGroup(dist.ProcessGroup):
         else:
             self._office.ledger.bypassed(reason, self._bucket, tensor.nbytes)
             dist.all_reduce(tensor, op, self.before)
-        done: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        done: torch.futures.Future[list[torch.Tensor]] = device_of(tensor).future()
         done.set_result(tensors)
         return _work_of(done)
 
@@ -180,13 +181,13 @@ class ReplicaGroup(dist.ProcessGroup):
             profiled(self._bucket),
             self._office.lines.using(Purpose.REPLICATE, self.before, self._bucket) as line,
         ):
-            gradient = line.staging.stand_in(tensor)
-            fetch(gradient, tensor)
+            staged = Staged(tensor, staging=line.staging)
+            gradient = staged.floats()
             residual = self._office.residuals.of(f"{self._bucket}/{gradient.numel()}", gradient.numel())
             measure = self._office.meter.measure(self._layouts.replicated(gradient.numel()))
             accounting = line.exchange.all_reduce(gradient, False, residual, measure.norms)
             _scale(gradient, op, line.world)
-            bring_back(tensor, gradient)
+            staged.store().order()
         _count(self._office, self._bucket, accounting, gradient, started, measure)
 
 

@@ -17,9 +17,9 @@ import torch.distributed as dist
 
 from gradwire.api import connect
 from gradwire.collectives import ring
+from gradwire.devices import Staging
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
-from gradwire.exchange.staging import Staging
 from gradwire.plan import Plan
 from gradwire.training.replicas.agreement import AFTER_AGREEING
 

@@ -47,7 +47,7 @@ def exact_order_norm(gradient: torch.Tensor) -> float:
     in an order that this text fixes; and float64 addition and square root round correctly everywhere (IEEE
     754). Widening a subnormal may flush it to 0 where a thread is set so; its square is below 2^-250.
     """
-    sums = torch.zeros(_LANES, dtype=torch.float64, device="cpu")
+    sums = torch.zeros(_LANES, dtype=torch.float64, device=gradient.device)
     squares = torch.empty_like(sums)
     for part in torch.split(gradient, _LANES):
         own = squares[: part.numel()].copy_(part)

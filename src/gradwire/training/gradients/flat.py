@@ -13,8 +13,10 @@ import torch
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
+from gradwire.devices import Staged, Staging, device_of
 from gradwire.errors import TensorError
 from gradwire.training.gradients.bucket_residuals import is_zero
+from gradwire.training.gradients.buckets import Bucket
 
 
 class FlatGradients:
@@ -27,23 +29,29 @@ class FlatGradients:
     Parameters
     ----------
     parameters
-        Dense float32 CPU parameters, in the same order on every rank. Raises ``TensorError`` for any other,
-        and when there is none.
+        Dense float32 parameters on one device, in the same order on every rank. Raises ``TensorError`` for
+        any other, and when there is none.
     with_frozen
         Whether those that ask for no gradient now have a place, too.
 
     Attributes
     ----------
+    flat
+        1-D contiguous float32 tensor beside the parameters, all gradients one after the other. Each view has
+        the parameter's shape.
     buffer
-        1-D contiguous float32 CPU tensor, all gradients one after the other. Each view has the parameter's
-        shape.
+        The host memory that is exchanged, of the same length: ``flat`` itself on the CPU. ``staged`` fills
+        it.
     parameters
         The parameters, each once, in the order of the buffer.
     """
 
     def __init__(self, parameters: Iterable[Parameter], *, with_frozen: bool = False) -> None:
         self.parameters = _checked(parameters) if with_frozen else trainable(parameters)
-        self.buffer, views = _flat(self.parameters)
+        self.flat, parts = _flat(self.parameters)
+        self._staging = Staging()
+        self.buffer = self._staging.stand_in(self.flat)
+        views = [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
         self._views = [view.data for view in views]  # each counts its own writes; views share one counter
         self._untouched = [view._version for view in self._views]
         self._absent: frozenset[int] = frozenset()
@@ -53,7 +61,11 @@ class FlatGradients:
         self.attach()
 
     def attach(self, absent: Collection[int] = ()) -> None:
-        """Make every ``.grad`` its view of the buffer; those of the numbers in ``absent`` None."""
+        """Make every ``.grad`` its view of ``flat``; those of the numbers in ``absent`` None.
+
+        What was stored of ``staged`` is there for the device's next operations.
+        """
+        self._staging.order()
         self._absent = frozenset(absent)
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view
@@ -66,8 +78,9 @@ class FlatGradients:
             parameter.grad = None
 
     def zero(self) -> None:
-        """Start a step: zero the buffer in place and attach it; nothing is reached."""
-        self.buffer.zero_()
+        """Start a step: zero ``flat`` in place and attach it; nothing is reached."""
+        self._staging.order()
+        self.flat.zero_()
         self.attach()
         self._untouched = [view._version for view in self._views]
 
@@ -85,16 +98,17 @@ class FlatGradients:
     def silent(self) -> list[int]:
         """Return the numbers of the parameters whose part of the buffer is all 0, but for empty ones."""
         suspects = (self.buffer[self._firsts] == 0).nonzero().flatten().tolist()
-        return [self._filled[each] for each in suspects if is_zero(self._views[self._filled[each]].view(-1))]
+        numbers = [self._filled[each] for each in suspects]
+        return [each for each in numbers if is_zero(self.part(each, self.buffer))]
 
     def part(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
         """Return the part of parameter number ``index`` in ``tensor``, which is laid out as the buffer."""
         view = self._views[index]
-        start = view.storage_offset() - self.buffer.storage_offset()
+        start = view.storage_offset() - self.flat.storage_offset()
         return tensor[start : start + view.numel()]
 
     def collect(self) -> torch.Tensor:
-        """End a step: return the buffer, with every ``.grad`` in it.
+        """End a step: return ``flat``, with every ``.grad`` in it.
 
         Somebody may have replaced a ``.grad``, as ``zero_grad(set_to_none=True)`` followed by a backward pass
         does. Such a gradient is copied into its view and the view is attached again; None counts as 0, and
@@ -102,7 +116,7 @@ class FlatGradients:
         """
         for index in range(len(self.parameters)):
             self.collect_one(index)
-        return self.buffer
+        return self.flat
 
     def collect_one(self, index: int) -> None:
         """Do for parameter number ``index`` what ``collect`` does for all."""
@@ -112,8 +126,18 @@ class FlatGradients:
         if not self.is_attached(index):
             self._take_in(index, found)
 
+    def staged(self, bucket: Bucket | None = None) -> Staged:
+        """Begin to copy the gradient, or a bucket of it, to the host, where an exchange may change it."""
+        if bucket is None:
+            return Staged(self.flat, self.buffer, self._staging)
+        return Staged(bucket.view(self.flat), bucket.view(self.buffer), self._staging)
+
+    def put(self) -> None:
+        """Copy ``buffer``, which somebody has filled, to ``flat``."""
+        self._staging.put(self.flat, self.buffer)
+
     def is_attached(self, index: int) -> bool:
-        """Tell whether the ``.grad`` of parameter number ``index`` is its view."""
+        """Return whether the ``.grad`` of parameter number ``index`` is its view."""
         return self.parameters[index].grad is self._views[index]
 
     @property
@@ -141,8 +165,8 @@ class FlatWeights:
     Parameters
     ----------
     parameters
-        Dense float32 CPU parameters, in the same order on every rank. Raises ``TensorError`` for any other,
-        and when there is none.
+        Dense float32 parameters on one device, in the same order on every rank. Raises ``TensorError`` for
+        any other, and when there is none.
 
     Attributes
     ----------
@@ -152,18 +176,22 @@ class FlatWeights:
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
         self._parameters = _checked(parameters)
-        self.buffer, self._views = _flat(self._parameters)
+        self._flat, parts = _flat(self._parameters)
+        self._staging = Staging()
+        self.buffer = self._staging.stand_in(self._flat)
+        self._views = [part.view(each.shape) for part, each in zip(parts, self._parameters, strict=True)]
 
     @torch.no_grad()
     def gather(self) -> torch.Tensor:
         """Copy the weights into the buffer and return it."""
         for parameter, view in zip(self._parameters, self._views, strict=True):
             view.copy_(parameter)
-        return self.buffer
+        return Staged(self._flat, self.buffer, self._staging).floats()
 
     @torch.no_grad()
     def scatter(self) -> None:
         """Copy the buffer into the weights."""
+        self._staging.put(self._flat, self.buffer)
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.copy_(view)
 
@@ -201,22 +229,23 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
                 f"every parameter must be whole on every rank, but number {number} is a "
                 f"{type(parameter.data).__name__}, a part of it on each rank; use gradwire.attach_fsdp"
             )
-        if (
-            parameter.dtype != torch.float32
-            or parameter.device.type != "cpu"
-            or parameter.layout != torch.strided
-        ):
+        if parameter.dtype != torch.float32 or parameter.layout != torch.strided or parameter.is_meta:
             raise TensorError(
-                f"every parameter must be a dense float32 tensor on the CPU, but number {number}, of shape "
+                f"every parameter must be a dense float32 tensor with memory, but number {number}, of shape "
                 f"{tuple(parameter.shape)}, is a {parameter.dtype} tensor of layout {parameter.layout} on "
-                f"{parameter.device}; use model.float() or model.cpu()"
+                f"{parameter.device}; use model.float(), and to_empty() for a model on meta"
+            )
+        device, first = device_of(parameter), device_of(unique[0])
+        if device is not first:
+            raise TensorError(
+                f"all parameters must be on one device, but number 0 is on {first} and number {number} on "
+                f"{device}; move the model as a whole"
             )
     return unique
 
 
-def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return a zeroed buffer and its consecutive views in the parameters' shapes."""
+def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Return zeroed memory for all parameters, beside them, and its consecutive parts."""
     counts = [parameter.numel() for parameter in parameters]
-    buffer = torch.zeros(sum(counts), dtype=torch.float32, device="cpu")
-    parts = torch.split(buffer, counts)
-    return buffer, [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
+    flat = device_of(parameters[0]).zeros(sum(counts))
+    return flat, torch.split(flat, counts)

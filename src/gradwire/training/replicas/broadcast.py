@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
+from gradwire.devices import on_host
 from gradwire.exchange import Accounting, Exchange
 from gradwire.plan import Plan
 from gradwire.training.gradients.flat import FlatWeights
@@ -25,8 +26,8 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
 
     Every rank must call this at the same point, while no other exchange of the link is under way. Caches
     (buffers with ``persistent=False``) stay local where their sizes differ between ranks. Raises
-    ``TensorError`` for a model that is not dense float32 on the CPU, and ``ExchangeError``, also where models
-    differ in shapes.
+    ``TensorError`` for a model that is not dense float32 on one device, and ``ExchangeError``, also where
+    models differ in shapes.
     """
     with_caches = check_layout(model, exchange)
     weights = broadcast_weights(model, exchange)
@@ -43,7 +44,7 @@ def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
     no other exchange of the link is under way. Whatever the plan says, the weights go out as a star,
     uncompressed: a ring's broadcast half would collect a piece of every rank's weights.
 
-    Raises ``TensorError`` for a model that is not dense float32 on the CPU, and ``ExchangeError``.
+    Raises ``TensorError`` for a model that is not dense float32 on one device, and ``ExchangeError``.
     """
     return broadcast_parameters(model.parameters(), exchange)
 
@@ -71,7 +72,7 @@ def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> Accounti
     """Copy rank 0's, of any dtype, to all ranks."""
     if not buffers:
         return Accounting()
-    flat = [buffer.detach().cpu().contiguous().view(-1).view(torch.uint8) for buffer in buffers]
+    flat = [on_host(buffer).contiguous().view(-1).view(torch.uint8) for buffer in buffers]
     counts = [each.numel() for each in flat]
     padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8, device="cpu")
     payload = torch.cat([*flat, padding])

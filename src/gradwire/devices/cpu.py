@@ -1,0 +1,109 @@
+"""The CPU: tensors are in host memory already, and what must be copied is copied by whoever needs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradwire.devices.base import Device, Event, Stream
+
+
+class Done(Event):
+    """A moment that has passed."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def order(self) -> None:
+        """Do nothing."""
+
+
+_DONE = Done()
+
+
+class _Load(Event):
+    """A copy that the first wait for it makes, on that thread: the one that queued it has other work."""
+
+    def __init__(self, host: torch.Tensor, tensor: torch.Tensor) -> None:
+        self._left: tuple[torch.Tensor, torch.Tensor] | None = host, tensor
+
+    def wait(self) -> None:
+        """Copy, the first time."""
+        left, self._left = self._left, None
+        if left is not None:
+            fetch(*left)
+
+    def order(self) -> None:
+        """Do the same: on the CPU the host is the device."""
+        self.wait()
+
+
+class CpuStream(Stream):
+    """Copies where the memory differs; otherwise there is nothing to do."""
+
+    def follow(self) -> None:
+        """Do nothing: what was computed is there."""
+
+    def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
+        """Leave the copy, where one is needed, to whoever waits for it."""
+        return _DONE if _same(host, tensor) else _Load(host, tensor)
+
+    def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
+        """Copy at once, where that is needed."""
+        if not _same(host, tensor):
+            bring_back(tensor, host)
+        return _DONE
+
+    def complete(self, future: torch.futures.Future[Any], result: object) -> None:
+        """Complete it."""
+        future.set_result(result)
+
+
+class Cpu(Device):
+    """The host itself."""
+
+    def __str__(self) -> str:
+        return "cpu"
+
+    def zeros(self, count: int) -> torch.Tensor:
+        """Return so many zeros."""
+        return torch.zeros(count, dtype=torch.float32, device="cpu")
+
+    def pinned(self, count: int) -> torch.Tensor:
+        """Return ordinary memory: no device copies from it."""
+        return torch.empty(count, dtype=torch.float32, device="cpu")
+
+    def stream(self) -> Stream:
+        """Return the stream of all owners; it has no state."""
+        return _STREAM
+
+    def future(self) -> torch.futures.Future[Any]:
+        """Return one of torch's."""
+        return torch.futures.Future()
+
+
+_STREAM = CpuStream()
+CPU = Cpu()
+
+
+def fetch(host: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Fill ``host`` (1-D) with the values of ``tensor``, in the order of its indices."""
+    # Resolved, for copying halves to float32 forgets to negate what torch negates only when it is read.
+    host.view(tensor.shape).copy_(tensor.detach().resolve_neg())
+
+
+def bring_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Fill ``tensor`` with the values of ``host`` (1-D), rounded to its dtype."""
+    with torch.inference_mode():  # outside, nobody may write a tensor that was made in this mode
+        target, values = tensor.detach(), host.view(tensor.shape)
+        target.copy_(values.to(target.dtype) if target.is_neg() else values)  # as in fetch
+
+
+def _same(host: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return serves(tensor) and tensor.numel() == host.numel() and host.data_ptr() == tensor.data_ptr()
+
+
+def serves(tensor: torch.Tensor) -> bool:
+    """Return whether an exchange takes this tensor's own memory: contiguous float32."""
+    return tensor.dtype == torch.float32 and tensor.is_contiguous() and not tensor.is_neg()

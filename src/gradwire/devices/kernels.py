@@ -1,0 +1,150 @@
+"""torch's operations as kernels of a simulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gradwire.devices.simulated import (
+    Copy,
+    Operation,
+    Range,
+    Read,
+    Simulated,
+    Write,
+    extent,
+    owner_of,
+    spoil,
+)
+
+_MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_")
+"""The operations that take tensors in host memory beside the device's own."""
+
+
+class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within a ``with`` block, what this thread does with a device's tensors is done by the current stream.
+
+    It has happened when the current stream gets there. Until then the host, and every other stream, finds
+    poison where it has written, and a copy to what it reads or writes is one to memory in use. Results are
+    the device's, too. The host waits where it wants a number, or a copy in host memory. Tensors in host
+    memory are refused beside the device's own, as torch does with a real device.
+    """
+
+    def __init__(self, device: Simulated) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._device = device
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operation."""
+        kwargs = kwargs or {}
+        tensors = _tensors((args, kwargs))
+        own = [each for each in tensors if owner_of(each) is self._device]
+        if self._device.is_busy or not own or _is_view(func):
+            return func(*args, **kwargs)
+        self._check(func, tensors, own)
+        written = [each for each in _written(func, args, kwargs) if owner_of(each) is self._device]
+        to_host = _wants_host(func, kwargs) or (func._schema.is_mutable and not written)
+        self._device.current.sleep()
+        with self._device.at_work():
+            return self._launch(lambda: func(*args, **kwargs), own, written, to_host)
+
+    def _check(self, func: Any, tensors: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
+        name = func._schema.name.removeprefix("aten::")
+        strange = [each for each in tensors if owner_of(each) is not self._device and each.dim()]
+        if strange and name not in _MIXED:
+            raise RuntimeError(
+                f"{name} wants all tensors on one device, but one of shape {tuple(own[0].shape)} is on "
+                f"{self._device} and one of shape {tuple(strange[0].shape)} is not"
+            )
+
+    def _launch(
+        self,
+        kernel: Callable[[], Any],
+        own: Sequence[torch.Tensor],
+        written: Sequence[torch.Tensor],
+        to_host: bool,
+    ) -> Any:
+        """Run the kernel now, and let what it writes take effect later."""
+        stream = self._device.current
+        stream.honour_waits()
+        places = [extent(each) for each in own]
+        races = self._races(places, [extent(each) for each in written])
+        held = [each for each in stream.pending(*places) if isinstance(each, Write)]
+        for each in held:
+            each.run()
+        result = kernel()
+        for place in races:
+            spoil(place)
+        if to_host or not (written or _tensors(result)):
+            stream.run()
+            return result
+        for each in held:
+            each.take()
+        new = [self._device.own(each) for each in _tensors(result) if owner_of(each) is None]
+        self._queue_writes(held, [*written, *new])
+        for place, tensor in zip(places, own, strict=True):
+            for each in stream.pending(place):
+                if isinstance(each, Read) and each.ranges == (place,):
+                    stream.drop(each)
+            stream.queue_up(Read(place, tensor))
+        return result
+
+    def _races(self, used: Sequence[Range], written: Sequence[Range]) -> list[Range]:
+        """Spoil the copies of other streams from what is written now; return what both write."""
+        copies = [each for each in self._device.in_use(self._device.current, *used) if isinstance(each, Copy)]
+        for each in copies:
+            each.races = each.races or each.up or each.touches(*written)
+        return [place for place in written if any(each.up and each.touches(place) for each in copies)]
+
+    def _queue_writes(self, held: Sequence[Write], written: Sequence[torch.Tensor]) -> None:
+        """Hold back what was written; all of it is at the end of the stream now."""
+        stream, every = self._device.current, list(held)
+        for tensor in written:
+            place = extent(tensor)
+            for each in [each for each in held if each.touches(place)]:
+                stream.drop(each)
+                stream.queue_up(each)
+            if place != (0, 0) and not any(_within(place, each) for each in every):
+                write = Write(place, tensor)
+                stream.queue_up(write)
+                every.append(write)
+        for each in every:
+            each.poison()
+
+
+def _within(place: Range, operation: Operation) -> bool:
+    start, stop = operation.ranges[0]
+    return start <= place[0] and place[1] <= stop
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
+
+
+def _is_view(func: Any) -> bool:
+    aliases = [each.alias_info for each in func._schema.returns]
+    return bool(aliases) and all(each is not None and not each.is_write for each in aliases)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the arguments that an operation writes, as its schema tells."""
+    arguments = func._schema.arguments
+    given = [*zip(arguments, args, strict=False)]
+    given += [(each, kwargs[each.name]) for each in arguments if each.name in kwargs]
+    return [
+        tensor
+        for argument, value in given
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in _tensors(value)
+    ]
+
+
+def _wants_host(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Return whether an operation copies to host memory, as ``tensor.cpu()`` does."""
+    return func._schema.name == "aten::_to_copy" and kwargs.get("device") is not None

@@ -1,0 +1,130 @@
+"""Host memory in float32 that stands in for tensors which no exchange takes as they are.
+
+An exchange takes contiguous float32 on the CPU. A tensor of another layout is gathered in the order of its
+indices and scattered back. One of half the precision is widened, which is exact, and rounded on its way back.
+One on another device is copied to pinned memory and back, by a stream of the owner's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+
+from gradwire.devices.base import Device, Event, Stream
+from gradwire.devices.choice import device_of
+from gradwire.devices.cpu import CPU, serves
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+"""What can be exchanged as float32: these, exactly."""
+
+
+class Staging:
+    """What one owner has for tensors of one device: a stream, and memory for the largest of them.
+
+    It serves one tensor at a time. ``load`` comes before anything is written to the memory: the stream does
+    one thing after the other, so a copy from that memory has ended when the next one to it has.
+    """
+
+    def __init__(self) -> None:
+        self._device: Device | None = None
+        self._stream: Stream = CPU.stream()
+        self._memory: torch.Tensor | None = None
+        self._stored: Event | None = None
+
+    def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return memory for ``tensor``: its own where an exchange takes that, else this owner's, unfilled.
+
+        1-D float32 on the CPU, with as many elements. It serves until the next call.
+        """
+        device = device_of(tensor)
+        if device is not self._device:
+            self._device, self._stream, self._memory = device, device.stream(), None
+        if device is CPU and serves(tensor):
+            return tensor.detach().view(-1)
+        count = tensor.numel()
+        if self._memory is None or self._memory.numel() < count:
+            with torch.inference_mode(mode=False):  # it is used again outside
+                self._memory = device.pinned(count)
+        return self._memory[:count]
+
+    def load(self, floats: torch.Tensor, tensor: torch.Tensor) -> Event:
+        """Begin to fill ``floats``, of ``stand_in``, with what the current stream makes of ``tensor``."""
+        self._stream.follow()
+        return self._stream.load(floats, tensor)
+
+    def store(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
+        """Begin to copy ``floats`` to ``tensor``, which was there when ``load`` was called; see ``order``."""
+        self._stored = self._stream.store(tensor, floats)
+
+    def order(self) -> None:
+        """Let the current stream wait for all that was stored."""
+        stored, self._stored = self._stored, None
+        if stored is not None:
+            stored.order()
+
+    def put(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
+        """Copy ``floats`` to ``tensor`` as if the current stream did it; ``floats`` stay as they are."""
+        self._stream.follow()
+        self.store(tensor, floats)
+        self.order()
+
+    def complete(self, future: torch.futures.Future[Any], result: object) -> None:
+        """Complete ``future`` with tensors that were stored."""
+        self._stream.complete(future, result)
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of these values, shape and dtype on the CPU: itself, where it is there."""
+    device = device_of(tensor)
+    if device is CPU:
+        return tensor.detach()
+    host, stream = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu"), device.stream()
+    stream.follow()
+    stream.load(host.view(-1), tensor).wait()
+    return host
+
+
+class Staged:
+    """One tensor on its way through host memory and back, from the moment on that this is made.
+
+    Parameters
+    ----------
+    tensor
+        On any device; the current stream computes it.
+    floats, staging
+        The host memory and whose it is, where the owner keeps it from step to step.
+
+    Attributes
+    ----------
+    nbytes
+        Those of the float32.
+    """
+
+    def __init__(
+        self, tensor: torch.Tensor, floats: torch.Tensor | None = None, staging: Staging | None = None
+    ) -> None:
+        self.tensor, self.nbytes = tensor, 4 * tensor.numel()
+        self._staging = Staging() if staging is None else staging
+        self._floats = self._staging.stand_in(tensor) if floats is None else floats
+        self._loaded: Event | None = self._staging.load(self._floats, tensor)
+
+    def floats(self) -> torch.Tensor:
+        """Return the values, once they are there: 1-D float32 on the CPU, the caller's to change."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.wait()
+        return self._floats
+
+    def store(self) -> Self:
+        """Begin to copy the values back."""
+        self._staging.store(self.tensor, self._floats)
+        return self
+
+    def order(self) -> None:
+        """Let the current stream wait for that."""
+        self._staging.order()
+
+    def complete(self, future: torch.futures.Future[Any], result: object) -> None:
+        """Complete ``future``: a wait for it includes that copy."""
+        self._staging.complete(future, result)

@@ -1,0 +1,172 @@
+"""The simulated device is as late as a device may be, and punishes whoever does not wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.devices import Simulated, Staged, Staging, device_of, on_host
+from gradwire.devices.kernels import Kernels
+
+
+@pytest.fixture
+def device() -> Iterator[Simulated]:
+    device = Simulated()
+    with Kernels(device):
+        yield device
+
+
+def on(device: Simulated, *values: float) -> torch.Tensor:
+    return device.own(torch.tensor(values, dtype=torch.float32))
+
+
+def test_memory_belongs_to_the_device_with_all_its_views_and_not_to_what_is_made_there_later() -> None:
+    device = Simulated()
+    tensor = device.own(torch.zeros(8))
+    assert device_of(tensor[2:]) is device
+    assert device_of(tensor.view(2, 4).t()) is device
+    assert str(device_of(torch.zeros(8))) == "cpu"
+    del tensor
+    assert all(str(device_of(torch.zeros(8))) == "cpu" for _ in range(8))
+
+
+def test_a_kernel_takes_effect_when_somebody_waits(device: Simulated) -> None:
+    tensor = on(device, 1, 2)
+    tensor.mul_(3)
+    assert tensor.isnan().sum().item() == 0, "a kernel of the same stream sees it"
+    tensor.mul_(2)
+    assert bool(torch.tensor(tensor.tolist()).isnan().all()), "the host does not"
+    device.synchronize()
+    assert tensor.tolist() == [6, 12]
+
+
+def test_results_of_kernels_are_the_devices_and_late_too(device: Simulated) -> None:
+    tensor = on(device, 1, 2)
+    result = tensor + 1
+    assert device_of(result) is device
+    assert bool(torch.tensor(result.tolist()).isnan().all())
+    assert result.sum().item() == 5, "a number is waited for"
+    assert result.tolist() == [2, 3]
+    assert (tensor * 2).to("cpu", copy=True).tolist() == [2, 4]
+
+
+def test_memory_of_host_and_device_do_not_mix(device: Simulated) -> None:
+    tensor, host = on(device, 1, 2), torch.ones(2)
+    with pytest.raises(RuntimeError, match=r"add wants all tensors on one device, but one of shape \(2,\)"):
+        tensor + host
+    tensor.copy_(host)
+    tensor += torch.tensor(1.0)  # a number
+    assert on_host(tensor).tolist() == [2, 2]
+
+
+def test_a_load_waits_for_the_kernels_before_and_the_host_for_the_load(device: Simulated) -> None:
+    tensor = on(device, 1, 2)
+    tensor.mul_(2)
+    staged, staging = Staged(tensor), Staging()
+    assert bool(torch.tensor(staged._floats.tolist()).isnan().all())
+    assert staged.floats().tolist() == [2, 4]
+    tensor.mul_(2)
+    stream = device.stream()
+    host = staging.stand_in(tensor).clone()
+    stream.load(host, tensor).wait()
+    assert bool(host.isnan().all()), "without follow it reads what no kernel has written yet"
+
+
+def test_kernels_see_what_was_stored_only_after_order(device: Simulated) -> None:
+    tensor = on(device, 1, 2)
+    for orders in (True, False):
+        staged = Staged(tensor)
+        staged.floats().fill_(5)
+        staged.store()
+        if orders:
+            staged.order()
+        assert (tensor.sum().item() == 10) == orders
+
+
+def test_a_store_into_memory_that_a_kernel_still_reads_spoils_it(device: Simulated) -> None:
+    tensor, host = on(device, 1, 2), torch.full((2,), 7.0)
+    for follows in (True, False):
+        stream = device.stream()
+        _ = tensor + 1
+        if follows:
+            stream.follow()
+        stream.store(tensor, host).order()
+        assert (tensor.sum().item() == 14) == follows
+
+
+def test_host_memory_that_changes_before_its_copy_ran_is_copied_changed(device: Simulated) -> None:
+    tensor, host = on(device, 1, 2), torch.full((2,), 7.0)
+    event = device.stream().store(tensor, host)
+    host.fill_(8)
+    event.order()
+    assert tensor.sum().item() == 16
+
+
+def test_bytes_and_whole_numbers_and_what_has_gaps_come_to_the_host(device: Simulated) -> None:
+    for dtype in (torch.int64, torch.bool, torch.uint8, torch.float16):
+        tensor = device.own(torch.tensor([[1, 0], [1, 1]]).to(dtype))
+        assert on_host(tensor.t()).tolist() == [[1, 1], [0, 1]]
+        assert on_host(tensor.t()).dtype is dtype
+    assert on_host(torch.ones(2)).tolist() == [1, 1]
+
+
+def test_a_wait_can_be_left_out_by_its_name_and_number() -> None:
+    device = Simulated(without=("wait", 1))
+    tensor = device.own(torch.ones(2))
+    found = [Staged(tensor).floats().clone() for _ in range(3)]
+    assert [bool(each.isnan().any()) for each in found] == [False, True, False]
+    assert dict(device.waits) == {"follow": 3, "wait": 3}
+
+
+def test_copies_take_their_time_on_a_paced_link_in_each_direction_for_itself() -> None:
+    device = Simulated(nbytes_per_s=4e6)
+    tensors = [device.own(torch.zeros(10_000)) for _ in range(3)]  # 10 ms each
+    streams = [device.stream() for _ in tensors]
+    started = time.monotonic()
+    loads = [stream.load(torch.empty(10_000), each) for stream, each in zip(streams, tensors, strict=True)]
+    store = device.stream().store(device.own(torch.zeros(10_000)), torch.ones(10_000))
+    assert time.monotonic() - started < 0.01, "queueing does not wait"
+    store.wait()
+    assert time.monotonic() - started >= 0.01
+    loads[2].wait()
+    assert time.monotonic() - started >= 0.03
+    loads[0].wait()
+
+
+def test_what_has_passed_meanwhile_is_not_waited_for_again() -> None:
+    device = Simulated(nbytes_per_s=4e5)
+    event = device.stream().load(torch.empty(10_000), device.own(torch.zeros(10_000)))
+    time.sleep(0.1)
+    started = time.monotonic()
+    event.wait()
+    assert time.monotonic() - started < 0.05
+
+
+@pytest.mark.parametrize("kind", [partial(torch.optim.SGD, lr=0.1), torch.optim.AdamW])
+def test_a_model_trains_on_it_as_on_the_cpu(kind: Callable[..., torch.optim.Optimizer]) -> None:
+    def trained(device: Simulated | None) -> torch.Tensor:
+        torch.manual_seed(1)
+        model, x = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.randn(8, 3)
+        optimizer = kind(model.parameters())
+        for _ in range(4):
+            if device is not None:
+                with Kernels(device):
+                    step(device.adopt(model), device.own(x), optimizer)
+            else:
+                step(model, x, optimizer)
+        if device is not None:
+            device.synchronize()
+        return nn.utils.parameters_to_vector(model.parameters()).detach()
+
+    def step(model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        loss: torch.Tensor = model(x).pow(2).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    assert torch.equal(trained(Simulated()), trained(None))
