@@ -171,3 +171,46 @@ def test_other_ranks_go_on_when_one_has_closed(make_links: MakeLinks, run_ranks:
         return int(link.irecv(1, buffer()).wait()[0]) if link.rank == 2 else 0
 
     assert run_ranks(3, rank, links=links) == [0, 0, 3]
+
+
+def served_last(link: Link, slow_s: float) -> int:
+    """Rank 0 serves rank 1, which is slow, and then rank 2, which has waited meanwhile."""
+    if link.rank == 1:
+        for number in range(6):
+            time.sleep(slow_s)
+            link.isend(0, frame(number)).wait(0.8, keepalive=True)
+        return 0
+    if link.rank == 2:
+        return int(link.irecv(0, buffer()).wait(0.8, keepalive=True)[0])
+    for _ in range(6):
+        link.irecv(1, buffer()).wait(0.8, keepalive=True)
+    link.isend(2, frame(9)).wait(0.8, keepalive=True)
+    return 0
+
+
+def test_a_rank_that_is_served_last_does_not_take_the_others_for_dead(
+    make_links: MakeLinks, run_ranks: RunRanks
+) -> None:
+    assert run_ranks(3, served_last, 0.25, links=make_links(3, 0.1)) == [0, 0, 9]
+
+
+def test_the_timeout_of_a_wait_is_its_own(make_links: MakeLinks) -> None:
+    link, _peer = make_links(2, 30.0)
+    with pytest.raises(LinkTimeoutError, match=r"nothing happened within 0\.1 s"):
+        link.irecv(1, buffer()).wait(0.1)
+    assert link.timeout_s == 30.0
+
+
+def test_a_link_that_holds_frames_back_keeps_the_waits_of_others_alive(
+    make_links: MakeLinks, run_ranks: RunRanks
+) -> None:
+    def rank(link: Link) -> int:
+        if link.rank == 1:
+            return int(link.irecv(0, buffer()).wait(0.8, keepalive=True)[0])
+        for _ in range(15):
+            time.sleep(0.1)
+            link.keep_alive(0.8)
+        link.isend(1, frame(3)).wait()
+        return 0
+
+    assert run_ranks(2, rank, links=make_links(2, 0.1)) == [0, 3]

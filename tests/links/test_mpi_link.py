@@ -104,6 +104,13 @@ class TestUnderMpiexec:
         assert 0.5 <= for_s < 5.0
         assert 0.5 <= and_for_s < 5.0
 
+    def test_a_rank_that_is_served_last_takes_nobody_for_dead_until_all_stand_still(
+        self, results: Results
+    ) -> None:
+        for rank, said in enumerate(results("served_last")):
+            peer = (rank + 1) % WORLD
+            assert said == f"rank {rank} receiving from rank {peer}: nothing happened within 0.8 s"
+
     def test_a_closed_link_wakes_who_waits_for_it_and_is_of_no_more_use(self, results: Results) -> None:
         said = results("closed")
         for rank in (0, 2, 3):

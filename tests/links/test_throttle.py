@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.links import Link, Port, ThrottledLink, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from support.meshes import sockets
 
 RunRanks = Callable[..., list[Any]]
 RATE = 5e6  # bytes per second: 1 MB takes 200 ms, long beside what a busy machine adds
@@ -156,6 +157,36 @@ def test_a_slow_star_is_no_timeout_while_frames_move(run_ranks: RunRanks) -> Non
 
     assert (world - 1) * n / rate > timeout_s, "the first to send waits longer than that for the sum"
     run_ranks(world, rank, links=links)
+
+
+@pytest.mark.parametrize("make", [loopback, sockets])
+def test_a_star_with_one_segment_for_each_rank_is_no_timeout(
+    run_ranks: RunRanks, make: Callable[[int, float], Sequence[Link]]
+) -> None:
+    """The frames of all ranks share the root's port: the last has its turn after several timeouts."""
+    n, rate, world, timeout_s = 100_000, 2e5, 5, 0.8
+    plan = Plan(Identity(), "star", 1 << 20)
+    links = [ThrottledLink(link, Port(rate)) for link in make(world, timeout_s)]
+
+    def rank(link: Link) -> torch.Tensor:
+        tensor = torch.ones(n // 4)
+        Exchange(link, plan).all_reduce(tensor)
+        return tensor
+
+    assert (world - 1) * n / rate > 2 * timeout_s > n / rate
+    assert all(bool((each == 1).all()) for each in run_ranks(world, rank, links=links))
+
+
+def test_a_frame_that_takes_longer_than_the_timeout_is_no_timeout_with_keepalive(run_ranks: RunRanks) -> None:
+    links = [ThrottledLink(link, Port(1e5)) for link in loopback(2, 0.3)]
+
+    def rank(link: Link) -> None:
+        frame = torch.ones(100_000, dtype=torch.uint8)
+        (link.irecv(0, frame) if link.rank else link.isend(1, frame)).wait(keepalive=True)
+
+    started = time.monotonic()
+    run_ranks(2, rank, links=links)
+    assert time.monotonic() - started >= 1.0
 
 
 def test_a_transfer_longer_than_the_timeout_is_a_timeout_at_once() -> None:

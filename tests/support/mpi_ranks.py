@@ -112,6 +112,32 @@ def late() -> tuple[str, float]:
         link.close()
 
 
+def served_last() -> str:
+    """Rank 0 serves the slow rank 1 and then the others, which wait meanwhile; then all stand still."""
+    from mpi4py import MPI
+
+    link = MpiLink(timeout_s=20.0)
+    MPI.COMM_WORLD.Barrier()
+    try:
+        if link.rank == 0:
+            for _ in range(6):
+                link.irecv(1, frame(0)).wait(0.8, keepalive=True)
+            for peer in (2, 3):
+                link.isend(peer, frame(9)).wait(0.8, keepalive=True)
+        elif link.rank == 1:
+            for number in range(6):
+                time.sleep(0.25)
+                link.isend(0, frame(number)).wait(0.8, keepalive=True)
+        else:
+            assert int(link.irecv(0, frame(0)).wait(0.8, keepalive=True)[0]) == 9
+        waiting = link.irecv((link.rank + 1) % WORLD, frame(0))
+        said, seconds = failure(lambda: waiting.wait(0.8, keepalive=True))
+        MPI.COMM_WORLD.Barrier()
+        return said if seconds < 5.0 else f"after {seconds} s: {said}"
+    finally:
+        link.close()
+
+
 def closed() -> dict[str, tuple[str, float]]:
     """Rank 1 says something to rank 2 and closes; the others wait for it in both directions."""
     link = MpiLink(timeout_s=20.0)
@@ -238,6 +264,7 @@ TASKS = (
     frames_beside_the_callers_own,
     sums,
     late,
+    served_last,
     closed,
     too_large,
     one_rank_leaves,

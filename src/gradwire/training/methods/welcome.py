@@ -20,8 +20,9 @@ def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> Acco
     try:
         different = differing(trained.layout(), exchange)
     except ExchangeError as error:  # another rank may be at something else
+        own = exchange.link.name_of(exchange.link.rank)
         raise ExchangeError(
-            f"{exchange.link.name_of(exchange.link.rank)}: {len(newcomers)} parameters were unfrozen here, but "
+            f"{own}: {len(newcomers)} parameters were unfrozen here, but "
             f"comparing them with the other ranks' failed ({error}); unfreeze the same ones on all ranks, "
             "before the same step"
         ) from error
