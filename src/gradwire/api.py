@@ -1,4 +1,4 @@
-"""The front door: one function that all-reduces a tensor between the processes of ``torch.distributed``."""
+"""``gradwire.all_reduce``: all-reduce a tensor between the processes of ``torch.distributed``."""
 
 from __future__ import annotations
 
@@ -53,40 +53,40 @@ def all_reduce(
     plan: PlanLike = None,
     timeout_s: float = 30.0,
 ) -> torch.Tensor:
-    """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed on every hop.
+    """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed in every hop.
 
-    All ranks of the group call this in the same order with the same arguments and end with identical bits.
-    The first call with a group makes connections of its own between the ranks, which are kept as long as the
-    group.
+    All ranks of the group must call this in the same order with the same arguments. They end with identical
+    bits. The first call with a group opens separate connections between the ranks, which stay open as long as
+    the group exists.
 
-    The values travel as float32. What is no contiguous float32 on the CPU is copied to one and back: its
-    result is the average of those, rounded once to its own dtype as ``copy_`` does it. So float64 comes back
-    with the precision and the range of float32. Autograd does not follow, as with
-    ``torch.distributed.all_reduce``: parameters may be averaged, and no gradient flows through.
+    Values travel as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32 and back,
+    and the result is rounded once to the tensor's own dtype, as ``copy_`` does it. A float64 result therefore
+    has the precision and the range of float32. Autograd doesn't record the call, as with
+    ``torch.distributed.all_reduce``: you can average parameters, and no gradient flows through.
 
     Parameters
     ----------
     tensor
-        Floats of 8 to 64 bits, of any layout, on any device, changed in place. Of the same shape on all
-        ranks; where dtypes differ, each rank rounds the result to its own. What cannot be changed in place
-        is refused: integers, sparse tensors, and elements that share memory, as after ``expand``.
+        Floats of 8 to 64 bits, of any layout, on any device, changed in place. The shape must be the same on
+        all ranks; if dtypes differ, each rank rounds the result to its own. Tensors that can't be changed in
+        place are refused: integers, sparse tensors, and elements that share memory, as after ``expand``.
     codec
         A codec or its spec; ``fp8`` by default.
     algorithm
-        ``ring``, which is the default, ``star``, ``tree``, ``butterfly`` or a hierarchy such as
+        ``ring`` (the default), ``star``, ``tree``, ``butterfly``, or a hierarchy such as
         ``hierarchical:4,ring+star``.
     group
-        A group of ``torch.distributed`` that this process belongs to; None is the world.
+        A group of ``torch.distributed`` that this process belongs to; None means the world.
     average
         Whether to divide the sum by the number of ranks.
     segment_nbytes
         See ``Plan``.
     plan
-        What ``Plan.of`` reads, such as the file that ``Plan.save`` or the planner wrote (read in every call),
-        instead of ``codec``, ``algorithm`` and ``segment_nbytes``. Its pipeline and its buckets are for
-        training; here ``tensor`` is one bucket.
+        A plan in any form that ``Plan.of`` reads, instead of ``codec``, ``algorithm``, and
+        ``segment_nbytes``. A file that ``Plan.save`` or the planner wrote is read in every call. The plan's
+        pipeline and buckets are for training; here, ``tensor`` is one bucket.
     timeout_s
-        How long any single wait for a peer lasts before it is an error; above 0, at most 1e6.
+        How long a single wait for a peer may last before it is an error; above 0, at most 1e6.
 
     Returns
     -------
@@ -96,8 +96,8 @@ def all_reduce(
     Raises
     ------
     SpecError
-        For a codec, an algorithm, a segment size, a plan or a timeout that cannot be, and for a plan beside
-        a part of one.
+        For an invalid codec, algorithm, segment size, plan, or timeout, and for a plan together with one of
+        its parts.
     TensorError
         For a tensor that cannot be exchanged; nothing has been sent and nothing changed.
     ExchangeError

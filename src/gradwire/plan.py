@@ -1,4 +1,4 @@
-"""The choice as frozen data: codec, algorithm, segments, pipeline, buckets; JSON both ways, files too."""
+"""A plan as frozen data: codec, algorithm, segments, pipeline, and buckets, with JSON and files."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ class Plan:
     Parameters
     ----------
     codec
-        What every hop is encoded with.
+        The codec that encodes every hop.
     algorithm
-        What ``gradwire.collectives.get`` reads, such as ``ring`` or ``hierarchical:4,ring+star``.
+        A spec that ``gradwire.collectives.get`` reads, such as ``ring`` or ``hierarchical:4,ring+star``.
     segment_nbytes
-        The part of a chunk, in bytes of float32, that travels as one frame, of 32 MiB at most, while others
-        are encoded and decoded; a multiple of 16384. Smaller segments overlap more of a short chunk, but
-        every frame costs processor time on both sides.
+        The size of a segment, the part of a chunk that travels as one frame, in bytes of float32; a multiple
+        of 16384, with frames of at most 32 MiB. Smaller segments overlap more of a short chunk's encoding,
+        transfer, and decoding, but every frame costs processor time on both sides.
     pipeline
-        How many steps may be under way at once, 1 to 1024: 1 waits for its own gradient, 2 applies the one
-        before.
+        The number of steps in flight at once, 1 to 1024: 1 waits for the step's own gradient, 2 applies the
+        previous one.
     bucket_nbytes
-        The most bytes of float32 that training exchanges as one bucket, a multiple of 4 up to 2^48; a
-        parameter that is larger has a bucket of its own. With None the whole gradient is one bucket. Smaller
-        buckets let the exchange begin during backward, but each costs the latency of a whole exchange.
+        The largest bucket that training exchanges, in bytes of float32; a multiple of 4 up to 2^48. A larger
+        parameter has its own bucket. With None, the whole gradient is one bucket. Smaller buckets let the
+        exchange begin during backward, but each costs the latency of a whole exchange.
     residual
         Whether training keeps what this rank's encodings lose and adds it to the next step's gradient, for
-        one gradient's memory; None leaves it to the codec.
+        one gradient's memory; with None, the codec decides.
 
     Raises
     ------
     SpecError
-        For a value that no exchange can use.
+        For an invalid value.
     """
 
     codec: Codec = field(default_factory=Identity)
@@ -86,28 +86,28 @@ class Plan:
 
     @property
     def keeps_residual(self) -> bool:
-        """Whether training keeps residuals: what ``residual`` says, or else what the codec wants."""
+        """Whether training keeps residuals: the value of ``residual``, or else the codec's preference."""
         return self.codec.WANTS_RESIDUAL if self.residual is None else self.residual
 
     @classmethod
     def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
-        """Return the plan that a user means: the only place where one is read.
+        """Return the plan that a user means; every argument for a plan is read here.
 
         Parameters
         ----------
         plan
             A plan; a codec or its spec, such as ``quantize:8``; or the path of the file that ``save`` wrote:
-            any path, or a string that ends with ``.json``, holds a ``/`` or is the name of a file. None is
+            a path object, or a string that ends with ``.json``, contains a ``/``, or names a file. None means
             the default codec.
         name
-            What errors call the argument.
+            The name of the argument in errors.
         parts
-            The other fields of the plan, where ``plan`` is only a codec or None. A plan says them itself.
+            The other fields of the plan, if ``plan`` is only a codec or None. A plan has its own.
 
         Raises
         ------
         SpecError
-            For what is none of these, and for a file that cannot be read.
+            If the value is none of these, or the file can't be read.
         """
         if plan is None:
             plan = DEFAULT
@@ -142,7 +142,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read what ``to_json`` wrote, in this version or an older one; what is left out keeps its default.
+        """Read the JSON that ``to_json`` of this or an older version wrote; missing keys have their default.
 
         Raises ``SpecError``.
         """
