@@ -95,7 +95,7 @@ class _Channel:
         self._length = bytearray(_LENGTH.size)
         self._length_filled = 0
         self._low_water = 1
-        self._ended = self._is_mute = False
+        self.ended = self._is_mute = False
         self.closes = False
 
     @property
@@ -115,7 +115,7 @@ class _Channel:
 
     def send_keepalive(self, link: SocketLink) -> None:
         """Say that this rank moves frames, unless something else is still to leave."""
-        if not self.outgoing and not self._ended:
+        if not self.outgoing and not self.ended:
             views = [memoryview(_LENGTH.pack(_KEEPALIVE))]
             sign = _Sending(link=link, channel=self, what="a keepalive", views=views, is_frame=False)
             self.outgoing.append(sign)
@@ -175,16 +175,10 @@ class _Channel:
 
     def end(self) -> None:
         """Let everything in flight fail; a waiting thread closes the socket, since no other may poll it."""
-        self._ended = True
+        self.ended = True
         self._fail(self.outgoing, OWN_END)
         self._fail(self.incoming, OWN_END)
         if not self.has_waiter:
-            self.socket.close()
-
-    def leave(self) -> None:
-        """Wait no more."""
-        self.has_waiter = False
-        if self._ended:
             self.socket.close()
 
     def _next_length(self) -> int | None:
@@ -332,7 +326,9 @@ class SocketLink(Link):
         finally:
             if enters:
                 with channel.turn:
-                    channel.leave()
+                    channel.has_waiter = False
+                    if channel.ended:
+                        channel.socket.close()
         if operation.failure is not None:
             raise LinkError(f"{operation.what}: {operation.failure}")
 
