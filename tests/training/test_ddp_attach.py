@@ -58,6 +58,21 @@ def test_a_model_that_is_no_ddp_is_refused() -> None:
         gradwire.attach(nn.Linear(4, 2))  # type: ignore[arg-type]
 
 
+def test_a_block_closes_it_at_its_end_also_after_an_error() -> None:
+    model = make_model()
+    with gradwire.attach(model, "fp8") as attached:
+        backward(model)
+        assert repr(attached) == "<Attached, 1 steps, by <Exchange of fp8 over ring, rank 0 of 1>>"
+        assert repr(attached.ledger) == "<Ledger of rank 0: 1 steps, 1 exchanges, ratio 1.00>"
+    assert repr(attached).startswith("<Attached, closed, by ")
+    with pytest.raises(ExchangeError):
+        backward(model)
+    attached.close()
+    with pytest.raises(ZeroDivisionError), gradwire.attach(make_model()) as attached:
+        raise ZeroDivisionError
+    assert repr(attached).startswith("<Attached, closed, by ")
+
+
 def test_a_second_hook_is_refused_and_the_first_goes_on() -> None:
     model = make_model()
     attached = gradwire.attach(model, "identity")
@@ -168,7 +183,7 @@ def test_a_sparse_bucket_and_one_out_of_order_are_refused_for_good() -> None:
         attached.close()
 
 
-def test_buckets_are_counted_and_an_empty_one_is_a_bypass(capsys: pytest.CaptureFixture[str]) -> None:
+def test_buckets_are_counted_and_an_empty_one_is_a_bypass(caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger(0)
     attached = gradwire.attach(make_model(), "identity", ledger=ledger)
     assert attached.ledger is ledger
@@ -186,7 +201,7 @@ def test_buckets_are_counted_and_an_empty_one_is_a_bypass(capsys: pytest.Capture
     }
     assert {reason: bypass.count for reason, bypass in summary.bypasses.items()} == {"it holds nothing": 1}
     assert summary.steps == 1
-    assert "compression did not run for bucket 1" in capsys.readouterr().err
+    assert "compression did not run for bucket 1" in caplog.text
     attached.close()
 
 
@@ -326,7 +341,7 @@ def test_a_group_whose_backend_has_no_store_gives_one_clear_error(monkeypatch: p
     assert group is not None
     monkeypatch.setitem(_world.pg_map, group, ("mpi", PrefixStore("default_pg", Store())))
     reason = (
-        "the backend 'mpi' of this group has no store through which its ranks could meet; initialise "
+        "the backend 'mpi' of this group has no store through which its ranks could find each other; initialise "
         "torch.distributed with gloo or nccl, or use gradwire.links.MpiLink"
     )
     calls: list[tuple[type[Exception], Callable[[], object]]] = [

@@ -141,21 +141,21 @@ def test_the_largest_error_is_the_largest_known_and_nan_stays(
     assert found == largest or (found is not None and math.isnan(found) and math.isnan(largest or 0.0))
 
 
-def test_each_reason_is_printed_once_and_all_bypasses_are_counted(
-    capsys: pytest.CaptureFixture[str],
+def test_each_reason_is_logged_once_and_all_bypasses_are_counted(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = Ledger(0)
     for _ in range(3):
         ledger.bypassed("its gradient is float64", "bucket 2", 1000)
         ledger.bypassed("its gradient is sparse", "bucket 4", 24)
         ledger.end_step()
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.splitlines() == [
+    assert capsys.readouterr() == ("", "")
+    assert {(record.name, record.levelname) for record in caplog.records} == {("gradwire", "WARNING")}
+    assert caplog.messages == [
         "gradwire: compression did not run for bucket 2 (1kB): its gradient is float64; more of the kind are "
-        "counted, not printed",
+        "counted, not logged",
         "gradwire: compression did not run for bucket 4 (24B): its gradient is sparse; more of the kind are "
-        "counted, not printed",
+        "counted, not logged",
     ]
     assert ledger.summary().bypasses == {
         "its gradient is float64": BypassCounts(3, 3000),
@@ -163,18 +163,32 @@ def test_each_reason_is_printed_once_and_all_bypasses_are_counted(
     }
 
 
-def test_only_rank_0_prints(capsys: pytest.CaptureFixture[str], registered: list[Any]) -> None:
+def test_a_program_without_logging_reads_it_on_standard_error() -> None:
+    code = "from gradwire import Ledger; Ledger(0).bypassed('its gradient is sparse', 'bucket 4', 24)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.startswith(
+        "gradwire: compression did not run for bucket 4 (24B): its gradient is sparse"
+    )
+    assert done.stderr.count("\n") == 1
+
+
+def test_only_rank_0_prints(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, registered: list[Any]
+) -> None:
     ledger = Ledger(1, [Broken()], at_exit=True)
     for _ in range(3):
         ledger.bypassed("sparse", "bucket 1", 4)
         ledger.end_step()
     ledger.close()
     assert capsys.readouterr() == ("", "")
+    assert caplog.messages == []
     assert registered == []
     assert "Broken" in str(ledger.summary())
 
 
-def test_a_failing_sink_is_reported_once_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_sink_is_reported_once_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     broken, kept = Broken(), Kept()
     ledger = Ledger(0, [broken, kept])
     for _ in range(4):
@@ -182,7 +196,7 @@ def test_a_failing_sink_is_reported_once_and_the_others_go_on(capsys: pytest.Cap
         ledger.end_step()
     ledger.close()
     sentence = "Broken took nothing from step 2 on: the disk is on fire"
-    assert capsys.readouterr().err == f"gradwire: {sentence}; training goes on without it\n"
+    assert caplog.messages == [f"gradwire: {sentence}; training goes on without it"]
     assert (len(broken.steps), broken.closed) == (2, 1)
     assert (len(kept.steps), kept.closed) == (4, 1)
     assert ledger.summary().lost_sinks == (sentence,)

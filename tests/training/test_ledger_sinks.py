@@ -108,20 +108,20 @@ def test_a_path_that_cannot_be_written_is_refused_in_one_sentence(tmp_path: Path
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="wants /dev/full")
-def test_a_full_disk_stops_the_lines_and_not_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_stops_the_lines_and_not_the_training(caplog: pytest.LogCaptureFixture) -> None:
     ledger = Ledger(0, [JsonLines("/dev/full")])
     for _ in range(3):
         ledger.exchanged("a", SMALL)
         ledger.end_step()
     ledger.close()
-    (printed,) = capsys.readouterr().err.splitlines()
+    (printed,) = caplog.messages
     assert printed.startswith("gradwire: JsonLines('/dev/full') took nothing from step 1 on: ")
     assert "No space left on device" in printed
     assert ledger.summary().steps == 3
 
 
 def test_no_half_line_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "steps.jsonl"
     ledger = Ledger(0, [JsonLines(path)])
@@ -131,7 +131,7 @@ def test_no_half_line_is_left(
     ledger.end_step()
     monkeypatch.undo()
     assert path.read_bytes() == whole
-    assert "from step 2 on" in capsys.readouterr().err
+    assert "from step 2 on" in caplog.text
     ledger.close()
 
 

@@ -73,7 +73,7 @@ def reach(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[f
     return None
 
 
-def verdict(equal: EqualLoss, hosts: int, rate: str) -> str:
+def verdict(equal: EqualLoss, hosts: int, rate: str) -> tuple[str, str]:
     """Return the comparison in words, and the command that predicts it for another model."""
     own = [(gain, run) for run in equal.reached if _is_own(run) and (gain := equal.gain(run)) is not None]
     base = equal.baseline.run.label
@@ -84,7 +84,7 @@ def verdict(equal: EqualLoss, hosts: int, rate: str) -> str:
         times = f"{gain:.1f}x less" if gain >= 1 else f"{1 / gain:.1f}x more"
         said = f"gradwire ({best.label}) takes {times} time to the same loss than {base}"
     command = f"gradwire plan --model {MODEL} --hosts {hosts} --rate {rate}"
-    return f"{said}. For your model, say of {MODEL} parameters: {command}"
+    return f"{said}. For your model, say of {MODEL} parameters:", f"  {command}"
 
 
 def _is_own(run: Run) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from gradwire.job.equal_loss import LAST, EqualLoss, equal_loss, verdict
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
@@ -49,7 +51,9 @@ def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     note = f"{NOTE} {SPEEDS if equal is None else _explain(equal)}"
     show(f"{title}, {results[0].steps} steps", "", Table(columns(results), rows(results)), "", note)
     if equal is not None:
-        show("", verdict(equal, max(2, options.workers), options.link or rates_in_words() or "1gbit"))
+        said, command = verdict(equal, max(2, options.workers), options.link or rates_in_words() or "1gbit")
+        show("", said)
+        sys.stdout.write(f"{command}\n")  # whole, to be copied
 
 
 def link_text(options: JobOptions) -> str:

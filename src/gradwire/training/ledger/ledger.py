@@ -8,6 +8,7 @@ gradient that went around the codec, with its reason, and the share of gradients
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import reprlib
 import sys
@@ -29,6 +30,7 @@ from gradwire.units import format_size, is_number
 
 __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
 
+_LOG = logging.getLogger("gradwire")
 _VERSION = 2
 _READ = (1, _VERSION)  # the first one knew nothing of what was lost
 
@@ -39,7 +41,8 @@ class Ledger:
     Parameters
     ----------
     rank
-        This rank's number. Rank 0 alone prints: each reason of a bypass once, and a sink that fails.
+        This rank's number. Rank 0 alone logs, to the logger ``gradwire``: each reason of a bypass once, and a
+        sink that fails.
     sinks
         Each gets every step when it ends; they are the ledger's, which closes them.
     at_exit
@@ -107,7 +110,7 @@ class Ledger:
                 self._measured.append((bucket, lost))
 
     def bypassed(self, reason: str, bucket: str, nbytes: int) -> None:
-        """Count a gradient that went around the codec; rank 0 prints each reason once, to standard error.
+        """Count a gradient that went around the codec; rank 0 logs each reason once.
 
         Parameters
         ----------
@@ -123,9 +126,9 @@ class Ledger:
             first = reason not in self._reported
             self._reported.add(reason)
         if first:
-            self._say(
-                f"gradwire: compression did not run for {bucket} ({format_size(nbytes)}): {reason}; "
-                "more of the kind are counted, not printed"
+            self._warn(
+                f"compression did not run for {bucket} ({format_size(nbytes)}): {reason}; "
+                "more of the kind are counted, not logged"
             )
 
     def warned(self, sentence: str) -> None:
@@ -145,6 +148,15 @@ class Ledger:
             tally.add(self._open)
             sinks, warnings = tuple(self._lost_sinks), tuple(self._warnings)
             return Summary(self.rank, self._steps, self._wall_s, tally, sinks, self._lost_so_far(), warnings)
+
+    def __repr__(self) -> str:
+        total = self.summary().total
+        counts = f"{self._steps} steps, {total.exchanges} exchanges, ratio {total.ratio:.2f}"
+        return f"<Ledger of rank {self.rank}: {counts}>"
+
+    def __repr__(self) -> str:
+        total = self.summary().total
+        return f"<Ledger of rank {self.rank}: {self._steps} steps, {total.exchanges} exchanges, ratio {total.ratio:.2f}>"
 
     def close(self) -> None:
         """Give the sinks what no step has ended, and close them; may be called twice.
@@ -241,11 +253,16 @@ class Ledger:
                 self._lost_sinks.append(sentence)
             with suppress(Exception):
                 sink.close()
-            self._say(f"gradwire: {sentence}; training goes on without it")
+            self._warn(f"{sentence}; training goes on without it")
 
     def _print_summary(self, process: int) -> None:
         if os.getpid() == process:  # not in a child that was forked
             self._say(str(self.summary()))
+
+    def _warn(self, sentence: str) -> None:
+        """Log on rank 0; a program that sets no logging up reads it on standard error."""
+        if self.rank == 0:
+            _LOG.warning("gradwire: %s", sentence)
 
     def _say(self, text: str) -> None:
         """Write to standard error on rank 0; where that is closed, say nothing."""
