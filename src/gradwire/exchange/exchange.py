@@ -129,6 +129,11 @@ class Exchange:
         chosen = self.plan.codec if codec is None else codec
         return self._run("broadcast", tensor, chosen, timeout_s=timeout_s)
 
+    def __repr__(self) -> str:
+        state = "" if self.failure is None else f", over: {self.failure}"
+        place = f"rank {self.link.rank} of {self.link.world}"
+        return f"<Exchange of {self.plan.codec} over {self.plan.algorithm}, {place}{state}>"
+
     def close(self, reason: str = "it was closed") -> None:
         """Close the link; later calls raise ``ExchangeError`` with the first reason. May be called twice."""
         self.failure = self.failure or reason
