@@ -154,10 +154,6 @@ class Ledger:
         counts = f"{self._steps} steps, {total.exchanges} exchanges, ratio {total.ratio:.2f}"
         return f"<Ledger of rank {self.rank}: {counts}>"
 
-    def __repr__(self) -> str:
-        total = self.summary().total
-        return f"<Ledger of rank {self.rank}: {self._steps} steps, {total.exchanges} exchanges, ratio {total.ratio:.2f}>"
-
     def close(self) -> None:
         """Give the sinks what no step has ended, and close them; may be called twice.
 
