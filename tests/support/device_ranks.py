@@ -1,0 +1,114 @@
+"""What processes do on a simulated device: ``torch.distributed`` has none of its own for it.
+
+Where a real device would have DDP's bucket filled by kernels that still run, a kernel of the simulated one
+has just written it; where DDP or FSDP would read what came back by kernels, the current stream runs first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.devices import Simulated
+from gradwire.devices.kernels import Kernels
+from gradwire.errors import GradwireError
+from gradwire.training.fsdp import comms
+from support import ddp_ranks, sharded
+
+Path = Callable[[Simulated | None], list[torch.Tensor]]
+STEPS = 2
+
+
+def all_reduced(device: Simulated | None) -> list[torch.Tensor]:
+    """Average tensors of several dtypes and layouts."""
+    results = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        whole = torch.randn(6, 10, generator=torch.Generator().manual_seed(dist.get_rank())).to(dtype)
+        tensor = whole.t()[1:]
+        with _kernels(device, whole):
+            gradwire.all_reduce(tensor, "quantize:8", timeout_s=5.0)
+        if device is not None:
+            device.current.run()
+        results.append(whole.clone())
+    return results
+
+
+def ddp(device: Simulated | None) -> list[torch.Tensor]:
+    """Train with DDP."""
+    torch.set_num_threads(1)
+    model = DistributedDataParallel(ddp_ranks.make_model(), **ddp_ranks.SMALL_BUCKETS)
+    attached = gradwire.attach(model, "quantize:4", timeout_s=5.0)
+    take = attached._take
+
+    def on_device(bucket: Any) -> Any:
+        with _kernels(device, bucket.buffer()):
+            return take(bucket)
+
+    with mock.patch.object(attached, "_take", on_device):
+        weights = ddp_ranks.train(model, range(STEPS))
+    attached.close()
+    return [weights]
+
+
+def fsdp(device: Simulated | None) -> list[torch.Tensor]:
+    """Train with FSDP through lossy codecs: with shards, and with replicas of one shard."""
+    entries = [
+        (comms.GatherWeights, "__call__"),
+        (comms.ScatterGradients, "__call__"),
+        (comms.ReplicaGroup, "_exchange"),
+    ]
+    lossy = ("quantize:4", "bf16")
+    with ExitStack() as stack:
+        for owner, name in entries:
+            replacement = _on_device(getattr(owner, name), device)
+            stack.enter_context(mock.patch.object(owner, name, replacement))
+        cases = [sharded.Case(lossy, STEPS), sharded.Case(lossy, STEPS, mesh=(2, 1))]
+        return [shard for case in cases for shard in sharded.train(case).shards]
+
+
+PATHS: dict[str, Path] = {"all_reduce": all_reduced, "DDP": ddp, "FSDP": fsdp}
+
+
+def on_cpu_and_device(name: str) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[str, int]]:
+    """Return the results on the CPU and on the device, and how many waits the latter took."""
+    device = Simulated()
+    return PATHS[name](None), PATHS[name](device), dict(device.waits)
+
+
+def without(name: str, kind: str, number: int) -> list[torch.Tensor] | None:
+    """Return the result where rank 0 leaves out this wait; None for an error."""
+    try:
+        return PATHS[name](Simulated(without=(kind, number) if dist.get_rank() == 0 else None))
+    except (GradwireError, RuntimeError):
+        return None
+
+
+@contextmanager
+def _kernels(device: Simulated | None, *tensors: torch.Tensor) -> Iterator[None]:
+    """Let the device own these tensors, and a kernel that has just been queued write them."""
+    if device is None:
+        yield
+        return
+    with torch.no_grad(), Kernels(device):
+        for tensor in tensors:
+            device.own(tensor).mul_(1)
+        yield
+
+
+def _on_device(original: Callable[..., Any], device: Simulated | None) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        given = [each for each in (*args, *options.values()) if isinstance(each, torch.Tensor)]
+        with _kernels(device, *given):
+            result = original(self, *args, **options)
+        if device is not None:
+            device.current.run()
+        return result
+
+    return call
