@@ -57,7 +57,7 @@ class Walk:
 
     @property
     def names(self) -> list[str]:
-        """The functions in the order in which they were first entered: "links/sockets.py SocketLink.isend"."""
+        """The functions in the order in which they were entered, as "links/sockets.py SocketLink.isend"."""
         return [
             f"{Path(code.co_filename).relative_to(SOURCE)} {code.co_qualname}"
             for code in self.entered
