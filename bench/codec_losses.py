@@ -32,9 +32,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import parse
+from gradwire.job.on_ddp import bf16_hook
 from gradwire.plan import Plan
 from gradwire.training.ddp.hook import Attached
-from training_methods import _bf16_on_gloo
 
 CODECS = (
     "default quantize:4 errbound:rel=0.05 errbound:rel=0.25 errbound:rel=0.25,block=1024 errbound:2^-10 "
@@ -205,7 +205,7 @@ def baselines() -> dict[str, tuple[Callable[[DistributedDataParallel], object], 
         "DDP": (lambda _: None, 1),
         "DDP, last bits of the weights differ": (perturbed, 1),
         "DDP, other batches": (lambda _: None, 2),
-        "DDP, bf16 hook": (lambda model: model.register_comm_hook(dist.group.WORLD, _bf16_on_gloo), 1),
+        "DDP, bf16 hook": (bf16_hook, 1),
     }
 
 

@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 
 import gradwire
+from gradwire.cli.demo import KEPT_MEMORY
 from testbed_ranks import Ranks, append, run_bed
 from training_methods import OnDDP
-from training_speed import KEPT_MEMORY  # type: ignore[import-not-found]  # beside this script, on no path
 from training_tasks import TASKS
 
 RESAMPLED = 2000

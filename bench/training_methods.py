@@ -12,8 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.job import on_ddp
 from gradwire.plan import Plan
-from gradwire.training.ddp.hook import Attached
 from training_tasks import Task
 
 TIMEOUT_S = 120.0
@@ -42,28 +42,24 @@ class OnDDP(Method):
     def __init__(
         self,
         task: Task,
-        register: Callable[[DistributedDataParallel], object] = lambda _: None,
-        bucket_mb: float = 25,
+        hook: Callable[[DistributedDataParallel], object] | None = None,
+        bucket_mb: float = on_ddp.BUCKET_MB,
         *,
         exchanging: bool = True,
     ) -> None:
         self.model, self._task, self._exchanging = task.model, task, exchanging
-        self._ddp = DistributedDataParallel(task.model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
-        self._optimizer = task.optimizer(task.model)
-        self._hooked = register(self._ddp)
+        self._own = on_ddp.OnDDP(task.model, task.optimizer(task.model), hook, bucket_mb=bucket_mb)
 
     def train(self, steps: int) -> None:
         """Take so many steps."""
-        with nullcontext() if self._exchanging else self._ddp.no_sync():
+        with nullcontext() if self._exchanging else self._own.ddp.no_sync():
             for _ in range(steps):
-                self._optimizer.zero_grad()
-                self._task.loss(self._ddp, next(self._task.batches)).backward()
-                self._optimizer.step()
+                batch = next(self._task.batches)
+                self._own.step(lambda batch=batch: self._task.loss(self._own.ddp, batch))  # type: ignore[misc]
 
     def close(self) -> None:
         """Close what gradwire attached."""
-        if isinstance(self._hooked, Attached):
-            self._hooked.close()
+        self._own.close()
 
 
 class Pipelined(Method):
@@ -100,15 +96,10 @@ def torch_methods() -> dict[str, Callable[[Task], Method]]:
     return {
         "DDP": OnDDP,
         "fp16 hook": lambda task: OnDDP(task, _with(default_hooks.fp16_compress_hook)),
-        "bf16 hook": lambda task: OnDDP(task, _with(_bf16_on_gloo)),
+        "bf16 hook": lambda task: OnDDP(task, on_ddp.bf16_hook),
         "PowerSGD 1": lambda task: OnDDP(task, _power_sgd(1), _ONE_BUCKET_MB),
         "PowerSGD 4": lambda task: OnDDP(task, _power_sgd(4), _ONE_BUCKET_MB),
     }
-
-
-def _bf16_on_gloo(state, bucket):  # type: ignore[no-untyped-def] # DDP wants annotations to be classes
-    """Run torch's hook, which DDP refuses without NCCL by its name, though Gloo sums bfloat16."""
-    return default_hooks.bf16_compress_hook(state, bucket)
 
 
 def _with(

@@ -21,7 +21,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gradwire.cli.demo import KEPT_MEMORY
 from gradwire.codecs import parse
+from gradwire.job.equal_loss import reach
 from gradwire.plan import Plan
 from gradwire.planner import Workload, choose_plan
 from testbed_ranks import MOST_STOLEN, Ranks, append, cores, median, run_bed, stolen_s
@@ -36,9 +38,6 @@ EQUAL = 1.01
 """Losses are equal that differ by less: another order of summation makes as much of a difference."""
 PATIENCE = 2
 """A method that needs more than so many times DDP's steps has not reached the loss."""
-KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-"""Let glibc keep large blocks: with its defaults every step gets its gradients from the kernel, page by page,
-which takes half of the computation."""
 COUNTED = 4
 """Blocks that any method trains at least, so that its step time is a median."""
 
@@ -188,23 +187,12 @@ def train(ranks: Ranks, method: Method, task: Task, target: float | None) -> dic
     return {"step_s": median(calm), "curve": curve, "blocks": blocks, "local_s": local_s}
 
 
-def reached(curve: list[list[float]], target: float) -> tuple[float, float] | None:
-    """Return steps and seconds at which a curve first reaches a loss, between two evaluations on a line."""
-    before = [0.0, 0.0, curve[0][2]]
-    for point in curve:
-        if point[2] <= target:
-            share = (before[2] - target) / (before[2] - point[2]) if before[2] > point[2] else 1.0
-            return before[0] + share * (point[0] - before[0]), before[1] + share * (point[1] - before[1])
-        before = point
-    return None
-
-
 def report(runs: list[dict[str, Any]]) -> None:
     """Print one task at one rate."""
     by_name = {run["method"]: run for run in runs}
     ddp, alone = by_name["DDP"], by_name["alone"]
     target = ddp["curve"][-1][2] * EQUAL
-    first = reached(ddp["curve"], target)
+    first = reach(ddp["curve"], target)
     assert first is not None
     share = 1 - alone["step_s"] / ddp["step_s"]
     print(
@@ -215,7 +203,7 @@ def report(runs: list[dict[str, Any]]) -> None:
     for name, run in by_name.items():
         line = f"{name:46s} {run['step_s'] * 1e3:9.1f} {ddp['step_s'] / run['step_s']:8.2f}x"
         judged = name not in ("alone", "DDP again")
-        found = reached(run["curve"], target) if judged else None
+        found = reach(run["curve"], target) if judged else None
         if found is not None:
             line += f" {found[0]:19.0f} {found[1]:9.1f} {first[1] / found[1]:15.2f}x"
         elif judged:
