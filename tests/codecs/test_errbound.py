@@ -295,20 +295,20 @@ def test_specs_with_blocks_come_back_and_others_are_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        ("errbound:2^-10,block=1024", "wants rel= beside block=, but came 'errbound:2^-10,block=1024'"),
+        ("errbound:2^-10,block=1024", "wants rel= beside block=, but got 'errbound:2^-10,block=1024'"),
         ("errbound:block=1024", "or rel=, the share of each chunk's root mean square, after a colon"),
-        ("errbound:rel=0.25,block=100", "a power of two from 64 to 65536, but came 100"),
-        ("errbound:rel=0.25,block=32", "a power of two from 64 to 65536, but came 32"),
-        ("errbound:rel=0.25,block=131072", "a power of two from 64 to 65536, but came 131072"),
-        ("errbound:rel=0.25,block=0", "a power of two from 64 to 65536, but came 0"),
-        ("errbound:rel=0.25,block=1e3", "a power of two from 64 to 65536, but came '1e3'"),
+        ("errbound:rel=0.25,block=100", "a power of two from 64 to 65536, but got 100"),
+        ("errbound:rel=0.25,block=32", "a power of two from 64 to 65536, but got 32"),
+        ("errbound:rel=0.25,block=131072", "a power of two from 64 to 65536, but got 131072"),
+        ("errbound:rel=0.25,block=0", "a power of two from 64 to 65536, but got 0"),
+        ("errbound:rel=0.25,block=1e3", "a power of two from 64 to 65536, but got '1e3'"),
         ("errbound:rel=0.25,block=64,size=1", "has no size=1"),
     ],
 )
 def test_a_bad_block_gets_one_sentence(spec: str, complaint: str) -> None:
     with pytest.raises(SpecError, match=complaint.replace("^", r"\^")) as caught:
         parse(spec)
-    assert "write for example 'errbound:rel=0.25,block=1024'" in str(caught.value)
+    assert "for example, write 'errbound:rel=0.25,block=1024'" in str(caught.value)
 
 
 def test_the_constructor_refuses_blocks_that_are_no_whole_number() -> None:

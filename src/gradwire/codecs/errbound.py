@@ -93,7 +93,7 @@ class ErrBound(NativeCodec):
         if (self.absolute is None) == (self.relative is None):
             raise SpecError(
                 f"{self.name} wants an absolute or a relative bound, one of the two; "
-                f"write for example '{self.name}:2^-10' or '{self.name}:rel=0.05'"
+                f"for example, write '{self.name}:2^-10' or '{self.name}:rel=0.05'"
             )
         if self.absolute is not None and not is_power(self.absolute, _LOW, _HIGH):
             nearest = f"{self.name}:{nearest_power(self.absolute, _LOW, _HIGH)}"

@@ -45,7 +45,7 @@ def join(name: str, *parts: str) -> str:
 
 def error(name: str, wanted: str, came: object, example: str) -> SpecError:
     """Return the error of the codec ``name``."""
-    return SpecError(f"{name} wants {wanted}, but came {shown(came)}; write for example {example!r}")
+    return SpecError(f"{name} wants {wanted}, but got {shown(came)}; for example, write {example!r}")
 
 
 class Reader:
@@ -61,21 +61,22 @@ class Reader:
         """Return the argument. Raises ``SpecError``, which says what is wanted, if there is none."""
         argument, self._argument = self._argument, None
         if argument is None:
-            raise SpecError(f"{self._name} wants {wanted} after a colon; write for example {self._example!r}")
+            example = f"for example, write {self._example!r}"
+            raise SpecError(f"{self._name} wants {wanted} after a colon; {example}")
         return argument
 
     def option(self, key: str) -> str | None:
         """Return the value of ``key=value``, or None if it isn't given."""
         value = self._options.pop(key, None)
         if value == "":
-            raise SpecError(f"{self._name} wants a value, as in '{key}=1', but came a bare {key!r}")
+            raise SpecError(f"{self._name} wants a value, as in '{key}=1', but got a bare {key!r}")
         return value
 
     def flag(self, key: str) -> bool:
         """Return whether the flag ``key`` is given."""
         value = self._options.pop(key, None)
         if value:
-            raise SpecError(f"{self._name} wants the bare word {key!r}, but came '{key}={value}'")
+            raise SpecError(f"{self._name} wants the bare word {key!r}, but got '{key}={value}'")
         return value is not None
 
     def whole(self, wanted: str, text: str) -> int:
@@ -99,7 +100,7 @@ class Reader:
         left = [self._argument] if self._argument else []
         left += [f"{key}={value}" if value else key for key, value in self._options.items()]
         if left:
-            raise SpecError(f"{self._name} has no {', '.join(left)}; write for example {self._example!r}")
+            raise SpecError(f"{self._name} has no {', '.join(left)}; for example, write {self._example!r}")
 
 
 def is_whole(value: object, low: int, high: int) -> bool:

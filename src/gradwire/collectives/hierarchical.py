@@ -73,7 +73,7 @@ class Hierarchical:
         if self.sizes is None:
             if self.algorithms != _TWO_RINGS:
                 raise SpecError(
-                    f"hierarchical wants group sizes before algorithms; write for example {_EXAMPLE}"
+                    f"hierarchical wants group sizes before algorithms; for example, write {_EXAMPLE}"
                 )
             return
         if not self.sizes or any(size < 1 for size in self.sizes):
@@ -81,7 +81,7 @@ class Hierarchical:
         if len(self.algorithms) != len(self.sizes) + 1:
             raise SpecError(
                 "hierarchical wants one algorithm more than group sizes, for the last joins what remains, "
-                f"but came {len(self.algorithms)} and {len(self.sizes)}; write for example {_EXAMPLE}"
+                f"but got {len(self.algorithms)} and {len(self.sizes)}; for example, write {_EXAMPLE}"
             )
 
     @classmethod
@@ -148,6 +148,6 @@ def _near_root(world: int) -> int:
 
 def _wrong_sizes(came: str) -> SpecError:
     return SpecError(
-        f"hierarchical wants group sizes, whole numbers from 1 up like '4' or '4x2', but came {came!r}; "
-        f"write for example {_EXAMPLE}"
+        f"hierarchical wants group sizes, whole numbers from 1 up like '4' or '4x2', but got {came!r}; "
+        f"for example, write {_EXAMPLE}"
     )
