@@ -17,7 +17,7 @@ from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.errors import FrameError
 from gradwire.exchange.accounting import Accounting
-from gradwire.exchange.walk import Resources
+from gradwire.exchange.stream import Resources
 from gradwire.links.base import Link
 from gradwire.plan import FLOAT_NBYTES, Plan
 

@@ -18,7 +18,8 @@ from gradwire.exchange.backend import OwnAllReduce
 from gradwire.exchange.feedback import Feedback, Losses, check_residual
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
-from gradwire.exchange.walk import Resources, Walk
+from gradwire.exchange.stream import Resources
+from gradwire.exchange.walk import Walk
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.wire import AVERAGE

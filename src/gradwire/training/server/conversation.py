@@ -25,8 +25,7 @@ GAVE_UP clock, rank                  the server has stopped, because of ``rank``
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from enum import IntEnum
@@ -35,12 +34,12 @@ from threading import Lock
 import torch
 
 from gradwire.codecs import Codec, Identity
-from gradwire.collectives.frame_order import AHEAD
 from gradwire.errors import FrameError
 from gradwire.exchange import Accounting
 from gradwire.exchange.feedback import Losses
-from gradwire.exchange.frames import Framer, Outgoing, Sequences, incoming_buffers
-from gradwire.links.base import Link, Receiving, Sending
+from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
+from gradwire.exchange.stream import Resources, Stream
+from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES
 
@@ -86,6 +85,31 @@ class Message:
 _NUMBERS = len(fields(Message))
 
 
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """The peer; its conversation has one order, in which nobody waits for a send before a receive."""
+
+    peer: int
+    order: tuple[int, int] = (0, 0)
+    keep: bool = False
+
+
+class _TakingTurns(Wrapper):
+    """A link whose sends and receives several threads begin, one at a time; each waits for its own."""
+
+    def __init__(self, inner: Link, turn: Lock) -> None:
+        super().__init__(inner)
+        self._turn = turn
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        with self._turn:
+            return self._inner.isend(to, frame)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        with self._turn:
+            return self._inner.irecv(source, buffer)
+
+
 class Conversation:
     """One side of a conversation with one peer; it serves one thread at a time.
 
@@ -104,19 +128,17 @@ class Conversation:
 
     def __init__(self, link: Link, peer: int, plan: Plan, turn: Lock) -> None:
         self.link, self.peer = link, peer
-        self._turn = turn
         self._segment_count = plan.segment_nbytes // FLOAT_NBYTES
         self._words = Framer(EXACT, _NUMBERS)
         self._framers: dict[Codec, Framer] = {}
-        self._incoming = incoming_buffers(link)
-        self._sent, self._received = Sequences(), Sequences()
-        self._in_flight: deque[tuple[Sending, Outgoing]] = deque()
-        self._accounting = Accounting()
+        self._incoming, self._beside = incoming_buffers(link), _Beside(peer)
+        own = _TakingTurns(link, turn), self._words, self._incoming, Sequences(), Sequences()
+        self._stream = Stream[_Beside](Resources(*own, 0, link.timeout_s, keepalive=False))
 
     def tell(self, message: Message) -> None:
         """Send a message that no floats follow, and wait until it has left. Raises ``LinkError``."""
-        self._isend(self._words, message.to_floats())
-        self._flush()
+        self._send(self._words, message.to_floats())
+        self._stream.flush()
 
     def hand_over(
         self,
@@ -134,23 +156,22 @@ class Conversation:
         losses = Losses(codec) if losses is None else losses
         with self._clock("encode_s"):
             losses.begin(floats)
-        self._isend(self._words, message.to_floats())
+        self._send(self._words, message.to_floats())
         for segment in () if before is None else torch.split(before, self._segment_count):
-            self._isend(self._framer(EXACT), segment)
+            self._send(self._framer(EXACT), segment)
         for start in range(0, floats.numel(), self._segment_count):
             segment = floats[start : start + self._segment_count]
-            payload = self._isend(self._framer(codec), segment)
-            self._accounting.raw_nbytes += FLOAT_NBYTES * segment.numel()
+            payload = self._send(self._framer(codec), segment, segment.nbytes)
             with self._clock("decode_s"):
                 losses.sent(payload, segment, start)
-        self._flush()
+        self._stream.flush()
         with self._clock("decode_s"):
             losses.commit()
 
     def hear(self) -> Message:
         """Wait for the next message. Raises ``FrameError`` and ``LinkError``."""
         numbers = torch.empty(_NUMBERS, dtype=torch.float32, device="cpu")
-        self._store(self._post(), self._words, numbers)
+        self._store(self._words, [numbers])
         return Message.from_floats(numbers)
 
     def take_in(self, floats: torch.Tensor, codec: Codec) -> None:
@@ -158,16 +179,11 @@ class Conversation:
 
         On an error ``floats`` is partly written. Raises ``FrameError``, ``LinkError`` and ``PayloadError``.
         """
-        segments = torch.split(floats, self._segment_count)
-        posted: deque[tuple[Receiving, torch.Tensor]] = deque()
-        for number, segment in enumerate(segments):
-            while len(posted) < min(AHEAD, len(segments) - number):
-                posted.append(self._post())
-            self._store(posted.popleft(), self._framer(codec), segment)
+        self._store(self._framer(codec), torch.split(floats, self._segment_count))
 
     def settle(self) -> Accounting:
         """Return what the conversation has cost since it was last asked."""
-        cost, self._accounting = self._accounting, Accounting()
+        cost, self._stream.accounting = self._stream.accounting, Accounting()
         cost.total_s = cost.encode_s + cost.decode_s + cost.wait_s
         return cost
 
@@ -176,45 +192,22 @@ class Conversation:
             self._framers[codec] = Framer(codec, self._segment_count)
         return self._framers[codec]
 
-    def _isend(self, framer: Framer, segment: torch.Tensor) -> torch.Tensor:
+    def _send(self, framer: Framer, segment: torch.Tensor, raw_nbytes: int = 0) -> torch.Tensor:
         """Begin to send a frame; return its payload."""
-        while len(self._in_flight) >= AHEAD:
-            self._retire()
-        with self._clock("encode_s"):
-            outgoing = framer.encode(segment, self._sent.take(self.peer))
-        with self._turn:
-            sending = self.link.isend(self.peer, outgoing.frame)
-        self._in_flight.append((sending, outgoing))
-        self._accounting.frames += 1
-        self._accounting.wire_nbytes += outgoing.frame.numel()
+        outgoing = self._stream.encode(self._beside, framer, segment)
+        self._stream.send(self._beside, outgoing, raw_nbytes)
         return outgoing.frame[HEADER_NBYTES:]
 
-    def _flush(self) -> None:
-        while self._in_flight:
-            self._retire()
-
-    def _retire(self) -> None:
-        sending, outgoing = self._in_flight.popleft()
-        with self._clock("wait_s"):
-            sending.wait()
-        outgoing.home.give(outgoing.buffer)
-
-    def _post(self) -> tuple[Receiving, torch.Tensor]:
-        buffer = self._incoming.take()
-        with self._turn:
-            return self.link.irecv(self.peer, buffer), buffer
-
-    def _store(self, posted: tuple[Receiving, torch.Tensor], framer: Framer, segment: torch.Tensor) -> None:
-        receiving, buffer = posted
-        with self._clock("wait_s"):
-            frame = receiving.wait()
-        with self._clock("decode_s"):
-            payload = framer.open(frame, segment.numel(), self._received.take(self.peer))
-            framer.codec.decode(payload, segment)
-        self._incoming.give(buffer)
+    def _store(self, framer: Framer, segments: Sequence[torch.Tensor]) -> None:
+        self._stream.expect([self._beside] * len(segments))
+        for segment in segments:
+            _, payload, buffer, _ = self._stream.receive(framer, segment.numel())
+            with self._clock("decode_s"):
+                framer.codec.decode(payload, segment)
+            self._incoming.give(buffer)
 
     @contextmanager
     def _clock(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start, cost = time.perf_counter(), self._stream.accounting
         yield
-        setattr(self._accounting, name, getattr(self._accounting, name) + time.perf_counter() - start)
+        setattr(cost, name, getattr(cost, name) + time.perf_counter() - start)
