@@ -10,7 +10,6 @@ import json
 import os
 import weakref
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import torch
@@ -250,9 +249,7 @@ class Attached:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
