@@ -186,3 +186,12 @@ def test_without_any_one_of_its_waits_it_does_not(name: str, run_ranks: RunRanks
 
 def _every(waits: Mapping[str, int]) -> set[tuple[str, int]]:
     return {(kind, number) for kind, count in waits.items() for number in range(count)}
+
+
+def test_the_default_device_does_not_matter(run_ranks: RunRanks) -> None:
+    def within_another(link: Link, model: nn.Module, loss: Callable[[int], torch.Tensor]) -> None:
+        with torch.device("meta"):
+            pipe_sgd(Plan(pipeline=2, bucket_nbytes=80), "eager", link, model, loss)
+
+    expected = run_ranks(2, trained, METHODS["PipeSGD, eager"][1], [None] * 2, False)
+    assert same(run_ranks(2, trained, within_another, [Simulated(), Simulated()], False), expected)

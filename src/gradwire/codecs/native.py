@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from gradwire import _native
 from gradwire.codecs.base import Codec
 from gradwire.deferred import torch
+
+
+class Kernels(Protocol):
+    """Compiled kernels for the memory of one kind of device; ``gradwire._native`` describes them."""
+
+    def encode(self, name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
+        """Encode ``x`` into ``out``; return the bytes used."""
+
+    def decode(self, name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
+        """Decode into ``out``."""
+
+    def decode_add(
+        self, name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]
+    ) -> None:
+        """Decode and add to ``acc``."""
+
+
+_KERNELS: dict[str, Kernels] = {"cpu": _native}
+"""By the type of the device that a chunk is on. ``check_chunk`` refuses all others before."""
 
 
 class NativeCodec(Codec):
@@ -26,13 +45,13 @@ class NativeCodec(Codec):
         return _native.max_nbytes(self._format, n, self._params)
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        return _native.encode(self._format, x, out, self._params)
+        return _KERNELS[x.device.type].encode(self._format, x, out, self._params)
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        _native.decode(self._format, payload, out, self._params)
+        _KERNELS[out.device.type].decode(self._format, payload, out, self._params)
 
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
-        _native.decode_add(self._format, payload, acc, self._params)
+        _KERNELS[acc.device.type].decode_add(self._format, payload, acc, self._params)
 
 
 def as_int32(bits: int) -> int:

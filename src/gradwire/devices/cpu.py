@@ -40,18 +40,18 @@ class _Load(Event):
 
 
 class CpuStream(Stream):
-    """Copies where the memory differs; otherwise there is nothing to do."""
+    """Copies, but for a tensor whose own memory the host's is."""
 
     def follow(self) -> None:
         """Do nothing: what was computed is there."""
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
         """Leave the copy, where one is needed, to whoever waits for it."""
-        return _DONE if _same(host, tensor) else _Load(host, tensor)
+        return _DONE if host.data_ptr() == tensor.data_ptr() else _Load(host, tensor)
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
         """Copy at once, where that is needed."""
-        if not _same(host, tensor):
+        if host.data_ptr() != tensor.data_ptr():
             bring_back(tensor, host)
         return _DONE
 
@@ -76,14 +76,14 @@ class Cpu(Device):
 
     def stream(self) -> Stream:
         """Return the stream of all owners; it has no state."""
-        return _STREAM
+        return CPU_STREAM
 
     def future(self) -> torch.futures.Future[Any]:
         """Return one of torch's."""
         return torch.futures.Future()
 
 
-_STREAM = CpuStream()
+CPU_STREAM = CpuStream()
 CPU = Cpu()
 
 
@@ -98,10 +98,6 @@ def bring_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
     with torch.inference_mode():  # outside, nobody may write a tensor that was made in this mode
         target, values = tensor.detach(), host.view(tensor.shape)
         target.copy_(values.to(target.dtype) if target.is_neg() else values)  # as in fetch
-
-
-def _same(host: torch.Tensor, tensor: torch.Tensor) -> bool:
-    return serves(tensor) and tensor.numel() == host.numel() and host.data_ptr() == tensor.data_ptr()
 
 
 def serves(tensor: torch.Tensor) -> bool:

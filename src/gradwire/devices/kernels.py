@@ -89,9 +89,9 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         new = [self._device.own(each) for each in _tensors(result) if owner_of(each) is None]
         self._queue_writes(held, [*written, *new])
         for place, tensor in zip(places, own, strict=True):
-            for each in stream.pending(place):
-                if isinstance(each, Read) and each.ranges == (place,):
-                    stream.drop(each)
+            for old in stream.pending(place):
+                if isinstance(old, Read) and old.ranges == (place,):
+                    stream.drop(old)
             stream.queue_up(Read(place, tensor))
         return result
 
@@ -107,15 +107,15 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         stream, every = self._device.current, list(held)
         for tensor in written:
             place = extent(tensor)
-            for each in [each for each in held if each.touches(place)]:
-                stream.drop(each)
-                stream.queue_up(each)
+            for again in [each for each in held if each.touches(place)]:
+                stream.drop(again)
+                stream.queue_up(again)
             if place != (0, 0) and not any(_within(place, each) for each in every):
                 write = Write(place, tensor)
                 stream.queue_up(write)
                 every.append(write)
-        for each in every:
-            each.poison()
+        for write in every:
+            write.poison()
 
 
 def _within(place: Range, operation: Operation) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from gradwire.devices.base import Device, Event, Stream
 from gradwire.devices.choice import device_of
-from gradwire.devices.cpu import CPU, serves
+from gradwire.devices.cpu import CPU, CPU_STREAM, serves
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """What can be exchanged as float32: these, exactly."""
@@ -24,11 +24,16 @@ class Staging:
 
     It serves one tensor at a time. ``load`` comes before anything is written to the memory: the stream does
     one thing after the other, so a copy from that memory has ended when the next one to it has.
+
+    Attributes
+    ----------
+    stream
+        The owner's.
     """
 
     def __init__(self) -> None:
-        self._device: Device | None = None
-        self._stream: Stream = CPU.stream()
+        self._device: Device = CPU
+        self.stream: Stream = CPU_STREAM
         self._memory: torch.Tensor | None = None
         self._stored: Event | None = None
 
@@ -39,7 +44,7 @@ class Staging:
         """
         device = device_of(tensor)
         if device is not self._device:
-            self._device, self._stream, self._memory = device, device.stream(), None
+            self._device, self.stream, self._memory = device, device.stream(), None
         if device is CPU and serves(tensor):
             return tensor.detach().view(-1)
         count = tensor.numel()
@@ -50,12 +55,12 @@ class Staging:
 
     def load(self, floats: torch.Tensor, tensor: torch.Tensor) -> Event:
         """Begin to fill ``floats``, of ``stand_in``, with what the current stream makes of ``tensor``."""
-        self._stream.follow()
-        return self._stream.load(floats, tensor)
+        self.stream.follow()
+        return self.stream.load(floats, tensor)
 
     def store(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
         """Begin to copy ``floats`` to ``tensor``, which was there when ``load`` was called; see ``order``."""
-        self._stored = self._stream.store(tensor, floats)
+        self._stored = self.stream.store(tensor, floats)
 
     def order(self) -> None:
         """Let the current stream wait for all that was stored."""
@@ -65,13 +70,9 @@ class Staging:
 
     def put(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
         """Copy ``floats`` to ``tensor`` as if the current stream did it; ``floats`` stay as they are."""
-        self._stream.follow()
+        self.stream.follow()
         self.store(tensor, floats)
         self.order()
-
-    def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete ``future`` with tensors that were stored."""
-        self._stream.complete(future, result)
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -107,7 +108,8 @@ class Staged:
         self.tensor, self.nbytes = tensor, 4 * tensor.numel()
         self._staging = Staging() if staging is None else staging
         self._floats = self._staging.stand_in(tensor) if floats is None else floats
-        self._loaded: Event | None = self._staging.load(self._floats, tensor)
+        self._staging.stream.follow()
+        self._loaded: Event | None = self._staging.stream.load(self._floats, tensor)
 
     def floats(self) -> torch.Tensor:
         """Return the values, once they are there: 1-D float32 on the CPU, the caller's to change."""
@@ -127,4 +129,4 @@ class Staged:
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
         """Complete ``future``: a wait for it includes that copy."""
-        self._staging.complete(future, result)
+        self._staging.stream.complete(future, result)
