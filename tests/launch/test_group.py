@@ -38,7 +38,7 @@ def test_a_word_is_not_waited_for_where_the_store_is_silent(monkeypatch: pytest.
     with served() as (host, store):
         store.set("word", "")
         group.wait_for(store, "word")
-        monkeypatch.setattr(group, "PATIENCE_S", 0.3)
+        monkeypatch.setattr(group, "ANSWER_S", 0.3)
         os.kill(host.pid, signal.SIGSTOP)
         with pytest.raises(LinkTimeoutError, match=r"^torch's store at .* has not answered for 0\.3 s"):
             group.wait_for(store, "word")

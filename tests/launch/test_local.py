@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gradwire.errors import JobError
+from gradwire.launch.context import RankContext, Task
 from gradwire.launch.local import run_local
-from gradwire.launch.seat import Seat, Task
 from support.processes import children
 from support.tasks import fail_with_an_echo, introduce, leave_without_a_word, tell_where_it_listens
 
@@ -19,7 +19,7 @@ def nobody_stays() -> Iterator[None]:
     assert not children()
 
 
-def make_task(work: Callable[[Seat[str], str], None], world: int) -> Task[str, str]:
+def make_task(work: Callable[[RankContext[str], str], None], world: int) -> Task[str, str]:
     return Task(
         work,
         "hello",

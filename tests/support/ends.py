@@ -46,15 +46,15 @@ _WIDTH = 400
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankContext:
     """Which rank a process is; the ranks of its world meet at ``store``."""
 
     rank: int
     store: str
 
 
-def forked(worlds: int, world: int, together: int = 2) -> tuple[Seat | None, list[int | str]]:
-    """Return the seat in every child; and in the parent None, and how all of them have ended."""
+def forked(worlds: int, world: int, together: int = 2) -> tuple[RankContext | None, list[int | str]]:
+    """Return the context in every child; and in the parent None, and how all of them have ended."""
     codes: list[int | str] = []
     waited_for: dict[int, float] = {}
     for number in range(worlds):
@@ -62,7 +62,7 @@ def forked(worlds: int, world: int, together: int = 2) -> tuple[Seat | None, lis
         for rank in range(world):
             child = os.fork()
             if child == 0:
-                return Seat(rank, f"{folder}/store"), []
+                return RankContext(rank, f"{folder}/store"), []
             waited_for[child] = time.monotonic() + LIMIT_S
         while len(waited_for) > (together - 1) * world or (number == worlds - 1 and waited_for):
             codes += _ended(waited_for)
@@ -81,19 +81,19 @@ def _ended(waited_for: dict[int, float]) -> list[int | str]:
     return []
 
 
-def train(seat: Seat, method: str, end: str) -> None:
+def train(context: RankContext, method: str, end: str) -> None:
     """Train a few steps, and end without closing anything."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
-    store, minute = FileStore(seat.store, WORLD), timedelta(minutes=1)
-    dist.init_process_group("gloo", store=store, rank=seat.rank, world_size=WORLD, timeout=minute)
+    store, minute = FileStore(context.store, WORLD), timedelta(minutes=1)
+    dist.init_process_group("gloo", store=store, rank=context.rank, world_size=WORLD, timeout=minute)
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(_WIDTH, _WIDTH) for _ in range(4)))
     take_step = _METHODS[method](model)
     for _ in range(_STEPS):
         take_step()
     if end == "by Ctrl-C":
-        Timer(0.005 * seat.rank, os.kill, (os.getpid(), signal.SIGINT)).start()
+        Timer(0.005 * context.rank, os.kill, (os.getpid(), signal.SIGINT)).start()
         while True:
             take_step()
     if end == "by an exception in a hook":
@@ -134,12 +134,12 @@ WAYS = {"finished": 0, "by an exception": 1, "by an exception in a hook": 1, "by
 KINDS = {f"{method}, {way}": (method, way) for method in _METHODS for way in WAYS}
 
 
-def in_a_kernel(_: Seat) -> None:
+def in_a_kernel(_: RankContext) -> None:
     """End while the thread encodes, for half a second more."""
     _encode_for(0.5)
 
 
-def in_a_kernel_for_long(_: Seat) -> None:
+def in_a_kernel_for_long(_: RankContext) -> None:
     """End while the thread encodes, for longer than anybody waits, but not once it is broken off."""
     endings.FINISH_S = 0.2
     _encode_for(20.0)
@@ -161,7 +161,7 @@ def _encode_for(seconds: float) -> None:
     begun.wait(10)
 
 
-def waiting_for_a_peer(_: Seat) -> None:
+def waiting_for_a_peer(_: RankContext) -> None:
     """End while the thread waits for a peer that is alive and never comes; then it is in kernels again."""
     endings.FINISH_S = 0.2
     link, _silent = loopback(2, timeout_s=20.0)
@@ -191,13 +191,13 @@ if __name__ == "__main__":
     gc.freeze()  # children need not look at what they share
     repeats, *kinds = sys.argv[1:]
     for kind in kinds:
-        seat, codes = forked(int(repeats), 1 if kind in ALONE else WORLD)
-        if seat is not None:
+        context, codes = forked(int(repeats), 1 if kind in ALONE else WORLD)
+        if context is not None:
             break
         sys.stdout.write(json.dumps(codes) + "\n")
         sys.stdout.flush()
-    if seat is not None:
+    if context is not None:
         if kind in ALONE:
-            ALONE[kind](seat)
+            ALONE[kind](context)
         else:
-            train(seat, *KINDS[kind])
+            train(context, *KINDS[kind])

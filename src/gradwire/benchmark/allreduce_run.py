@@ -22,7 +22,7 @@ from gradwire.benchmark.result import Result, torch_times
 from gradwire.errors import JobError
 from gradwire.exchange import Accounting, Exchange
 from gradwire.launch.launched import is_launched
-from gradwire.launch.seat import Seat, Task
+from gradwire.launch.context import RankContext, Task
 from gradwire.links import Link
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
 from gradwire.timing.measure.line_rate import QUICK, measure
@@ -151,23 +151,23 @@ def _check_memory(world: int, nbytes: int) -> None:
         )
 
 
-def work(seat: Seat[Event], options: AllReduceOptions) -> None:
+def work(context: RankContext[Event], options: AllReduceOptions) -> None:
     """Measure every configuration as one rank; rank 0 tells the results."""
     data = Data(options.data, max(options.sizes) // FLOAT_NBYTES)
-    with met_ranks(seat, options.timeout_s) as ranks:
+    with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
             line = options.line
             if line is None and options.measures_line:
-                seat.doing = "measuring the line"
+                context.doing = "measuring the line"
                 line = _measure_line(ranks, link)
                 if line is not None:
-                    seat.tell(LineMeasured(line))
+                    context.report(LineMeasured(line))
             for configuration in options.configurations:
-                seat.doing = str(configuration)
+                context.doing = str(configuration)
                 result = _measure_one(configuration, options, ranks, link, data)
                 if ranks.rank == 0:
-                    seat.tell(replace(result, line=line))
+                    context.report(replace(result, line=line))
         finally:
             link.close()
 

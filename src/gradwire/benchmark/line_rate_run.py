@@ -14,7 +14,7 @@ from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks
 from gradwire.benchmark.record import check_outputs, make_record, write_outputs
 from gradwire.benchmark.report import show_line_rate
 from gradwire.errors import JobError
-from gradwire.launch.seat import Seat, Task
+from gradwire.launch.context import RankContext, Task
 from gradwire.links import Link
 from gradwire.machine import cores
 from gradwire.timing.measure.calibrate import REPEATS, end_cost
@@ -118,39 +118,39 @@ def _check_effort(effort: Effort) -> None:
         )
 
 
-def work(seat: Seat[Event], options: LineRateOptions) -> None:
+def work(context: RankContext[Event], options: LineRateOptions) -> None:
     """Measure this rank's pairs, each when it is their turn; rank 0 tells all results."""
-    with met_ranks(seat, options.timeout_s) as ranks:
+    with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
             first: tuple[Point, ...] = ()
             for number, pair in enumerate(options.pairs):
-                seat.doing = f"line between the ranks {pair[0]} and {pair[1]}"
+                context.doing = f"line between the ranks {pair[0]} and {pair[1]}"
                 if number and ranks.rank in pair:
                     ranks.hear(_word(options.pairs[number - 1]))
                 points: tuple[Point, ...] = ()
                 if ranks.rank in pair:
-                    points = measure(link, sum(pair) - ranks.rank, options.effort, _teller(seat, pair))
-                _share(ranks, seat, pair, points)
+                    points = measure(link, sum(pair) - ranks.rank, options.effort, _teller(context, pair))
+                _share(ranks, context, pair, points)
                 first = first or points
             ranks.hear(_word(options.pairs[-1]))
-            seat.doing = "what frames cost"
+            context.doing = "what frames cost"
             if ranks.rank == 0:
                 ranks.say(_ROUNDS, str(_rounds(fit(first).nbytes_per_s)))
             rounds = int(ranks.hear(_ROUNDS))
             if rounds:
-                _measure_host(ranks, seat, link, rounds)
+                _measure_host(ranks, context, link, rounds)
         finally:
             link.close()
 
 
-def _share(ranks: Ranks, seat: Seat[Event], pair: Pair, points: tuple[Point, ...]) -> None:
+def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[Point, ...]) -> None:
     """Let rank 0 know what a pair's leader has measured, and the next pair that it is its turn."""
     if ranks.rank == pair[0]:
         ranks.say(_word(pair), json.dumps([asdict(point) for point in points]))
     if ranks.rank == 0:
         heard = json.loads(ranks.hear(_word(pair)))
-        seat.tell(PairDone(pair, tuple(Point(**values) for values in heard)))
+        context.report(PairDone(pair, tuple(Point(**values) for values in heard)))
 
 
 def _rounds(nbytes_per_s: float) -> int:
@@ -158,18 +158,18 @@ def _rounds(nbytes_per_s: float) -> int:
     return min(REPEATS, int(_HOST_S * nbytes_per_s / (FRAMES * LARGE_NBYTES)))
 
 
-def _measure_host(ranks: Ranks, seat: Seat[Event], link: Link, rounds: int) -> None:
+def _measure_host(ranks: Ranks, context: RankContext[Event], link: Link, rounds: int) -> None:
     """Let rank 0 tell what frames cost; rank 1 is the sender whose costs are measured."""
     own = end_cost(link, ranks.barrier, rounds)
     if ranks.rank == 1:
         ranks.say(_SENDER, json.dumps(asdict(own)))
     if ranks.rank == 0:
         sender = EndCost(**json.loads(ranks.hear(_SENDER)))
-        seat.tell(HostDone(both_ends(sender, own, cores(), seat.neighbours)))
+        context.report(HostDone(both_ends(sender, own, cores(), context.ranks_here)))
 
 
-def _teller(seat: Seat[Event], pair: Pair) -> Callable[[Point], None]:
-    return lambda point: seat.tell(Measured(pair, point)) if seat.rank == 0 else None
+def _teller(context: RankContext[Event], pair: Pair) -> Callable[[Point], None]:
+    return lambda point: context.report(Measured(pair, point)) if context.rank == 0 else None
 
 
 def _word(pair: Pair) -> str:

@@ -14,7 +14,7 @@ from gradwire.launch.group import gather, in_words, joined_group, wait_for
 from gradwire.launch.joined import run_joined
 from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.launch.local import run_local
-from gradwire.launch.seat import Event, Options, Seat, Task
+from gradwire.launch.context import Event, Options, RankContext, Task
 from gradwire.links import Link, Port, ProcessGroupLink, ThrottledLink
 from gradwire.machine import cores
 from gradwire.units import parse_rate
@@ -27,8 +27,10 @@ WORLDS = (2, 64)
 class Ranks:
     """One rank's membership; ``met_ranks`` makes it."""
 
-    def __init__(self, seat: Seat[Event], store: Store, group: dist.ProcessGroup, timeout_s: float) -> None:
-        self.rank, self.world, self.timeout_s = seat.rank, seat.world, timeout_s
+    def __init__(
+        self, context: RankContext[Event], store: Store, group: dist.ProcessGroup, timeout_s: float
+    ) -> None:
+        self.rank, self.world, self.timeout_s = context.rank, context.world, timeout_s
         self._store, self._group = store, group
 
     def connect(self, rate: str | None) -> Link:
@@ -64,12 +66,12 @@ class Ranks:
 
 
 @contextmanager
-def met_ranks(seat: Seat[Event], timeout_s: float) -> Iterator[Ranks]:
+def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
     """Meet the other ranks, share the cores with those of this machine, and leave together."""
-    torch.set_num_threads(max(1, cores() // seat.neighbours))
-    store = seat.meet()
-    with joined_group(store, seat.rank, seat.world, timeout_s) as group:
-        ranks = Ranks(seat, store, group, timeout_s)
+    torch.set_num_threads(max(1, cores() // context.ranks_here))
+    store = context.join_store()
+    with joined_group(store, context.rank, context.world, timeout_s) as group:
+        ranks = Ranks(context, store, group, timeout_s)
         yield ranks
         ranks.barrier()
 

@@ -21,7 +21,7 @@ from gradwire.files import check_writable, write_files
 from gradwire.launch.group import joined_group
 from gradwire.launch.launched import launched_rank, launched_workers
 from gradwire.launch.rendezvous import join_launched
-from gradwire.launch.seat import Seat
+from gradwire.launch.context import RankContext
 from gradwire.links import Link, ProcessGroupLink
 
 
@@ -63,11 +63,13 @@ def run_doctor(options: DoctorOptions) -> int:
 
 def _examine_rank(rank: int, world: int, options: DoctorOptions) -> int:
     """Be one of several ranks: rank 0 reports for all, another one only what keeps it from being heard."""
-    seat: Seat[None] = Seat(rank, world, lambda _: None, lambda: join_launched(options.timeout_s))
+    context: RankContext[None] = RankContext(
+        rank, world, lambda _: None, lambda: join_launched(options.timeout_s)
+    )
     title = f"gradwire doctor: rank {rank} of {world}"
-    card = examine_machine(options.plan_file, world, seat.neighbours)
+    card = examine_machine(options.plan_file, world, context.ranks_here)
     try:
-        store = seat.meet()
+        store = context.join_store()
     except JobError as error:
         return _conclude(title, _with_failure(rank, card, "rendezvous", str(error)), options)
     words = Words(store)

@@ -9,9 +9,9 @@ from gradwire.job import worker
 from gradwire.job.data import Dataset
 from gradwire.job.events import Progress, RunDone, RunResult
 from gradwire.job.options import JobOptions
+from gradwire.launch.context import RankContext, Task
 from gradwire.launch.joined import run_joined
 from gradwire.launch.local import run_local
-from gradwire.launch.seat import Seat, Task
 
 _PRELOAD = ("gradwire.job.worker", "torch._dynamo")
 """The second is for torch.optim."""
@@ -29,8 +29,8 @@ def perform_joined(
 ) -> tuple[RunResult, ...]:
     """Perform the job as one rank of many; only rank 0 has results. Raises ``JobError``."""
 
-    def work(seat: Seat[Progress], options: JobOptions) -> None:
-        worker.perform_all(seat, options, dataset)
+    def work(context: RankContext[Progress], options: JobOptions) -> None:
+        worker.perform_all(context, options, dataset)
 
     results = _Results(show)
     run_joined(_task(options, work), results.show)
@@ -54,7 +54,7 @@ class _Results:
 
 
 def _task(
-    options: JobOptions, work: Callable[[Seat[Progress], JobOptions], None]
+    options: JobOptions, work: Callable[[RankContext[Progress], JobOptions], None]
 ) -> Task[JobOptions, Progress]:
     def title(rank: int) -> str:
         return f"rank {rank} ({'the server' if rank == options.workers else 'a worker'})"

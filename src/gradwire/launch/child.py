@@ -8,12 +8,12 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from threading import Thread
 
+from gradwire.launch.context import Event, Failed, Finished, Options, RankContext, describe_failure
 from gradwire.launch.rendezvous import join_store
-from gradwire.launch.seat import Event, Failed, Finished, Options, Seat, describe_failure
 
 
 def main(
-    work: Callable[[Seat[Event], Options], None],
+    work: Callable[[RankContext[Event], Options], None],
     options: Options,
     rank: int,
     world: int,
@@ -23,12 +23,14 @@ def main(
 ) -> None:
     """Be a rank: everything it has to say goes through ``connection``."""
     Thread(target=_end_with_parent, name="gradwire lifeline", daemon=True).start()
-    seat: Seat[Event] = Seat(rank, world, connection.send, lambda: join_store(port, timeout_s))
+    context: RankContext[Event] = RankContext(
+        rank, world, connection.send, lambda: join_store(port, timeout_s)
+    )
     try:
-        work(seat, options)
+        work(context, options)
         connection.send(Finished(rank))
     except BaseException as error:
-        connection.send(describe_failure(seat, error))
+        connection.send(describe_failure(context, error))
         connection.close()
         os._exit(1)  # not sys.exit: a thread that waits for a peer must not keep the process
 

@@ -17,7 +17,7 @@ from gradwire.launch.store import server_of
 from gradwire.launch.within import within
 
 POLL_S = 0.1
-PATIENCE_S = 30.0
+ANSWER_S = 30.0
 """How long the process that serves the store may take for an answer."""
 
 
@@ -40,19 +40,19 @@ def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def wait_for(store: Store, word: str) -> None:
-    """Sleep until somebody sets ``word``, however long that takes: measuring takes as long as it takes.
+def wait_for(store: Store, key: str) -> None:
+    """Sleep until a rank sets ``key``, however long that takes: measuring takes as long as it takes.
 
     If the ranks fall apart meanwhile the store goes with its host; raises what torch raises then, and
     ``LinkTimeoutError`` where the store is silent.
     """
     port, place = server_of(store)
     try:
-        while not within(partial(store.check, [word]), PATIENCE_S, port):
+        while not within(partial(store.check, [key]), ANSWER_S, port):
             sleep(POLL_S)
     except TimeoutError as error:
         raise LinkTimeoutError(
-            f"{place} has not answered for {PATIENCE_S:g} s (asked for {word!r}); is the process that serves "
+            f"{place} has not answered for {ANSWER_S:g} s (asked for {key!r}); is the process that serves "
             "it stopped, or its host cut off?"
         ) from error
 

@@ -12,13 +12,14 @@ from typing import Generic, NoReturn
 
 from gradwire.errors import JobError
 from gradwire.launch import child
+from gradwire.launch.context import Event, Failed, Finished, Options, Task
 from gradwire.launch.rendezvous import open_store
-from gradwire.launch.seat import Event, Failed, Finished, Options, Task
 from gradwire.launch.signals import ending_on_signals, interrupts_held
 
 GRACE_S = 1.0
 """How long to listen on after a first failure: the others' reports tell the cause from its echoes."""
-FAREWELL_S = 5.0
+JOIN_S = 5.0
+"""How long a process that has reported its end may take for it."""
 _CONTEXT = get_context("forkserver")
 
 
@@ -59,17 +60,17 @@ class _Children(Generic[Options, Event]):
         """Show what comes until all ranks have finished. Raises ``JobError``."""
         finished: set[int] = set()
         while len(finished) < self._task.world:
-            for rank, said in self._listen(None):
-                if said is None or isinstance(said, Failed):
-                    self._give_up(rank, said)
-                elif isinstance(said, Finished):
+            for rank, message in self._receive(None):
+                if message is None or isinstance(message, Failed):
+                    self._give_up(rank, message)
+                elif isinstance(message, Finished):
                     finished.add(rank)
                     self._pipes = {pipe: other for pipe, other in self._pipes.items() if other != rank}
                 else:
-                    self._last = said
-                    show(said)
+                    self._last = message
+                    show(message)
         for process in self._processes:
-            process.join(FAREWELL_S)
+            process.join(JOIN_S)
 
     def _start(self, rank: int) -> None:
         receiving, sending = _CONTEXT.Pipe(duplex=False)
@@ -85,8 +86,8 @@ class _Children(Generic[Options, Event]):
         self._processes.append(process)
         self._pipes[receiving] = rank
 
-    def _listen(self, timeout_s: float | None) -> Iterator[tuple[int, Event | Finished | Failed | None]]:
-        """Yield what has come, with its rank; None for a rank that is gone without a word."""
+    def _receive(self, timeout_s: float | None) -> Iterator[tuple[int, Event | Finished | Failed | None]]:
+        """Yield what has come, with its rank; None for a rank that is gone without a message."""
         for pipe in wait(list(self._pipes), timeout_s):
             assert isinstance(pipe, Connection)
             rank = self._pipes[pipe]
@@ -96,27 +97,29 @@ class _Children(Generic[Options, Event]):
                 del self._pipes[pipe]
                 yield rank, None
 
-    def _give_up(self, rank: int, said: Failed | None) -> NoReturn:
+    def _give_up(self, rank: int, failure: Failed | None) -> NoReturn:
         """Collect what others report within the grace time, and raise what seems the cause."""
-        failures: dict[int, Failed | None] = {rank: said}
+        failures: dict[int, Failed | None] = {rank: failure}
         deadline = monotonic() + GRACE_S
         while self._pipes and (left := deadline - monotonic()) > 0:
-            for other, word in self._listen(left):
-                if word is None or isinstance(word, Failed):
-                    failures.setdefault(other, word)
-        for gone, word in failures.items():
-            if word is None:
-                raise JobError(self._obituary(gone))
-        reports = [word for word in failures.values() if word is not None]
-        cause = min(reports, key=lambda word: word.consequence)  # the first that is no echo, else the first
-        message = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
+            for other, message in self._receive(left):
+                if message is None or isinstance(message, Failed):
+                    failures.setdefault(other, message)
+        for gone, report in failures.items():
+            if report is None:
+                raise JobError(self._describe_death(gone))
+        reports = [report for report in failures.values() if report is not None]
+        cause = min(
+            reports, key=lambda report: report.consequence
+        )  # the first that is no echo, else the first
+        text = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
         if cause.details:
-            raise RuntimeError(f"{message}\n\n{cause.details}")
-        raise JobError(message)
+            raise RuntimeError(f"{text}\n\n{cause.details}")
+        raise JobError(text)
 
-    def _obituary(self, rank: int) -> str:
+    def _describe_death(self, rank: int) -> str:
         process = self._processes[rank]
-        process.join(FAREWELL_S)
+        process.join(JOIN_S)
         code = process.exitcode
         how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else "ended"
         title, when = self._task.title(rank), self._task.when(self._last)

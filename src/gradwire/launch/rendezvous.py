@@ -54,7 +54,7 @@ def join_launched(timeout_s: float) -> Store:
     _check_address(host, port)
     if rank > 0:
         _reach(host, port, timeout_s, rank)
-    answer = _meet(rank, world, timeout_s)
+    answer = _rendezvous(rank, world, timeout_s)
     if isinstance(answer, Exception):
         if "EADDRINUSE" in str(answer):
             raise JobError(
@@ -114,15 +114,15 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
             sleep(0.2)
 
 
-def _meet(rank: int, world: int, timeout_s: float) -> Store | Exception:
-    """Return torch's store, or why there is none, in time: torch waits for ever for a silent stranger."""
+def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
+    """Return torch's store, or why there is none, in time: torch waits for ever for a silent program."""
 
-    def meet() -> Store:
+    def join() -> Store:
         store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
         return cast(Store, store)
 
     try:
-        return within(meet, timeout_s + SLACK_S, whole("MASTER_PORT"))
+        return within(join, timeout_s + SLACK_S, whole("MASTER_PORT"))
     except TimeoutError:
         return TimeoutError(f"what listens there did not answer within {timeout_s:g} s")
     except (RuntimeError, ValueError) as error:

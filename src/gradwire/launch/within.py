@@ -18,8 +18,8 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-_FAREWELL_S = 0.5
-_asked: dict[threading.Thread, int | None] = {}
+_END_S = 0.5
+_calls: dict[threading.Thread, int | None] = {}
 """The calls under way, and the port of who has to answer."""
 
 
@@ -36,10 +36,10 @@ def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None
         except BaseException as error:
             answers.put((None, error))
         finally:
-            _asked.pop(threading.current_thread(), None)
+            _calls.pop(threading.current_thread(), None)
 
     thread = threading.Thread(target=ask, name="gradwire asks", daemon=True)
-    _asked[thread] = port
+    _calls[thread] = port
     thread.start()
     try:
         answer, error = answers.get(timeout=timeout_s)
@@ -52,12 +52,12 @@ def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None
 
 def _wake() -> None:
     """Let threads that still wait for an answer have done with torch's code before the interpreter ends."""
-    left = dict(_asked)
-    join_all(left, _FAREWELL_S)
+    left = dict(_calls)
+    join_all(left, _END_S)
     silent = {port for thread, port in left.items() if thread.is_alive() and port is not None}
     if silent:
-        _hang_up(silent)
-        join_all(left, _FAREWELL_S)
+        _shut_down(silent)
+        join_all(left, _END_S)
 
 
 def join_all(threads: Iterable[threading.Thread], timeout_s: float) -> None:
@@ -67,7 +67,7 @@ def join_all(threads: Iterable[threading.Thread], timeout_s: float) -> None:
         thread.join(max(0.0, deadline - monotonic()))
 
 
-def _hang_up(ports: set[int]) -> None:
+def _shut_down(ports: set[int]) -> None:
     """End this process's connections to these ports, at which nobody has answered."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
@@ -77,4 +77,4 @@ def _hang_up(ports: set[int]) -> None:
 
 
 atexit.register(_wake)
-os.register_at_fork(after_in_child=_asked.clear)
+os.register_at_fork(after_in_child=_calls.clear)

@@ -1,4 +1,4 @@
-"""What ranks that work together are given, and the words in which they tell how it ended."""
+"""What ranks that work together are given, and the messages in which they report how it ended."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Options = TypeVar("Options")
 
 
 @dataclass
-class Seat(Generic[Event]):
-    """One rank's place: who it is, whom it tells, how it meets the others.
+class RankContext(Generic[Event]):
+    """What one rank is given: who it is, where it reports to, and how it finds the others.
 
-    ``doing`` is where it is in its work, for the message if it fails; ``meet`` returns the store that all
-    ranks share, once.
+    ``doing`` is where it is in its work, for the message if it fails; ``join_store`` returns the store that
+    all ranks share, once.
     """
 
     rank: int
     world: int
-    tell: Callable[[Event], None]
-    meet: Callable[[], Store]
+    report: Callable[[Event], None]
+    join_store: Callable[[], Store]
     doing: str = "starting"
 
     @property
-    def neighbours(self) -> int:
+    def ranks_here(self) -> int:
         """How many ranks share this machine's cores; the hosts of a testbed are one machine."""
         if os.environ.get("GRADWIRE_TESTBED"):
             return self.world
@@ -45,8 +45,8 @@ class Task(Generic[Options, Event]):
     Parameters
     ----------
     work
-        Called in every rank with its seat and ``options``; a module's own function where ranks are processes
-        that are started here, since they find it by its name.
+        Called in every rank with its context and ``options``; a module's own function where ranks are
+        processes that are started here, since they find it by its name.
     options
         Data that every rank gets.
     world
@@ -63,7 +63,7 @@ class Task(Generic[Options, Event]):
         What a message says of the time, such as "during run 2", after the last event (None: there was none).
     """
 
-    work: Callable[[Seat[Event], Options], None]
+    work: Callable[[RankContext[Event], Options], None]
     options: Options
     world: int
     timeout_s: float
@@ -96,11 +96,11 @@ class Failed:
     details: str = ""
 
 
-def describe_failure(seat: Seat[Event], error: BaseException) -> Failed:
+def describe_failure(context: RankContext[Event], error: BaseException) -> Failed:
     """Return what a rank says when it gives up."""
     return Failed(
-        rank=seat.rank,
-        doing=seat.doing,
+        rank=context.rank,
+        doing=context.doing,
         reason=str(error) or type(error).__name__,
         consequence=isinstance(error, LinkError | ExchangeError),
         details="" if isinstance(error, GradwireError) else traceback.format_exc(),
