@@ -33,7 +33,6 @@ class _Member:
 
     def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
         link = connect(group, timeout_s, ExchangeError, "; do all ranks of the group call all_reduce?")
-        self.link = link
         self.exchange = lru_cache(_KEPT_EXCHANGES)(lambda plan: Exchange(link, plan))
 
 
@@ -99,12 +98,12 @@ def all_reduce(
         For an invalid codec, algorithm, segment size, plan, or timeout, and for a plan together with one of
         its parts.
     TensorError
-        For a tensor that cannot be exchanged; nothing has been sent and nothing changed.
+        For a tensor that can't be exchanged; nothing was sent, and nothing has changed.
     ExchangeError
-        When ``torch.distributed`` is not initialised, this rank is not in the group or another thread is
-        using it, and when a peer fails or disagrees; the tensor is then partly summed, or as it was if it
-        was copied. Ranks that go on meet at a barrier of their own first, so that all of them begin the next
-        call together.
+        If ``torch.distributed`` isn't initialised, this rank isn't in the group, or another thread is using
+        it; and if a peer fails or disagrees. In the last case, the tensor is partly summed, or unchanged if
+        it was copied. If you continue afterwards, let all ranks pass a barrier first, so that they start the
+        next call together.
     """
     check_in_place(tensor, "all_reduce")
     if not isinstance(average, bool):
@@ -116,10 +115,9 @@ def all_reduce(
         member = _members.get(group)
         if member is None:
             member = _members[group] = _Member(group, timeout_s)
-        member.link.timeout_s = timeout_s
         staged = Staged(tensor)
         try:
-            member.exchange(chosen).all_reduce(staged.floats(), average)
+            member.exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)
         except BaseException:
             del _members[group]  # the link is closed; another call starts afresh
             raise

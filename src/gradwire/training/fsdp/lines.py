@@ -7,8 +7,7 @@ of chunk ``c`` is member ``c``, and no byte is moved to set it right.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -72,7 +71,7 @@ class Lines:
         self._closed: str | None = None
 
     def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
-        """Return the line of a group; the first call meets the others.
+        """Return the line of a group; the first call connects with the others.
 
         Raises ``AttachError`` when they do not come, and ``ExchangeError`` once the lines are closed.
         """
@@ -82,17 +81,16 @@ class Lines:
                 "and begin again on all ranks"
             )
         if (purpose, group) not in self._lines:
-            self._lines[purpose, group] = self._meet(purpose, group)
+            self._lines[purpose, group] = self._new_line(purpose, group)
         return self._lines[purpose, group]
 
     @contextmanager
     def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[Line]:
-        """Lend the line of a group; an error in it closes all lines, and names the world's ranks."""
+        """Lend the line of a group; an error in it closes all lines."""
         line = self.connect(purpose, group)
         try:
             yield line
         except BaseException as error:
-            _name_ranks(error, line.ranks)
             self.close(f"the {purpose.value} ({what}) failed: {str(error) or type(error).__name__}")
             if isinstance(error, GradwireError):
                 error.add_note(f"in the {purpose.value} ({what})")
@@ -105,15 +103,11 @@ class Lines:
         for line in self._lines.values():
             line.exchange.close()
 
-    def _meet(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
+    def _new_line(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
         members = dist.get_process_group_ranks(group)
         ranks = members if purpose is Purpose.REPLICATE else in_ring(members)
         ending = f", for the {purpose.value}; {AFTER_AGREEING}"
-        try:
-            link = connect(group, self._timeout_s, AttachError, ending, ranks)
-        except AttachError as error:
-            _name_ranks(error, ranks)
-            raise
+        link = connect(group, self._timeout_s, AttachError, ending, ranks)
         return Line(Exchange(link, self._plans[purpose]), ranks, members.index(dist.get_rank()))
 
 
@@ -122,14 +116,3 @@ def in_ring(members: Sequence[int]) -> list[int]:
     world = len(members)
     chunk_of = {ring.owner(chunk, world): chunk for chunk in range(world)}
     return [members[chunk_of[rank]] for rank in range(world)]
-
-
-def _name_ranks(error: BaseException, ranks: Sequence[int]) -> None:
-    """Let an error of a link, and its cause, name the world's ranks instead of the link's."""
-    for each in (error, error.__cause__):
-        if isinstance(each, GradwireError):
-            each.args = (_renamed(str(each), lambda rank: ranks[rank] if rank < len(ranks) else rank),)
-
-
-def _renamed(text: str, name: Callable[[int], int]) -> str:
-    return re.sub(r"\brank (\d+)\b", lambda found: f"rank {name(int(found[1]))}", text)
