@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import JobError
-from gradwire.files import check_writable, write_files
+from gradwire.files import check_folder_new, check_writable, write_files
 
 
 def test_files_are_written_all_or_none(tmp_path: Path) -> None:
@@ -21,12 +21,27 @@ def test_files_are_written_all_or_none(tmp_path: Path) -> None:
 
 def test_what_can_be_written_is_known_before_and_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    check_writable("--json", tmp_path / "new" / "folder" / "line.json")
-    check_writable("--json", tmp_path / "file")
+    check_writable("--json", tmp_path / "new" / "folder" / "line.json", overwrite=False)
+    check_writable("--json", tmp_path / "file", overwrite=True)
     for path, reason in (("file/below", "cannot be written: .*file: Not a directory"), ("", "is a folder")):
         with pytest.raises(JobError, match=f"--json .*{reason}; name"):
-            check_writable("--json", tmp_path / path)
+            check_writable("--json", tmp_path / path, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_older_result_stays_unless_it_may_be_replaced(tmp_path: Path) -> None:
+    (tmp_path / "record.json").touch()
+    with pytest.raises(
+        JobError, match=r"--json .*record\.json exists already; name another file, or say --ov"
+    ):
+        check_writable("--json", tmp_path / "record.json", overwrite=False)
+    names = ("record.json", "picture.png")
+    with pytest.raises(
+        JobError, match=r"--out .* holds an older result \(record\.json\); name another folder"
+    ):
+        check_folder_new("--out", tmp_path, names, overwrite=False)
+    check_folder_new("--out", tmp_path, names, overwrite=True)
+    check_folder_new("--out", tmp_path / "new", names, overwrite=False)
 
 
 def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
@@ -34,7 +49,7 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/dev/null")
     for path in (Path("/dev/null"), Path("/dev/stdout"), tmp_path / "pipe", tmp_path / "link"):
         with pytest.raises(JobError, match=r"--json .* is no ordinary file"):
-            check_writable("--json", path)
+            check_writable("--json", path, overwrite=True)
 
 
 def test_a_file_is_on_the_disk_before_its_name_and_then_the_folder_is(

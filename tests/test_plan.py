@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,32 @@ def test_a_place_that_takes_no_file_is_named(tmp_path: Path) -> None:
         Plan.load(tmp_path)
     with pytest.raises(SpecError, match=r"the plan .* cannot be read: .*null"):
         Plan.load("a\0b")
+
+
+def test_a_plan_replaces_a_plan_but_nothing_else_unasked(tmp_path: Path) -> None:
+    path, plan = tmp_path / "plan.json", Plan(algorithm="star")
+    Plan().save(path)
+    plan.save(path)
+    assert Plan.load(path) == plan
+    path.write_text('{"schema": "gradwire.train/1"}')
+    with pytest.raises(
+        SpecError, match=r"the plan cannot be written to \S+: it holds something else; name ano"
+    ):
+        plan.save(path)
+    assert path.read_text() == '{"schema": "gradwire.train/1"}'
+    plan.save(path, overwrite=True)
+    assert Plan.load(path) == plan
+    assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_a_plan_is_saved_behind_a_link_and_over_no_device(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to(tmp_path / "plan.json")
+    Plan().save(tmp_path / "latest")
+    assert (tmp_path / "latest").is_symlink()
+    assert Plan.load(tmp_path / "plan.json") == Plan()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SpecError, match="it is no ordinary file"):
+        Plan().save(tmp_path / "pipe", overwrite=True)
 
 
 def test_of_reads_all_that_a_user_may_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

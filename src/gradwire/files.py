@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,8 +55,11 @@ def _sync_folder(folder: Path) -> None:
         os.close(opened)
 
 
-def check_writable(option: str, path: Path) -> None:
-    """Raise ``JobError``, which names the option, unless the file ``path`` can be written; leave no trace."""
+def check_writable(option: str, path: Path, overwrite: bool) -> None:
+    """Raise ``JobError``, which names the option, unless the file ``path`` can be written; leave no trace.
+
+    A file that exists is an older result, which took somebody time: only ``overwrite`` allows to replace it.
+    """
     place = path.parent
     try:
         if path.is_dir():
@@ -66,6 +69,18 @@ def check_writable(option: str, path: Path) -> None:
     except OSError as error:
         raise _refused(option, path, place, "file", error) from error
     _try_folder(option, path, place, "file")
+    if path.exists() and not overwrite:
+        raise JobError(f"{option} {path} exists already; name another file, or say --overwrite")
+
+
+def check_folder_new(option: str, folder: Path, names: Sequence[str], overwrite: bool) -> None:
+    """Raise ``JobError``, which names the option, if ``folder`` holds an older result of these names."""
+    older = [name for name in names if (folder / name).exists()]
+    if older and not overwrite:
+        raise JobError(
+            f"{option} {folder} holds an older result ({' and '.join(older)}); name another folder, or say "
+            "--overwrite"
+        )
 
 
 def check_folder_writable(option: str, folder: Path) -> None:

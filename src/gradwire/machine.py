@@ -7,9 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-from gradwire._native import target
-from gradwire.deferred import np, torch
-from gradwire.version import version
+from gradwire.version import installed, version
 
 
 def cores() -> int:
@@ -17,28 +15,29 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def describe_machine() -> dict[str, object]:
-    """Return the machine's kind: nothing that names it or its user."""
+def describe_machine(**more: object) -> dict[str, object]:
+    """Return the machine's kind, and what else is known of it: nothing that names it or its user."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
+        "kernel": platform.release(),
         "processor": _processor(),
         "cores": cores(),
-        "target": target(),
+        **more,
     }
 
 
-def describe_versions() -> dict[str, str]:
-    """Return the versions of gradwire, Python, torch and NumPy."""
+def describe_versions() -> dict[str, str | None]:
+    """Return the versions of gradwire, Python, torch and NumPy; None for what is not installed."""
     return {
         "gradwire": version(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
+        "torch": installed("torch"),
+        "numpy": installed("numpy"),
     }
 
 
 def machine_id() -> str:
-    """Return 16 hexadecimal digits that are equal on the same machine and tell nothing else about it."""
+    """Return 16 hexadecimal digits that identify the machine and reveal nothing else about it."""
     try:
         identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except OSError:

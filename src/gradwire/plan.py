@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from typing import Any
 
 from gradwire import collectives
 from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, parse
-from gradwire.errors import SpecError, shown
+from gradwire.errors import JobError, SpecError, shown
+from gradwire.files import write_files
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES
 
 FLOAT_NBYTES = 4
@@ -162,12 +164,20 @@ class Plan:
             values["codec"] = parse(values["codec"])
         return cls(**values)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan into a file, as ``to_json`` puts it. Raises ``SpecError``."""
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write the plan as JSON to a file, all or nothing.
+
+        An older plan is replaced. A file that holds anything else stays unless ``overwrite`` is true. Raises
+        ``SpecError``.
+        """
         try:
-            Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+            place = Path(path).resolve()
+            _check_replaceable(place, overwrite)
+            write_files({place: (self.to_json() + "\n").encode()})
         except (OSError, ValueError) as error:
             raise SpecError(f"the plan cannot be written to {path}: {_reason(error)}") from error
+        except JobError as error:
+            raise SpecError(f"the plan cannot be written to {path}: {error}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
@@ -186,6 +196,21 @@ class Plan:
 
 PlanLike = Plan | Codec | str | os.PathLike[str] | None
 """What ``Plan.of`` reads."""
+
+
+def _check_replaceable(path: Path, overwrite: bool) -> None:
+    """Raise ``OSError`` where a plan must not replace what is at ``path``."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "it is no ordinary file")
+    if not overwrite and path.exists() and path.stat().st_size > 0:
+        try:
+            Plan.load(path)
+        except SpecError as error:
+            raise OSError(
+                errno.EEXIST, "it holds something else; name another file, or pass overwrite=True"
+            ) from error
 
 
 def _is_path(text: str) -> bool:

@@ -106,6 +106,8 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("line-rate --json file/x.json", "--json file/x.json cannot be written: file: Not a directory"),
         ("line-rate --json .", "--json . is a folder; name a file"),
         ("line-rate --plot=", "name a file"),
+        ("line-rate --json file", "--json file exists already; name another file, or say --overwrite"),
+        ("allreduce --plot file", "--plot file exists already"),
         ("allreduce --json a --plot a", "--json and --plot both name a"),
         ("allreduce --json a --plot b/../a", "--json and --plot both name a"),
         ("allreduce --sizes 4,7", "a size must be a multiple of 4, a float32, but is 7 bytes"),

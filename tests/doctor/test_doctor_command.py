@@ -78,6 +78,10 @@ def test_what_would_fail_is_exit_code_1(
         ("doctor --timeout 0", "--timeout must be 1 to 86400"),
         ("doctor --timeout nan", "--timeout must be 1 to 86400"),
         ("doctor --json .", "--json . is a folder; name a file"),
+        (
+            "doctor --json older.json",
+            "--json older.json exists already; name another file, or say --overwrite",
+        ),
         ("doctor --plan=", "name a file"),
         ("doctor now", "unrecognized arguments: now"),
     ],
@@ -85,6 +89,7 @@ def test_what_would_fail_is_exit_code_1(
 def test_a_mistake_is_one_sentence_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], words: str, reason: str
 ) -> None:
+    Path("older.json").touch()
     assert main(words.split()) == 2
     printed = capsys.readouterr()
     assert reason in printed.err

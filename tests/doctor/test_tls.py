@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from gradwire.doctor.checks.certificate import NotACertificateError, read_validity
 from gradwire.doctor.checks.tls import check_tls
 
-# Of a curve, self-signed; the first time of its validity is a UTCTime, the second a GeneralizedTime.
+# Self-signed, and of another key than those of the tests.
 CERTIFICATE = """-----BEGIN CERTIFICATE-----
 MIIBhjCCAS2gAwIBAgIUUzm5GxuMVAuARxBX6cXgybf9Pg8wCgYIKoZIzj0EAwIw
 GDEWMBQGA1UEAwwNZ3JhZHdpcmUtdGVzdDAgFw0yNjExMjIwMTQ2MDNaGA8yMDY2
@@ -23,22 +22,19 @@ kVI0YheWRVo2c3gPKHjpEGMD4PWRdKh6AiADgIQJjlXo2eELilnq3jNIi9kReGcn
 5HKOa4hPVGzMaQ==
 -----END CERTIFICATE-----
 """
+AUTHORITY = """[ca]
+default_ca = own
+[own]
+database = {folder}/index
+new_certs_dir = {folder}
+serial = {folder}/serial
+default_md = sha256
+policy = policy
+[policy]
+commonName = supplied
+"""
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes keys with the program openssl")
-
-
-def test_validity_is_what_openssl_says() -> None:
-    begins, ends = read_validity(f"Subject: somebody\n{CERTIFICATE}")
-    assert begins == datetime(2026, 11, 22, 1, 46, 3, tzinfo=UTC)  # openssl x509 -noout -startdate
-    assert ends == datetime(2066, 11, 12, 1, 46, 3, tzinfo=UTC)  # -enddate
-
-
-@pytest.mark.parametrize(
-    "text", ["", "no certificate", CERTIFICATE[:200], CERTIFICATE.replace("MIIB", "MAAA")]
-)
-def test_what_is_no_certificate_is_refused(text: str) -> None:
-    with pytest.raises(NotACertificateError):
-        read_validity(text)
 
 
 @pytest.mark.parametrize("environment", [{}, {"GLOO_DEVICE_TRANSPORT": "TCP"}])
@@ -69,22 +65,50 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+def end_of(certificate: str) -> datetime:
+    """Return when it expires, as openssl says."""
+    words = ["openssl", "x509", "-noout", "-enddate", "-in", certificate]
+    told = subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout
+    return datetime.strptime(told.strip(), "notAfter=%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
+
+
 @openssl
 @pytest.mark.parametrize(
-    ("days", "result", "words"),
+    ("days_left", "result", "words"),
+    [(300, "ok", "on; the files fit; valid until {}"), (5, "warn", "expires on {}; renew it")],
+)
+def test_a_certificate_that_soon_expires_is_a_warning(
+    environment: dict[str, str], days_left: int, result: str, words: str
+) -> None:
+    ends = end_of(environment["GRADWIRE_TLS_CERT"])
+    finding = check_tls(environment, ends - timedelta(days=days_left))
+    assert finding.result == result
+    assert finding.detail.endswith(words.format(f"{ends:%Y-%m-%d}"))
+
+
+@openssl
+@pytest.mark.parametrize(
+    ("begins", "ends", "words"),
     [
-        (30, "ok", "on; the files fit; valid until"),
-        (360, "warn", "expires on"),
-        (400, "FAIL", "has expired on"),
-        (-2, "FAIL", "is the clock right?"),
+        ("20240101000000Z", "20250101000000Z", "certificate has expired"),
+        ("20900101000000Z", "20910101000000Z", "certificate is not yet valid"),
     ],
 )
-def test_a_certificate_is_judged_by_the_clock(
-    environment: dict[str, str], days: int, result: str, words: str
+def test_a_certificate_out_of_its_time_fails(
+    environment: dict[str, str], tmp_path: Path, begins: str, ends: str, words: str
 ) -> None:
-    begins, _ = read_validity(Path(environment["GRADWIRE_TLS_CERT"]).read_text())
-    finding = check_tls(environment, datetime.fromtimestamp(begins.timestamp() + 86400 * days, UTC))
-    assert finding.result == result
+    key, certificate = environment["GRADWIRE_TLS_KEY"], environment["GRADWIRE_TLS_CERT"]
+    (tmp_path / "authority.conf").write_text(AUTHORITY.format(folder=tmp_path))
+    (tmp_path / "index").touch()
+    commands = (
+        f"openssl req -new -key {key} -subj /CN=test -out {tmp_path}/request",
+        f"openssl ca -batch -selfsign -keyfile {key} -in {tmp_path}/request -out {certificate} -rand_serial "
+        f"-notext -startdate {begins} -enddate {ends} -config {tmp_path}/authority.conf",
+    )
+    for command in commands:
+        subprocess.run(command.split(), check=True, capture_output=True, timeout=30)
+    finding = check_tls(environment)
+    assert finding.result == "FAIL"
     assert words in finding.detail
 
 

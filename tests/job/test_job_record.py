@@ -8,14 +8,15 @@ import pytest
 from gradwire.codecs import Identity, parse
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
-from gradwire.job.record import SCHEMA, make_record, to_json
+from gradwire.job.record import SCHEMA, job_record
 from gradwire.plan import Plan
+from gradwire.records import to_json
 
 
 def test_the_record_says_what_ran_where_and_how(options: JobOptions, results: tuple[RunResult, ...]) -> None:
-    record = json.loads(to_json(make_record(options, results)))
+    record = json.loads(to_json(job_record(options, results)))
     assert record["schema"] == SCHEMA
-    assert record["machine"].keys() == {"system", "processor", "cores", "target"}
+    assert record["machine"].keys() == {"system", "kernel", "processor", "cores", "target"}
     assert record["versions"].keys() == {"gradwire", "python", "torch", "numpy"}
     assert record["options"]["runs"] == [
         "server:identity",
@@ -36,36 +37,36 @@ def test_the_record_says_what_ran_where_and_how(options: JobOptions, results: tu
 
 
 def test_without_a_baseline_there_is_no_speed_up(options: JobOptions, results: tuple[RunResult, ...]) -> None:
-    runs = make_record(options, results[2:])["runs"]
+    runs = job_record(options, results[2:])["runs"]
     assert isinstance(runs, list)
     assert runs[0]["speed_up_over_ps_sync"] is None
 
 
 def test_a_diverged_loss_is_null(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     epoch = replace(results[0].epochs[0], loss=math.nan)
-    record = json.loads(to_json(make_record(options, (replace(results[0], epochs=(epoch,)),))))
+    record = json.loads(to_json(job_record(options, (replace(results[0], epochs=(epoch,)),))))
     assert record["runs"][0]["epochs"][0]["loss"] is None
     assert record["runs"][0]["diverged"] is True
-    described = make_record(options, results)["runs"]
+    described = job_record(options, results)["runs"]
     assert isinstance(described, list)
     assert [run["diverged"] for run in described] == [False] * 4
 
 
 def test_the_times_to_equal_loss_are_kept(options: JobOptions, on_ddp: tuple[RunResult, ...]) -> None:
-    record = json.loads(to_json(make_record(options, on_ddp)))
+    record = json.loads(to_json(job_record(options, on_ddp)))
     assert record["equal_loss"]["baseline"] == "ddp:identity"
     assert record["equal_loss"]["held_out_loss"] == 0.5
     assert record["equal_loss"]["reached"]["pipe:fp8"] == {"steps": 20, "train_s": pytest.approx(1.6)}
     assert [run["plan"] is None for run in record["runs"]] == [True, True, False, False]
     assert record["runs"][0]["epochs"][1]["held_out_loss"] == 0.5
-    assert make_record(options, on_ddp[1:])["equal_loss"] is None
+    assert job_record(options, on_ddp[1:])["equal_loss"] is None
 
 
 def test_every_run_keeps_the_plan_that_it_followed(
     options: JobOptions, results: tuple[RunResult, ...]
 ) -> None:
     sizes = replace(options, exchange=Plan(Identity(), "ring", 1 << 20, 3, 25_000_000, residual=True))
-    runs = json.loads(to_json(make_record(sizes, results)))["runs"]
+    runs = json.loads(to_json(job_record(sizes, results)))["runs"]
     server, _, sync, pipe = (Plan.from_json(json.dumps(run["plan"])) for run in runs)
     assert server == Plan(Identity(), "star", 1 << 20, residual=True)
     assert sync == Plan(parse("quantize:8"), "ring", 1 << 20, 1, 25_000_000, residual=True)
@@ -75,5 +76,5 @@ def test_every_run_keeps_the_plan_that_it_followed(
 def test_the_data_folder_is_kept_without_its_path(
     options: JobOptions, results: tuple[RunResult, ...]
 ) -> None:
-    text = to_json(make_record(replace(options, data_folder=Path("/home/somebody/mnist")), results))
-    assert b"somebody" not in text
+    text = to_json(job_record(replace(options, data_folder=Path("/home/somebody/mnist")), results))
+    assert "somebody" not in text

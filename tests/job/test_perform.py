@@ -14,7 +14,7 @@ from gradwire.errors import JobError
 from gradwire.job.events import RunResult
 from gradwire.job.job import perform_job
 from gradwire.job.options import FILES, JobOptions
-from gradwire.job.record import make_record
+from gradwire.job.record import job_record
 from gradwire.job.report import link_text
 from gradwire.testbed.network.topology import Topology
 from gradwire.testbed.run.variables import TOPOLOGY
@@ -103,4 +103,4 @@ def test_links_are_called_what_they_are(
         monkeypatch.setenv(TOPOLOGY, json.dumps(described))
     options = replace(options, link=link)
     assert link_text(options) == words
-    assert make_record(options, results)["topology"] == described
+    assert job_record(options, results)["topology"] == described

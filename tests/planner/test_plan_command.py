@@ -9,7 +9,7 @@ import pytest
 from gradwire.cli import main
 from gradwire.codecs import Codec
 from gradwire.plan import Plan
-from gradwire.planner.inputs.cluster import TESTBED
+from gradwire.testbed.run.variables import TOPOLOGY
 from gradwire.timing.replay.environment import CodecCost
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import LineRate, Point
@@ -21,7 +21,7 @@ BASE = "plan --model 300k --hosts 3 --rate 10mbit"
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(TESTBED, raising=False)
+    monkeypatch.delenv(TOPOLOGY, raising=False)
 
 
 @pytest.fixture
@@ -140,6 +140,11 @@ def test_a_factory_is_measured_with_its_own_gradients(capsys: pytest.CaptureFixt
         (f"{BASE} --group-size 3 --core 1gbit", "groups have from 2 hosts up to 2"),
         (f"{BASE} --out damaged.json/plan.json", "--out damaged.json/plan.json cannot be written"),
         (f"{BASE} --out folder", "--out folder is a folder"),
+        (
+            f"{BASE} --out other.json",
+            "--out other.json exists already; name another file, or say --overwrite",
+        ),
+        (f"{BASE} --json other.json", "--json other.json exists already"),
         (f"{BASE} --json a.json --out a.json", "both name a.json"),
         (f"{BASE} --json a.json --out folder/../a.json", "both name folder/../a.json"),
         (f"{BASE} --out=", "name a file"),

@@ -8,7 +8,8 @@ import pytest
 
 from gradwire.errors import SpecError
 from gradwire.machine import cores
-from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S, TESTBED, Cluster
+from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S, Cluster
+from gradwire.testbed.run.variables import TOPOLOGY
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line, LineRate, Point
 
@@ -17,7 +18,7 @@ POINTS = [Point(1, 2e-4, 1e3, 1e3), Point(1 << 22, 0.04, 1.1e8, 1.1e8)]
 
 @pytest.fixture(autouse=True)
 def no_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TESTBED, raising=False)
+    monkeypatch.delenv(TOPOLOGY, raising=False)
 
 
 def test_the_line_is_told() -> None:
@@ -96,7 +97,7 @@ def test_hosts_have_their_own_cores_unless_they_share_this_machine(monkeypatch: 
     shared = Cluster(64, host=cost, shared_machine=True)
     assert shared.threads == max(1, cores() // 64)
     assert shared.find_host()[0].ranks_per_machine == 64
-    monkeypatch.setenv(TESTBED, "{}")
+    monkeypatch.setenv(TOPOLOGY, "{}")
     assert Cluster(64, host=cost).find_host()[0].ranks_per_machine == 64
     assert Cluster(64, host=cost, shared_machine=False).find_host()[0].ranks_per_machine == 1
 

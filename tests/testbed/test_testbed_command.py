@@ -131,7 +131,11 @@ def test_a_run_shows_keeps_and_records(place: Path, capfd: pytest.CaptureFixture
     assert (record["exit_code"], record["failure"]) == (1, failure)
     assert [(host["host"], host["exit_code"]) for host in record["hosts"]] == [("h0", 0), ("h1", 1)]
     assert 0 < record["hosts"][1]["seconds"] <= record["seconds"]
+    assert record["schema"] == "gradwire-testbed/2"
     assert record["machine"]["cores"] == len(os.sched_getaffinity(0))
+    assert record["machine"]["load"] >= 0
+    assert main(["testbed", "run", "--out", "kept", "--", "true"]) == 2
+    assert "--out kept holds an older result (record.json)" in capfd.readouterr().err
     assert (place / "kept" / "h1.out").read_text(encoding="utf-8") == "out 1 --out\n"
     assert (place / "kept" / "h0.err").read_text(encoding="utf-8") == "err\n"
     shutil.rmtree(place / "kept")

@@ -16,21 +16,22 @@ from gradwire.benchmark.data import Data, DataSpec, load_gradient
 from gradwire.benchmark.display import progress
 from gradwire.benchmark.picture import draw_allreduce
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
-from gradwire.benchmark.record import check_outputs, make_record, write_outputs
+from gradwire.benchmark.record import check_outputs, write_outputs
 from gradwire.benchmark.report import show_allreduce
 from gradwire.benchmark.result import Result, torch_times
 from gradwire.errors import JobError
 from gradwire.exchange import Accounting, Exchange
-from gradwire.launch.launched import is_launched
 from gradwire.launch.context import RankContext, Task
+from gradwire.launch.launched import is_launched
 from gradwire.links import Link
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
+from gradwire.records import make_record
+from gradwire.testbed.current import described
 from gradwire.timing.measure.line_rate import QUICK, measure
 from gradwire.timing.replay.line import Line, LineRate, fit
 from gradwire.units import format_duration, format_size
 
 SCHEMA = "gradwire.bench-allreduce/1"
-"""Changes whenever a field changes its name, unit or meaning."""
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
 """Of a bucket in a rank's memory: itself, and as float64 while it is compared with the exact sum."""
@@ -63,6 +64,7 @@ class AllReduceOptions:
     timeout_s: float = 60.0
     json_file: Path | None = None
     plot_file: Path | None = None
+    overwrite: bool = False
     quiet: bool = False
 
     @property
@@ -138,7 +140,7 @@ def check(options: AllReduceOptions) -> None:
         load_gradient(options.data.file)
     _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
     _native.threads()
-    check_outputs(options.json_file, options.plot_file)
+    check_outputs(options.json_file, options.plot_file, options.overwrite or not is_speaker())
 
 
 def _check_memory(world: int, nbytes: int) -> None:
@@ -241,15 +243,14 @@ def _when(event: Event | None) -> str:
 
 
 def _shared(options: AllReduceOptions) -> dict[str, object]:
-    own = ("json_file", "plot_file", "quiet", "measured_file", "line")
+    own = ("json_file", "plot_file", "overwrite", "quiet", "measured_file", "line")
     values = {key: value for key, value in asdict(options).items() if key not in own}
     return values | {"data": str(options.data)}
 
 
 def _describe(options: AllReduceOptions, results: list[Result]) -> dict[str, object]:
     torchs = torch_times(results)
-    described = [
-        result.describe(torchs.get((result.world, result.configuration.nbytes))) for result in results
-    ]
+    rows = [result.describe(torchs.get((result.world, result.configuration.nbytes))) for result in results]
     line = None if options.line is None else asdict(options.line)
-    return make_record(SCHEMA, _shared(options)) | {"line": line, "results": described}
+    fields = {"options": _shared(options), "topology": described(), "line": line, "results": rows}
+    return make_record(SCHEMA, fields, target=_native.target())

@@ -11,16 +11,18 @@ from pathlib import Path
 from gradwire.benchmark.display import progress
 from gradwire.benchmark.picture import draw_line_rate
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
-from gradwire.benchmark.record import check_outputs, make_record, write_outputs
+from gradwire.benchmark.record import check_outputs, write_outputs
 from gradwire.benchmark.report import show_line_rate
 from gradwire.errors import JobError
 from gradwire.launch.context import RankContext, Task
 from gradwire.links import Link
 from gradwire.machine import cores
+from gradwire.records import make_record
+from gradwire.testbed.current import described
 from gradwire.timing.measure.calibrate import REPEATS, end_cost
 from gradwire.timing.measure.line_rate import Effort, measure
 from gradwire.timing.replay.host import FRAMES, LARGE_NBYTES, EndCost, HostCost, both_ends
-from gradwire.timing.replay.line import LineRate, Point, fit
+from gradwire.timing.replay.line import SCHEMA, LineRate, Point, fit
 from gradwire.units import exact_size, format_duration, format_rate
 
 Pair = tuple[int, int]
@@ -46,6 +48,7 @@ class LineRateOptions:
     timeout_s: float = 60.0
     json_file: Path | None = None
     plot_file: Path | None = None
+    overwrite: bool = False
     quiet: bool = False
 
     @property
@@ -84,7 +87,7 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
     """Measure, print and write; return the lines, {} on ranks that keep nothing. Raises ``GradwireError``."""
     check_network(options.workers, options.link, options.timeout_s)
     _check_effort(options.effort)
-    check_outputs(options.json_file, options.plot_file)
+    check_outputs(options.json_file, options.plot_file, options.overwrite or not is_speaker())
     task = Task(
         work=work,
         options=options,
@@ -213,17 +216,15 @@ def _when(event: Event | None) -> str:
 
 
 def _shared(options: LineRateOptions) -> dict[str, object]:
-    return {
-        key: value for key, value in asdict(options).items() if key not in ("json_file", "plot_file", "quiet")
-    }
+    own = ("json_file", "plot_file", "overwrite", "quiet")
+    return {key: value for key, value in asdict(options).items() if key not in own}
 
 
 def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str, object]:
     """Return what ``LineRate.load`` reads, of the first pair, with all pairs and the circumstances."""
-    first: dict[str, object] = json.loads(rates[0, 1].to_json())
-    record = make_record(str(first["schema"]), _shared(options))
     pairs = [
         {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
         for pair, rate in rates.items()
     ]
-    return record | first | {"pairs": pairs}
+    fields = {"options": _shared(options), "topology": described(), **rates[0, 1].fields(), "pairs": pairs}
+    return make_record(SCHEMA, fields)

@@ -1,42 +1,25 @@
-"""What every benchmark's JSON begins with."""
+"""The files of a benchmark: its record, and a picture."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from gradwire.errors import JobError
 from gradwire.files import check_writable, write_files
-from gradwire.machine import describe_machine, describe_versions
-from gradwire.testbed.current import described, rates_in_words
+from gradwire.records import to_json
+from gradwire.testbed.current import rates_in_words
 from gradwire.version import how_to_install
 
 
-def make_record(schema: str, options: dict[str, object]) -> dict[str, object]:
-    """Return schema, machine, versions, options and topology."""
-    return {
-        "schema": schema,
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "options": options,
-        "topology": described(),
-    }
-
-
-def to_json(record: dict[str, object]) -> bytes:
-    """Return the record as readable JSON."""
-    return (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()
-
-
-def check_outputs(json_file: Path | None, plot_file: Path | None) -> None:
+def check_outputs(json_file: Path | None, plot_file: Path | None, overwrite: bool) -> None:
     """Raise ``JobError`` for what could not be written at the end."""
     rates_in_words()
     if json_file is not None:
-        check_writable("--json", json_file)
+        check_writable("--json", json_file, overwrite)
     if plot_file is not None:
-        check_writable("--plot", plot_file)
+        check_writable("--plot", plot_file, overwrite)
         if importlib.util.find_spec("matplotlib") is None:
             raise JobError(f"--plot needs matplotlib, not installed here; {how_to_install('train')}")
     if json_file is not None and plot_file is not None and json_file.resolve() == plot_file.resolve():
@@ -52,7 +35,7 @@ def write_outputs(
     """Write what was asked for, all or none; only that is made. Raises ``JobError``."""
     files: dict[Path, bytes] = {}
     if json_file is not None:
-        files[json_file] = to_json(describe())
+        files[json_file] = to_json(describe()).encode()
     if plot_file is not None:
         files[plot_file] = draw()
     write_files(files)

@@ -6,18 +6,18 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from gradwire.benchmark.allreduce_run import AllReduceOptions, run_allreduce
-from gradwire.benchmark.data import DataSpec
-from gradwire.benchmark.line_rate_run import LineRateOptions, run_line_rate
 from gradwire.benchmark.lists import algorithm_specs, codec_specs, geometric, listed, whole_numbers
 from gradwire.cli.parser import Parser
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
 from gradwire.plan import Plan
-from gradwire.timing.measure.line_rate import Effort
 from gradwire.units import parse_size
+
+if TYPE_CHECKING:  # torch's import takes seconds: modules that need it are imported once the words are read
+    from gradwire.benchmark.allreduce_run import AllReduceOptions
 
 BENCHMARKS = MappingProxyType(
     {
@@ -51,34 +51,32 @@ def _run_line_rate(arguments: Sequence[str]) -> None:
         description="Send messages between two ranks, over the link that training uses.",
         epilog="example:\n  gradwire bench line-rate --json line.json --plot line.png",
     )
-    default = Effort((1,))
     group = parser.add_argument_group("messages")
     _add_sizes(group, "1", "64MiB")
-    group.add_argument(
-        "--repeats", type=int, default=default.repeats, metavar="N", help="streams per figure (5)"
-    )
-    group.add_argument(
-        "--time", type=float, default=default.time_s, metavar="S", help="about, per figure (0.1 s)"
-    )
-    group.add_argument(
-        "--window", type=int, default=default.window, metavar="N", help="messages under way (16)"
-    )
+    group.add_argument("--repeats", type=int, default=5, metavar="N", help="streams per figure (5)")
+    group.add_argument("--time", type=float, default=0.1, metavar="S", help="about, per figure (0.1 s)")
+    group.add_argument("--window", type=int, default=16, metavar="N", help="messages under way (16)")
     group = parser.add_argument_group("where")
     group.add_argument("--workers", type=int, metavar="N", help="local processes (2)")
     group.add_argument("--all-pairs", action="store_true", help="every pair of ranks, one after the other")
     _add_network(group)
     _add_outputs(parser.add_argument_group("results"))
     words = parser.parse_args(arguments)
+    sizes = _sizes(words)
     launched = launched_workers(has_server=False, asked=words.workers)
+    from gradwire.benchmark.line_rate_run import LineRateOptions, run_line_rate
+    from gradwire.timing.measure.line_rate import Effort
+
     run_line_rate(
         LineRateOptions(
-            effort=Effort(_sizes(words), words.repeats, words.time, words.window),
+            effort=Effort(sizes, words.repeats, words.time, words.window),
             workers=launched or (LineRateOptions.workers if words.workers is None else words.workers),
             all_pairs=words.all_pairs,
             link=words.link,
             timeout_s=words.timeout,
             json_file=words.json,
             plot_file=words.plot,
+            overwrite=words.overwrite,
             quiet=words.quiet,
         )
     )
@@ -91,7 +89,6 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
         description="Time all-reduces, check every sum, compare with torch's own and with the theory.",
         epilog="example:\n  gradwire bench allreduce --workers 2,4 --codecs identity,quantize:8",
     )
-    default = AllReduceOptions()
     group = parser.add_argument_group("what")
     names = ",".join(ALGORITHMS)
     group.add_argument("--algorithms", metavar="LIST", default="ring", help=f"{names} (ring)")
@@ -105,11 +102,9 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     )
     group.add_argument("--no-torch", action="store_true", help="leave out torch's own all-reduce")
     group = parser.add_argument_group("how")
-    group.add_argument("--iterations", type=int, default=default.iterations, metavar="N", help="timed (20)")
-    group.add_argument("--warmup", type=int, default=default.warmup, metavar="N", help="not timed (3)")
-    group.add_argument(
-        "--max-time", type=float, default=default.most_s, metavar="S", help="then 3 or more do (20 s)"
-    )
+    group.add_argument("--iterations", type=int, default=20, metavar="N", help="timed (20)")
+    group.add_argument("--warmup", type=int, default=3, metavar="N", help="not timed (3)")
+    group.add_argument("--max-time", type=float, default=20.0, metavar="S", help="then 3 or more do (20 s)")
     group.add_argument("--pause", type=float, default=0.0, metavar="S", help="before each (0 s)")
     group.add_argument("--measured", type=_file, metavar="FILE", help="the line, by 'bench line-rate --json'")
     group.add_argument("--no-line-rate", action="store_true", help="measure no line, compare with no theory")
@@ -117,7 +112,11 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     group.add_argument("--workers", metavar="LIST", help="local processes, e.g. 2,4,8 (2)")
     _add_network(group)
     _add_outputs(parser.add_argument_group("results"))
-    run_allreduce(_allreduce_options(parser.parse_args(arguments)))
+    words = parser.parse_args(arguments)
+    options = _allreduce_options(words)
+    from gradwire.benchmark.allreduce_run import run_allreduce
+
+    run_allreduce(options)
 
 
 def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
@@ -130,10 +129,14 @@ def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
     segments: tuple[int, ...] = (Plan.segment_nbytes,)
     if words.segments is not None:
         segments = listed(tuple(parse_size(text) for text in words.segments.split(",")))
+    algorithms, codecs, sizes = algorithm_specs(words.algorithms), codec_specs(words.codecs), _sizes(words)
+    from gradwire.benchmark.allreduce_run import AllReduceOptions
+    from gradwire.benchmark.data import DataSpec
+
     return AllReduceOptions(
-        algorithms=algorithm_specs(words.algorithms),
-        codecs=codec_specs(words.codecs),
-        sizes=_sizes(words),
+        algorithms=algorithms,
+        codecs=codecs,
+        sizes=sizes,
         segments=segments,
         worlds=(launched,) if launched is not None else asked or AllReduceOptions.worlds,
         torch_too=not words.no_torch,
@@ -148,6 +151,7 @@ def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
         timeout_s=words.timeout,
         json_file=words.json,
         plot_file=words.plot,
+        overwrite=words.overwrite,
         quiet=words.quiet,
     )
 
@@ -167,6 +171,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--json", type=_file, metavar="FILE", help="write the record")
     group.add_argument("--plot", type=_file, metavar="FILE", help="write a picture (PNG)")
+    group.add_argument("--overwrite", action="store_true", help="replace older files")
     group.add_argument("--quiet", action="store_true", help="show no progress")
     group.add_argument("-h", "--help", action="help", help="show this text")
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradwire.cli.parser import Parser
-from gradwire.doctor.run import DoctorOptions, run_doctor
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -20,21 +19,22 @@ def run(arguments: Sequence[str]) -> int:
         "  torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\\n"
         "      -m gradwire doctor --plan plan.json",
     )
-    default = DoctorOptions()
     parser.add_argument("--plan", type=_file, metavar="FILE", help="read it, and try it among ranks")
     parser.add_argument("--no-line-rate", action="store_true", help="do not look at the lines")
-    parser.add_argument(
-        "--timeout", type=float, default=default.timeout_s, metavar="S", help="of any wait, in s (30)"
-    )
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="of any wait, in s (30)")
     parser.add_argument("--json", type=_file, metavar="FILE", help="write the record")
+    parser.add_argument("--overwrite", action="store_true", help="replace an older FILE of --json")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     words = parser.parse_args(arguments)
+    from gradwire.doctor.run import DoctorOptions, run_doctor  # torch's import takes seconds
+
     return run_doctor(
         DoctorOptions(
             plan_file=words.plan,
             json_file=words.json,
             timeout_s=words.timeout,
             lines=not words.no_line_rate,
+            overwrite=words.overwrite,
         )
     )
 

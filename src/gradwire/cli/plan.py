@@ -79,6 +79,7 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--json", type=_file, metavar="FILE", help="everything, for programs")
     group.add_argument("--out", type=_file, metavar="FILE", help="the plan, for train and all_reduce")
+    group.add_argument("--overwrite", action="store_true", help="replace older files")
     group.add_argument("-h", "--help", action="help", help="show this text")
 
 
@@ -100,9 +101,9 @@ def _check(words: argparse.Namespace) -> None:
     if words.hosts > MOST_HOSTS:
         raise SpecError(f"--hosts must be 2 to {MOST_HOSTS}, but is {words.hosts}")
     if words.json is not None:
-        check_writable("--json", words.json)
+        check_writable("--json", words.json, words.overwrite)
     if words.out is not None:
-        check_writable("--out", words.out)
+        check_writable("--out", words.out, words.overwrite)
     if words.json is not None and words.out is not None and words.json.resolve() == words.out.resolve():
         raise SpecError(f"--json and --out both name {words.out}; name two files")
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from gradwire.cli.parser import Parser
 from gradwire.errors import SpecError
-from gradwire.files import write_files
+from gradwire.files import check_folder_new, write_files
 from gradwire.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
 from gradwire.testbed.leftovers import clean
 from gradwire.testbed.network.topology import Topology, equal_groups
@@ -74,6 +74,8 @@ def _run(arguments: Sequence[str]) -> int:
     for option, seconds in (("--timeout", options.timeout), ("--grace", options.grace)):
         if seconds is not None and not 0 <= seconds <= LONGEST_S:
             raise SpecError(f"{option} is 0 to {LONGEST_S:g} seconds, but is {seconds:g}")
+    if options.out is not None:
+        check_folder_new("--out", options.out, [RECORD], options.overwrite)
     check_command(command, inherited_environment()["PATH"], Path.cwd())
     done = _perform(topology, command, options.out, options.timeout, options.grace)
     if done.failure is not None:
@@ -117,6 +119,7 @@ def _parser() -> Parser:
         "--grace", type=_seconds, default=GRACE_S, metavar="S", help="for the others, when a host fails (5)"
     )
     group.add_argument("--out", type=_folder, metavar="DIR", help=f"for {RECORD}, h0.out, h0.err, ...")
+    group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
     group.add_argument("-h", "--help", action="help", help="show this text")
     return parser
 

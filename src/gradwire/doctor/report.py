@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 from gradwire.doctor.finding import any_failed
 from gradwire.doctor.visit import Report
+from gradwire.records import make_record
 from gradwire.tables import Column, Table, show
 
 SCHEMA = "gradwire.doctor/1"
-"""Changes whenever a field changes its name, unit or meaning."""
 COLUMNS = tuple(map(Column.of_text, ("check", "result", "detail")))
 _RESULTS = ("ok", "warn", "FAIL")
 
@@ -26,9 +26,8 @@ def show_report(title: str, report: Report) -> None:
 
 
 def describe(report: Report) -> dict[str, object]:
-    """Return the record, for JSON."""
-    return {
-        "schema": SCHEMA,
+    """Return the record."""
+    fields = {
         "ready": not any_failed(report.findings),
         "findings": [asdict(finding) for finding in report.findings],
         "ranks": [
@@ -37,3 +36,4 @@ def describe(report: Report) -> dict[str, object]:
         "clocks": [{"ranks": [0, rank], **asdict(offset)} for rank, offset in sorted(report.offsets.items())],
         "lines": [{"ranks": [0, rank], **asdict(look)} for rank, look in sorted(report.looks.items())],
     }
+    return make_record(SCHEMA, fields)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +17,12 @@ from gradwire.doctor.report import describe, show_report
 from gradwire.doctor.visit import Report, follow, lead
 from gradwire.errors import JobError, LinkError
 from gradwire.files import check_writable, write_files
+from gradwire.launch.context import RankContext
 from gradwire.launch.group import joined_group
 from gradwire.launch.launched import launched_rank, launched_workers
 from gradwire.launch.rendezvous import join_launched
-from gradwire.launch.context import RankContext
 from gradwire.links import Link, ProcessGroupLink
+from gradwire.records import to_json
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,15 @@ class DoctorOptions:
         How long any single wait for another rank lasts at most.
     lines
         Whether rank 0 looks at its lines to the other ranks.
+    overwrite
+        Whether an older file at ``json_file`` may go.
     """
 
     plan_file: Path | None = None
     json_file: Path | None = None
     timeout_s: float = 30.0
     lines: bool = True
+    overwrite: bool = False
 
 
 def run_doctor(options: DoctorOptions) -> int:
@@ -54,7 +57,7 @@ def run_doctor(options: DoctorOptions) -> int:
     world = launched_workers(has_server=False, asked=None) or 1
     rank = launched_rank()[0] if world > 1 else 0
     if options.json_file is not None and rank == 0:
-        check_writable("--json", options.json_file)
+        check_writable("--json", options.json_file, options.overwrite)
     if world == 1:
         card = examine_machine(options.plan_file, 1, 1)
         return _conclude("gradwire doctor: this machine", Report(list(card.findings), [card], [0]), options)
@@ -107,6 +110,5 @@ def _with_failure(rank: int, card: Card, check: str, detail: str) -> Report:
 def _conclude(title: str, report: Report, options: DoctorOptions) -> int:
     show_report(title, report)
     if options.json_file is not None:
-        record = json.dumps(describe(report), indent=2) + "\n"
-        write_files({options.json_file: record.encode()})
+        write_files({options.json_file: to_json(describe(report)).encode()})
     return int(any_failed(report.findings))

@@ -14,9 +14,10 @@ from gradwire.job.events import RunResult
 from gradwire.job.launch import perform_joined, perform_local
 from gradwire.job.options import FILES, JobOptions, check, check_data
 from gradwire.job.plot import draw
-from gradwire.job.record import make_record, to_json
+from gradwire.job.record import job_record
 from gradwire.job.report import show_report
 from gradwire.launch.launched import is_launched, launched_rank
+from gradwire.records import to_json
 
 
 def perform_job(options: JobOptions) -> Path | None:
@@ -42,7 +43,7 @@ def perform_job(options: JobOptions) -> Path | None:
 def _keep(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     """Write the files, all or none; the table has been printed. Raises ``JobError``."""
     try:
-        contents = (to_json(make_record(options, results)), draw(options, results))
+        contents = (to_json(job_record(options, results)).encode(), draw(options, results))
         write_files({options.out / name: content for name, content in zip(FILES, contents, strict=True)})
     except (OSError, JobError) as error:
         raise JobError(

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from gradwire import _native
 from gradwire.codecs import parse
 from gradwire.errors import JobError
-from gradwire.files import check_folder_writable
+from gradwire.files import check_folder_new, check_folder_writable
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import ON_DDP, Run
@@ -74,7 +74,7 @@ class JobOptions:
 
     @property
     def has_server(self) -> bool:
-        """Tell whether one process more is needed, after the workers."""
+        """Return whether one process more is needed, after the workers."""
         return any(run.method == "server" for run in self.runs)
 
     @property
@@ -124,7 +124,8 @@ def check(options: JobOptions) -> None:
     _check_batch(options)
     _check_extras(options)
     check_writable(options.out)
-    _check_new(options)
+    writes = not is_launched() or launched_rank()[0] == 0
+    check_folder_new("--out", options.out, FILES, options.overwrite or not writes)
     rates_in_words()
     _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
     _native.threads()  # the last, since it may ask torch, whose import takes seconds
@@ -146,16 +147,6 @@ def check_writable(out: Path) -> None:
     for name in FILES:
         if (out / name).is_dir():
             raise JobError(f"--out {out} cannot be written: {name} in it is a folder; name another folder")
-
-
-def _check_new(options: JobOptions) -> None:
-    """Refuse to write over an older result, which took somebody minutes; only rank 0 will write at all."""
-    older = [name for name in FILES if (options.out / name).exists()]
-    if older and not options.overwrite and not (is_launched() and launched_rank()[0] > 0):
-        raise JobError(
-            f"--out {options.out} holds an older result ({' and '.join(older)}); name another folder, or say "
-            "--overwrite"
-        )
 
 
 def _check_link(options: JobOptions) -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 
+from gradwire._native import target
 from gradwire.job.equal_loss import equal_loss
-from gradwire.job.events import Epoch, RunResult
+from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import D_SYNC, PS_SYNC, TORCHS, Run
-from gradwire.machine import describe_machine, describe_versions
+from gradwire.records import make_record
 from gradwire.testbed.current import described
 
 SCHEMA = "gradwire.train/1"
-"""Changes whenever a field changes its name, unit or meaning."""
 
 
-def make_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str, object]:
+def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str, object]:
     """Return the record: times in seconds, sizes in bytes, accuracy 0 to 1; the options as given.
 
     ``topology`` is that of the testbed that the job runs in, None outside of one.
@@ -29,26 +28,19 @@ def make_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str
         "out": str(options.out),
         "data_folder": None if options.data_folder is None else options.data_folder.name,
     }
-    return {
-        "schema": SCHEMA,
-        "machine": describe_machine(),
-        "versions": describe_versions(),
+    fields = {
         "options": given,
         "topology": described(),
         "runs": [_describe_run(result, results, options) for result in results],
         "equal_loss": _describe_equal_loss(results),
     }
+    return make_record(SCHEMA, fields, target=target())
 
 
 def speed_up(result: RunResult, results: tuple[RunResult, ...], baseline: Run) -> float | None:
     """Return how often ``result`` trains while the run ``baseline`` does once; None where it is not there."""
     times = [other.train_s for other in results if other.run == baseline]
     return times[0] / result.train_s if times else None
-
-
-def to_json(record: dict[str, object]) -> bytes:
-    """Return the record as readable JSON."""
-    return (json.dumps(record, indent=2, allow_nan=False) + "\n").encode()
 
 
 def _describe_run(
@@ -72,7 +64,7 @@ def _describe_run(
         "speed_up_over_ps_sync": speed_up(result, results, PS_SYNC),
         "speed_up_over_d_sync": speed_up(result, results, D_SYNC),
         "weights_sha256": result.weights_sha256,
-        "epochs": [_describe_epoch(epoch) for epoch in result.epochs],
+        "epochs": [asdict(epoch) for epoch in result.epochs],
     }
 
 
@@ -86,10 +78,3 @@ def _describe_equal_loss(results: tuple[RunResult, ...]) -> dict[str, object] | 
         for run, point in equal.reached.items()
     }
     return {"baseline": str(equal.baseline.run), "held_out_loss": equal.target, "reached": reached}
-
-
-def _describe_epoch(epoch: Epoch) -> dict[str, object]:
-    values = asdict(epoch)
-    return {
-        name: value if math.isfinite(value) else None for name, value in values.items()
-    }  # JSON has no NaN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
+from gradwire._native import target
 from gradwire.plan import Plan
 from gradwire.planner.explain import explain
 from gradwire.planner.inputs.budget import Admission
@@ -13,9 +14,9 @@ from gradwire.planner.query import Query
 from gradwire.planner.scaling import ScalePoint, hosts_that_pay
 from gradwire.planner.search.predict import Prediction
 from gradwire.planner.search.select import Selection
+from gradwire.records import make_record, to_json
 
 SCHEMA = "gradwire.choice/1"
-"""Changes whenever a field changes its name, unit or meaning."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,7 @@ class Choice:
 
     def to_json(self) -> str:
         """Return everything as readable JSON; ``Plan.from_json`` reads the value of ``plan``."""
-        values = {
-            "schema": SCHEMA,
+        fields = {
             "hosts": self.hosts,
             "plan": json.loads(self.plan.to_json()),
             "explanation": self.explanation,
@@ -76,7 +76,7 @@ class Choice:
             "scaling": [_point(each) for each in self.scaling],
             "hosts_that_pay": hosts_that_pay(self.scaling) if self.scaling else None,
         }
-        return json.dumps(values, indent=2, allow_nan=False) + "\n"
+        return to_json(make_record(SCHEMA, fields, target=target()))
 
 
 def _admission(admission: Admission) -> dict[str, object]:

@@ -12,11 +12,16 @@ from gradwire.testbed.run.variables import TOPOLOGY
 from gradwire.units import format_rate
 
 
+def is_inside() -> bool:
+    """Return whether this process runs on a host of a testbed: all hosts are then this one machine."""
+    return bool(os.environ.get(TOPOLOGY))
+
+
 def described() -> Any:
     """Return what the testbed says about itself, None outside of one. Raises ``JobError``."""
-    text = os.environ.get(TOPOLOGY)
-    if not text:
+    if not is_inside():
         return None
+    text = os.environ[TOPOLOGY]
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

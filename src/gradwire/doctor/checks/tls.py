@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-from gradwire.doctor.checks.certificate import NotACertificateError, read_validity
 from gradwire.doctor.finding import Finding
 from gradwire.errors import LinkError
 from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
@@ -30,7 +28,8 @@ def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Fi
     except LinkError as error:
         return Finding("TLS", "FAIL", str(error))
     if found is not None:
-        return _check_validity(Path(environment[CERTIFICATE]), now or datetime.now(UTC))
+        ends = datetime.fromtimestamp(found.expires_s, UTC)
+        return _check_expiry(environment[CERTIFICATE], ends, now or datetime.now(UTC))
     transport = environment.get(TRANSPORT, "TCP")
     if transport != "TCP":
         return Finding(
@@ -44,17 +43,7 @@ def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Fi
     )
 
 
-def _check_validity(path: Path, now: datetime) -> Finding:
-    try:
-        begins, ends = read_validity(path.read_text(encoding="ascii", errors="replace"))
-    except NotACertificateError:
-        return Finding("TLS", "ok", f"on; the files fit; until when {path} is valid could not be read")
-    if now < begins:
-        return Finding(
-            "TLS", "FAIL", f"the certificate {path} is valid from {begins:%Y-%m-%d}; is the clock right?"
-        )
-    if now > ends:
-        return Finding("TLS", "FAIL", f"the certificate {path} has expired on {ends:%Y-%m-%d}; renew it")
+def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
     if now + SOON > ends:
-        return Finding("TLS", "warn", f"the certificate {path} expires on {ends:%Y-%m-%d}; renew it")
+        return Finding("TLS", "warn", f"the certificate {certificate} expires on {ends:%Y-%m-%d}; renew it")
     return Finding("TLS", "ok", f"on; the files fit; valid until {ends:%Y-%m-%d}")

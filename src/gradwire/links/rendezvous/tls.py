@@ -11,6 +11,7 @@ Once one of the variables is set nothing goes in plain text instead: what does n
 from __future__ import annotations
 
 import errno
+import math
 import os
 import select
 import socket
@@ -21,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.rendezvous.encrypted_socket import EncryptedSocket
@@ -37,15 +38,16 @@ Done = TypeVar("Done")
 class Encryption:
     """What this rank shows, and asks others for, at either end of a connection.
 
-    ``own`` are the names in its certificate. ``wanted`` says which names each peer's has to have one of;
-    where it is None any certificate of the authority will do. ``order`` are the world's ranks in the order of
-    the link's.
+    ``own`` are the names in its certificate, which expires at ``expires_s`` (Unix time). ``wanted`` says
+    which names each peer's has to have one of; where it is None any certificate of the authority will do.
+    ``order`` are the world's ranks in the order of the link's.
     """
 
     client: ssl.SSLContext
     server: ssl.SSLContext
     names: Names | None = None
     own: frozenset[str] = frozenset()
+    expires_s: float = math.inf
     wanted: Mapping[int, frozenset[str]] | None = None
     order: Sequence[int] = ()
 
@@ -98,7 +100,8 @@ def encryption(environment: Mapping[str, str]) -> Encryption | None:
         _context(ssl.PROTOCOL_TLS_SERVER, environment),
         Names(environment[NAMES]) if NAMES in environment else None,
     )
-    return replace(found, own=_own_names(found, environment))
+    own = _own_certificate(found, environment)
+    return replace(found, own=names_in(own), expires_s=ssl.cert_time_to_seconds(own["notAfter"]))
 
 
 def encrypted(
@@ -228,8 +231,8 @@ def _check_file(variable: str, name: str) -> None:
         raise LinkError(f"{variable} names {name}, which this user may not read; change its owner or mode")
 
 
-def _own_names(found: Encryption, environment: Mapping[str, str]) -> frozenset[str]:
-    """Return the names in the own certificate, which meets itself for that.
+def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return what ssl reads in the own certificate, which meets itself for that.
 
     What others would refuse raises ``LinkError`` here, before they see it.
     """
@@ -247,4 +250,4 @@ def _own_names(found: Encryption, environment: Mapping[str, str]) -> frozenset[s
             f"the certificate {environment[CERTIFICATE]} would be refused by ranks with the authority "
             f"{environment[AUTHORITY]}: {reason(error)}; sign a new one with that authority"
         ) from error
-    return names_in(ends[1].getpeercert())
+    return ends[1].getpeercert() or {}

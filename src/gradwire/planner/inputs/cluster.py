@@ -12,12 +12,11 @@ from gradwire.errors import SpecError
 from gradwire.machine import cores
 from gradwire.planner.inputs.frame_cost import measure_host
 from gradwire.planner.inputs.source import Input
+from gradwire.testbed.current import is_inside
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line, LineRate
 from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
 
-TESTBED = "GRADWIRE_TESTBED"
-"""The variable by which a testbed tells its processes that all hosts are this machine."""
 ASSUMED_LATENCY_S = 50e-6
 """The latency if only the rate of a line is given: that of a small message on ordinary Ethernet."""
 
@@ -79,7 +78,7 @@ class Cluster:
     @property
     def is_shared(self) -> bool:
         """Whether all hosts are this machine."""
-        return bool(os.environ.get(TESTBED)) if self.shared_machine is None else self.shared_machine
+        return is_inside() if self.shared_machine is None else self.shared_machine
 
     @property
     def threads(self) -> int:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from gradwire.records import make_record, to_json
 from gradwire.testbed.network.topology import Topology, address, host_name
 from gradwire.testbed.run.watch import HostExit
-from gradwire.version import version
 
-SCHEMA = "gradwire-testbed/1"
+SCHEMA = "gradwire-testbed/2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +31,9 @@ class Run:
     exit_code: int
     failure: str | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record as a dictionary for JSON."""
-        return {
-            "schema": SCHEMA,
+    def to_json(self) -> str:
+        """Return the record as readable JSON; ``load`` says how busy the hosts' machine was."""
+        fields = {
             "topology": self.topology.to_dict(),
             "command": list(self.command),
             "started": self.started.isoformat(timespec="seconds"),
@@ -54,21 +50,5 @@ class Run:
                 }
                 for host, ended in enumerate(self.hosts)
             ],
-            "machine": describe_machine(),
         }
-
-    def to_json(self) -> str:
-        """Return the record as readable JSON."""
-        return json.dumps(self.to_dict(), indent=2) + "\n"
-
-
-def describe_machine() -> dict[str, object]:
-    """Return the kernel, cores, and load of the machine that the hosts shared, but no names."""
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "kernel": platform.release(),
-        "cores": len(os.sched_getaffinity(0)),
-        "load": round(os.getloadavg()[0], 2),
-        "gradwire": version(),
-        "python": platform.python_version(),
-    }
+        return to_json(make_record(SCHEMA, fields, load=round(os.getloadavg()[0], 2)))

@@ -7,20 +7,21 @@ is the bandwidth), with the burst that a rate limiter lets through at once after
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from gradwire._native import target
 from gradwire.errors import SpecError
 from gradwire.machine import describe_machine, machine_id
+from gradwire.records import make_record, read_record, to_json
 from gradwire.timing.replay.host import HostCost
 from gradwire.units import format_duration, format_rate, is_number
 
 SCHEMA = "gradwire.line-rate/1"
-"""Changes whenever a field changes its name, unit or meaning."""
 
 _BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 """Messages of these sizes tell a burst of some 100 kB from the noise of their own duration."""
@@ -116,19 +117,22 @@ class LineRate:
     @classmethod
     def of(cls, points: Sequence[Point], host: HostCost | None = None) -> LineRate:
         """Return the record of what was measured on this machine."""
-        return cls(fit(points), tuple(points), describe_machine(), machine_id(), host)
+        machine = describe_machine(target=target())
+        return cls(fit(points), tuple(points), machine, machine_id(), host)
 
     def to_json(self) -> str:
         """Return the record as readable JSON."""
-        values = {
-            "schema": SCHEMA,
+        return to_json(make_record(SCHEMA, self.fields()))
+
+    def fields(self) -> dict[str, object]:
+        """Return the record's fields."""
+        return {
             "line": asdict(self.line),
             "machine": dict(self.machine),
             "machine_id": self.machine_id,
             "points": [asdict(point) for point in self.points],
             "host": None if self.host is None else asdict(self.host),
         }
-        return json.dumps(values, indent=2) + "\n"
 
     @classmethod
     def load(cls, path: Path, *, elsewhere: bool = False) -> LineRate:
@@ -137,16 +141,8 @@ class LineRate:
         Raises ``SpecError`` for a file that is missing or no such record, and for one of another machine
         unless ``elsewhere`` says that this is meant.
         """
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise SpecError(
-                f"the line rate {path} cannot be read: {error.strerror or error}; "
-                "'gradwire bench line-rate --json FILE' writes one"
-            ) from error
-        except (ValueError, RecursionError) as error:
-            raise SpecError(f"the line rate {path} is no JSON: {error}") from error
-        rate = cls._from(values, path)
+        remedy = "'gradwire bench line-rate --json FILE' writes one"
+        rate = cls._from(read_record(path, SCHEMA, "line rate", remedy), path)
         if rate.machine_id != machine_id() and not elsewhere:
             processor, cores = rate.machine.get("processor", "unknown"), rate.machine.get("cores", "?")
             raise SpecError(
@@ -156,10 +152,7 @@ class LineRate:
         return rate
 
     @classmethod
-    def _from(cls, values: object, path: Path) -> LineRate:
-        if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-            found = values.get("schema") if isinstance(values, dict) else None
-            raise SpecError(f"{path} is no line rate: its schema must be {SCHEMA}, but is {found!r}")
+    def _from(cls, values: Mapping[str, Any], path: Path) -> LineRate:
         try:
             points = tuple(Point(**point) for point in values["points"])
             host = HostCost(**values["host"]) if values.get("host") else None

@@ -1,0 +1,88 @@
+"""Records: results as JSON files that say what they hold, and which machine and versions they come from.
+
+Every record is a JSON object. Its ``schema``, such as ``gradwire.train/1``, names its kind and the version of
+its fields, which goes up whenever a field changes its name, unit or meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradwire.errors import SpecError
+from gradwire.machine import describe_machine, describe_versions
+
+
+def make_record(schema: str, fields: Mapping[str, object], **machine: object) -> dict[str, object]:
+    """Return a record with ``fields``; ``machine`` is what else it says of the machine.
+
+    A field of the name ``machine`` stands in place of this machine's description.
+    """
+    return {
+        "schema": schema,
+        "machine": describe_machine(**machine),
+        "versions": describe_versions(),
+        **fields,
+    }
+
+
+def to_json(record: Mapping[str, object]) -> str:
+    """Return the record as readable JSON; NaN and infinity, for which JSON has no word, become null."""
+    return json.dumps(_finite(record), indent=2, allow_nan=False) + "\n"
+
+
+def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, Any]:
+    """Return the fields of a record that this gradwire or an older one wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+    schema
+        The newest schema of this kind that can be read.
+    called
+        What errors call such a record, such as "line rate".
+    remedy
+        How one is written.
+
+    Raises
+    ------
+    SpecError
+        For a file that is missing, is no JSON, or holds something else or something newer.
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"the {called} {path} cannot be read: {error.strerror or error}; {remedy}") from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"the {called} {path} is no JSON: {error}") from error
+    found = record.get("schema") if isinstance(record, dict) else None
+    kind, version = _parts(schema)
+    found_kind, found_version = _parts(found)
+    if found_kind != kind:
+        raise SpecError(f"{path} is no {called}: its schema must be {schema}, but is {found!r}")
+    if found_version > version:
+        raise SpecError(
+            f"{path} was written by a newer gradwire: its schema is {found}, but {schema} is the newest that "
+            "can be read; install that gradwire"
+        )
+    return dict(record)
+
+
+def _parts(schema: object) -> tuple[str, int]:
+    """Return kind and version; ``("", 0)`` for what is no schema."""
+    kind, _, version = schema.rpartition("/") if isinstance(schema, str) else ("", "", "")
+    return (kind, int(version)) if version.isdecimal() else ("", 0)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

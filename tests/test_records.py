@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from gradwire.errors import SpecError
+from gradwire.records import make_record, read_record, to_json
+
+SCHEMA = "gradwire.test/2"
+
+
+def read(path: Path) -> dict[str, object]:
+    return read_record(path, SCHEMA, "test", "'gradwire test' writes one")
+
+
+def test_a_record_says_what_it_is_where_it_is_from_and_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(to_json(make_record(SCHEMA, {"seconds": [0.5]}, load=0.25)))
+    found = read(path)
+    assert list(found) == ["schema", "machine", "versions", "seconds"]
+    assert found["seconds"] == [0.5]
+    assert found["machine"] == make_record(SCHEMA, {}, load=0.25)["machine"]
+    versions = found["versions"]
+    assert isinstance(versions, dict)
+    assert versions["torch"] == importlib.metadata.version("torch")
+
+
+def test_a_record_that_was_read_keeps_its_machine() -> None:
+    assert make_record(SCHEMA, {"machine": {"processor": "Abacus"}})["machine"] == {"processor": "Abacus"}
+
+
+def test_what_json_has_no_word_for_is_null() -> None:
+    told = to_json({"loss": math.nan, "rows": [(math.inf, 1.0)], "each": {"low": -math.inf, "n": 3}})
+    assert json.loads(told) == {"loss": None, "rows": [[None, 1.0]], "each": {"low": None, "n": 3}}
+
+
+def test_an_older_record_is_read_and_a_newer_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text('{"schema": "gradwire.test/1", "seconds": 1}')
+    assert read(path) == {"schema": "gradwire.test/1", "seconds": 1}
+    path.write_text('{"schema": "gradwire.test/10"}')
+    with pytest.raises(
+        SpecError, match=r"by a newer gradwire: its schema is gradwire\.test/10, but \S+/2 is the"
+    ):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, r"the test \S+ cannot be read: No such file or directory; 'gradwire test' writes one"),
+        (b"\xff", "is no JSON"),
+        (b"{", "is no JSON"),
+        (b"[" * 100_000, "is no JSON"),
+        (b"[]", r"is no test: its schema must be gradwire\.test/2, but is None"),
+        (b'{"schema": "gradwire.train/1"}', r"must be gradwire\.test/2, but is 'gradwire\.train/1'"),
+        (b'{"schema": "gradwire.test"}', "but is 'gradwire.test'"),
+        (b'{"schema": "gradwire.test/-1"}', "but is 'gradwire.test/-1'"),
+        (b'{"schema": {}}', "but is {}"),
+    ],
+)
+def test_what_is_no_such_record_is_refused_with_its_name(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / "record.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SpecError, match=reason) as caught:
+        read(path)
+    assert "record.json" in str(caught.value)
