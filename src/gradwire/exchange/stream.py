@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -62,6 +62,7 @@ class Incoming(NamedTuple):
     sequence: int
 
 
+@dataclass(slots=True)
 class Stream(Generic[P]):
     """A window of sends under way and one of receives posted, both worked off in their order.
 
@@ -73,14 +74,13 @@ class Stream(Generic[P]):
         What an error is about: the frame whose turn it is, or that is waited for.
     """
 
-    def __init__(self, own: Resources) -> None:
-        self.accounting = Accounting()
-        self.place: P | None = None
-        self._own = own
-        self._expected: Iterator[P] = iter(())
-        self._posted: deque[tuple[P, Receiving, torch.Tensor]] = deque()
-        self._in_flight: deque[tuple[P, Sending, Outgoing]] = deque()
-        self._posted_up_to: tuple[float, float] = (math.inf, 0)
+    _own: Resources
+    accounting: Accounting = field(default_factory=Accounting)
+    place: P | None = None
+    _expected: Iterator[P] = field(default_factory=lambda: iter(()))
+    _posted: deque[tuple[P, Receiving, torch.Tensor]] = field(default_factory=deque)
+    _in_flight: deque[tuple[P, Sending, Outgoing]] = field(default_factory=deque)
+    _posted_up_to: tuple[float, float] = (math.inf, 0)
 
     def expect(self, places: Iterable[P]) -> None:
         """Post receives for the first of these frames; the others follow as frames come."""

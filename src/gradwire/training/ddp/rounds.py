@@ -116,7 +116,8 @@ class Rounds:
         """
         self.check()
         index, last = bucket.index(), bucket.is_last()
-        self._expect(index)
+        if index != self._next:
+            raise self._out_of_turn(index)
         if index == 0:
             self._waits, self._lent = [], []
             self._active = self._count_active() if by_active else None
@@ -175,10 +176,9 @@ class Rounds:
         self.end()
         self._thread.close(timeout_s=self._timeout_s)
 
-    def _expect(self, index: int) -> None:
-        if index == self._next:
-            return
-        raise self._given_up(
+    def _out_of_turn(self, index: int) -> GradwireError:
+        """Return why bucket ``index`` cannot be averaged now; no later round can be any more."""
+        return self._given_up(
             ExchangeError(
                 f"rank {self.rank}: DDP handed bucket {index} over where bucket {self._next} was next, so "
                 "the ranks may be out of step; did an earlier backward pass end half-way?"
@@ -204,7 +204,15 @@ class Rounds:
             return completed(buffer)
         if buffer.dtype not in FLOATS:
             return self._start_bypass(name, buffer)
-        return self._start_exchange(name, buffer, self._own_residuals(bucket), self._measure(bucket))
+        way, residuals, measure = GradientBucket(buffer), self._own_residuals(bucket), self._measure(bucket)
+        timeout_s = self._next_timeout_s()
+        work = partial(self._average, way, buffer.dtype, residuals, measure, timeout_s)
+        what, nbytes = f"{name} of step {self.steps_done + 1}", 4 * buffer.numel()
+        handover = Handover(name, what, work, nbytes, measure, timeout_s)
+        handover.result.add_done_callback(partial(_pass_failure_on, way.averaged))
+        self._waits.append(partial(self._thread.wait, self._thread.hand_over(handover)))
+        self._lent.append(residuals)
+        return way.averaged
 
     def _own_residuals(self, bucket: DDPBucket) -> BucketResiduals:
         """Return the residuals of the bucket's parameters in its order: they outlive DDP's cut of buckets."""
@@ -247,23 +255,8 @@ class Rounds:
             return accounting
 
         what = f"the verdicts on step {self.steps_done + 1}"
-        self._hand_over(Handover("verdicts", what, agree, 0, measure, self._timeout_s, done="exchanged"))
-
-    def _hand_over(self, handover: Handover) -> None:
+        handover = Handover("verdicts", what, agree, 0, measure, self._timeout_s, done="exchanged")
         self._waits.append(partial(self._thread.wait, self._thread.hand_over(handover)))
-
-    def _start_exchange(
-        self, name: str, buffer: torch.Tensor, residuals: BucketResiduals, measure: Measure
-    ) -> Averaged:
-        way = GradientBucket(buffer)
-        timeout_s = self._next_timeout_s()
-        work = partial(self._average, way, buffer.dtype, residuals, measure, timeout_s)
-        what, nbytes = f"{name} of step {self.steps_done + 1}", 4 * buffer.numel()
-        handover = Handover(name, what, work, nbytes, measure, timeout_s)
-        handover.result.add_done_callback(partial(_pass_failure_on, way.averaged))
-        self._hand_over(handover)
-        self._lent.append(residuals)
-        return way.averaged
 
     def _next_timeout_s(self) -> float:
         """Return how long the next bucket may wait for a peer.
