@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from torch._C._distributed_c10d import Store  # torch.distributed exports it at run time only
 
 from gradwire.errors import ExchangeError, GradwireError, LinkError
+from gradwire.testbed.current import is_inside
 
 Event = TypeVar("Event")
 Options = TypeVar("Options")
@@ -33,7 +34,7 @@ class RankContext(Generic[Event]):
     @property
     def ranks_here(self) -> int:
         """How many ranks share this machine's cores; the hosts of a testbed are one machine."""
-        if os.environ.get("GRADWIRE_TESTBED"):
+        if is_inside():
             return self.world
         return int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
 
