@@ -33,7 +33,7 @@ class DSync(WorkerMethod):
     Parameters
     ----------
     model
-        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+        Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
         Any ``torch.optim`` optimizer whose ``step`` needs no closure.
     plan

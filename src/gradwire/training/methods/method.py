@@ -44,7 +44,7 @@ class Method(ABC):
     Parameters
     ----------
     model
-        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+        Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
         Theirs, with a ``step`` that needs no closure; None at a worker of a server.
     plan

@@ -59,7 +59,7 @@ class PipeSGD(WorkerMethod):
     Parameters
     ----------
     model
-        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise. The module itself: a
+        Dense float32 parameters on one device. Raises ``TensorError`` otherwise. The module itself: a
         ``DistributedDataParallel`` would average gradients, too.
     optimizer
         Any ``torch.optim`` optimizer of the model's parameters whose ``step`` needs no closure. The script

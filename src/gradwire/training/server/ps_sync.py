@@ -42,7 +42,7 @@ class Server(Method):
     Parameters
     ----------
     model
-        The master weights: dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+        The master weights: dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
         Any ``torch.optim`` optimizer whose ``step`` needs no closure. It and its state exist only here.
     plan
@@ -114,7 +114,7 @@ class Worker(WorkerMethod):
     Parameters
     ----------
     model
-        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+        Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     plan
         What ``Plan.of`` reads, with the algorithm ``star``. Raises ``SpecError`` otherwise, and for rank 0.
     weight_codec

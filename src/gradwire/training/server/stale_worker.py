@@ -37,7 +37,7 @@ class StaleWorker(WorkerMethod):
     Parameters
     ----------
     model
-        Dense float32 parameters on the CPU. Raises ``TensorError`` otherwise.
+        Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     plan
         What ``Plan.of`` reads, with the algorithm ``star``: it chooses the codec of the gradients and their
         segments. Raises ``SpecError`` otherwise, and for rank 0.
