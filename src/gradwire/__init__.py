@@ -7,10 +7,10 @@ mistyped option shouldn't wait for it.
 import importlib
 
 _HOMES = {
-    "Accounting": "gradwire.exchange",
     "Choice": "gradwire.planner",
     "Codec": "gradwire.codecs",
     "Exchange": "gradwire.exchange",
+    "ExchangeCost": "gradwire.costs",
     "Ledger": "gradwire.training.ledger.ledger",
     "Link": "gradwire.links",
     "PipeSGD": "gradwire.training.pipe.pipe_sgd",

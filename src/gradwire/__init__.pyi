@@ -1,6 +1,7 @@
 from gradwire.api import all_reduce
 from gradwire.codecs import Codec, parse
-from gradwire.exchange import Accounting, Exchange
+from gradwire.costs import ExchangeCost
+from gradwire.exchange import Exchange
 from gradwire.links import Link, ProcessGroupLink, loopback
 from gradwire.plan import Plan
 from gradwire.planner import Choice, choose_plan, record_gradients
@@ -10,10 +11,10 @@ from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.pipe.pipe_sgd import PipeSGD
 
 __all__ = [
-    "Accounting",
     "Choice",
     "Codec",
     "Exchange",
+    "ExchangeCost",
     "Ledger",
     "Link",
     "PipeSGD",

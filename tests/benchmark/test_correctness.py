@@ -11,8 +11,9 @@ from gradwire.benchmark.correctness import Checked, allowed_error, check_all_red
 from gradwire.benchmark.data import Data, DataSpec
 from gradwire.codecs import TABLE, parse
 from gradwire.collectives import TABLE as ALGORITHMS
+from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.links import Link
 
 RunRanks = Callable[..., list[Any]]
@@ -35,7 +36,7 @@ def check(
     def run(link: Link) -> Checked:
         exchange = Exchange(link, configuration.plan)
 
-        def all_reduce(bucket: torch.Tensor) -> Accounting:
+        def all_reduce(bucket: torch.Tensor) -> ExchangeCost:
             accounting = exchange.all_reduce(bucket, average=False)
             spoil(bucket, link.rank)
             return accounting

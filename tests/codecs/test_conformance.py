@@ -61,7 +61,7 @@ def gradient(n: int, seed: int = 0) -> torch.Tensor:
 
 
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Tell whether two tensors have the same bits."""
+    """Return whether two tensors have the same bits."""
     return left.dtype == right.dtype and left.numpy().tobytes() == right.numpy().tobytes()
 
 
@@ -309,7 +309,7 @@ class TestSameEverywhere:
 
 
 def refused(codec: Codec, payload: torch.Tensor, n: int) -> bool:
-    """Tell whether both decoders refuse, and then leave their output as it was."""
+    """Return whether both decoders refuse, and then leave their output as it was."""
     refusals = []
     for call in (codec.decode, codec.decode_add):
         out = torch.full((n,), 7.0)

@@ -148,7 +148,7 @@ def test_all_ranks_do_what_rank_0_does_just_where_the_algorithm_says_so(algorith
 
 
 def rotates(algorithm: Collective, world: int) -> bool:
-    """Tell whether all ranks do what rank 0 does, shifted, one chunk at a time."""
+    """Return whether all ranks do what rank 0 does, shifted, one chunk at a time."""
     chunks, at_0 = algorithm.chunks(world), list(algorithm.schedule(0, world))
     if any(None in (step.send_to, step.recv_from) or step.send[1] - step.send[0] != 1 for step in at_0):
         return False

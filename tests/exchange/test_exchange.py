@@ -11,8 +11,9 @@ import torch
 from gradwire import codecs, collectives
 from gradwire.codecs import Identity, parse
 from gradwire.collectives.frame_order import segments
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, TensorError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES
@@ -169,7 +170,7 @@ def test_broadcast_has_a_codec_of_its_own_and_the_root_adopts_it(run_ranks: RunR
 def test_accounting_counts_what_is_sent(run_ranks: RunRanks, algorithm: str) -> None:
     world, n = 4, 4 * 2 * SEGMENT_COUNT
 
-    def rank(link: Link) -> Accounting:
+    def rank(link: Link) -> ExchangeCost:
         plan = Plan(Identity(), algorithm, SEGMENT_UNIT_NBYTES)
         return Exchange(link, plan).all_reduce(torch.ones(n))
 
@@ -185,7 +186,7 @@ def test_accounting_counts_what_is_sent(run_ranks: RunRanks, algorithm: str) -> 
 def test_a_codec_saves_bytes_on_every_hop(run_ranks: RunRanks, spec: str) -> None:
     xs = shares(3, 100_000, scale=1e-3)
 
-    def rank(link: Link) -> Accounting:
+    def rank(link: Link) -> ExchangeCost:
         return Exchange(link, Plan(parse(spec))).all_reduce(xs[link.rank].clone())
 
     for accounting in run_ranks(3, rank):

@@ -105,7 +105,7 @@ def sums() -> tuple[list[bytes], list[int], int, int, float]:
     exchange.all_reduce(bucket, average=False, residual=residual)
     assert torch.equal(bucket, torch.full((COUNT,), 0 + 1 + 2 + 3 * 0.5))
     link.close()
-    return bits, frames, cost.raw_nbytes, cost.wire_nbytes, float(residual.abs().max())
+    return bits, frames, int(cost.raw_nbytes), int(cost.wire_nbytes), float(residual.abs().max())
 
 
 @pytest.mark.processes

@@ -27,8 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import Quantize
+from gradwire.costs import ExchangeCost
 from gradwire.errors import LinkError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
@@ -148,12 +149,12 @@ def in_a_kernel_for_long(_: RankContext) -> None:
 def _encode_for(seconds: float) -> None:
     begun, closed, gradient = Event(), Event(), torch.randn(1 << 18)
 
-    def work() -> Accounting:
+    def work() -> ExchangeCost:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not closed.is_set():
             Quantize(8).encode(gradient)
             begun.set()
-        return Accounting()
+        return ExchangeCost()
 
     link = loopback(1)[0]
     link.close = closed.set  # type: ignore[method-assign]
@@ -167,9 +168,9 @@ def waiting_for_a_peer(_: RankContext) -> None:
     link, _silent = loopback(2, timeout_s=20.0)
     gradient = torch.randn(1 << 18)
 
-    def work() -> Accounting:
+    def work() -> ExchangeCost:
         try:
-            return Accounting(frames=link.irecv(1, torch.empty(8, dtype=torch.uint8)).wait().numel())
+            return ExchangeCost(frames=link.irecv(1, torch.empty(8, dtype=torch.uint8)).wait().numel())
         except LinkError:
             for _ in range(100):
                 Quantize(8).encode(gradient)
@@ -179,7 +180,7 @@ def waiting_for_a_peer(_: RankContext) -> None:
     time.sleep(0.1)
 
 
-def _do(link: Link, work: Callable[[], Accounting]) -> None:
+def _do(link: Link, work: Callable[[], ExchangeCost]) -> None:
     thread = CommunicationThread(Exchange(link, Plan()), LostMeter(0, Plan(), ()))
     thread.hand_over(Handover(None, "the work", work))
 

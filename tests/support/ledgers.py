@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from gradwire.exchange import Accounting
+from gradwire.costs import ExchangeCost
 from gradwire.training.ledger.ledger import StepCounts
 
-SMALL = Accounting(400, 100, 2, encode_s=0.25, decode_s=0.5, wait_s=1.0, total_s=2.0)
-LARGE = Accounting(4000, 2000, 4, encode_s=1.0, decode_s=2.0, wait_s=4.0, total_s=8.0)
+SMALL = ExchangeCost(
+    raw_nbytes=400, wire_nbytes=100, encode_s=0.25, decode_s=0.5, handling_s=0.25, wait_s=1.0
+)
+LARGE = ExchangeCost(
+    raw_nbytes=4000, wire_nbytes=2000, encode_s=1.0, decode_s=2.0, handling_s=1.0, wait_s=4.0
+)
 
 
 class Kept:

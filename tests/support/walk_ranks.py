@@ -38,7 +38,7 @@ class Walk:
             yield
         finally:
             sys.setprofile(None)
-            threading.setprofile(None)  # type: ignore[arg-type]  # which typeshed forgets
+            threading.setprofile(None)
 
     def forget(self) -> None:
         """Begin anew."""

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkTimeoutError
-from gradwire.exchange import Accounting, Exchange, Norms
+from gradwire.exchange import Exchange, Norms
 from gradwire.links.base import Link
 from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import loopback
@@ -44,8 +45,8 @@ class _Broken(Exchange):
         average: bool = True,
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
-        timeout_s: float | None = None,
-    ) -> Accounting:
+        timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
+    ) -> ExchangeCost:
         self.calls += 1
         if self.calls == 3:
             raise ZeroDivisionError("the third gradient, of all things")
@@ -66,8 +67,8 @@ class _Gated(Exchange):
         average: bool = True,
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
-        timeout_s: float | None = None,
-    ) -> Accounting:
+        timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
+    ) -> ExchangeCost:
         self.calls += 1
         self.entered.set()
         assert self.gate.wait(20)

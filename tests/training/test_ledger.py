@@ -279,11 +279,11 @@ def test_a_sink_that_cannot_write_is_refused() -> None:
 
 AT_EXIT = """
 import sys
-from gradwire.exchange import Accounting
+from gradwire.costs import ExchangeCost
 from gradwire.training.ledger.ledger import Ledger
 for rank in (0, 1):
     ledger = Ledger(rank, at_exit=True)
-    ledger.exchanged(f"bucket of rank {rank}", Accounting(8, 4))
+    ledger.exchanged(f"bucket of rank {rank}", ExchangeCost(raw_nbytes=8, wire_nbytes=4))
     ledger.end_step()
 if "stopped" in sys.argv:
     raise SystemExit(3)

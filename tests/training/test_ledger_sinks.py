@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from torch.profiler import ProfilerActivity, profile
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError
-from gradwire.exchange import Accounting
 from gradwire.training.ledger.ledger import JsonLines, Ledger, TensorBoard, profiled
 from support.ledgers import SMALL
 
@@ -150,7 +150,12 @@ def test_tensorboard_gets_the_figures_of_every_step_and_bucket() -> None:
     writer = Writer()
     ledger = Ledger(0, [TensorBoard(writer)])
     ledger.exchanged("bucket 1", SMALL, exposed_s=0.25)
-    ledger.exchanged("layers/0", Accounting(100, 100, wait_s=0.5), exposed_s=0.5, largest_error=0.125)
+    ledger.exchanged(
+        "layers/0",
+        ExchangeCost(raw_nbytes=100, wire_nbytes=100, wait_s=0.5),
+        exposed_s=0.5,
+        largest_error=0.125,
+    )
     ledger.end_step()
     ledger.bypassed("sparse", "bucket 1", 48)
     ledger.end_step()

@@ -14,8 +14,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from gradwire.codecs import parse
+from gradwire.costs import ExchangeCost
 from gradwire.errors import TensorError
-from gradwire.exchange import Accounting, Exchange, Norms
+from gradwire.exchange import Exchange, Norms
 from gradwire.plan import Plan
 from gradwire.training import DSync, StepRecord
 from support.pipes import made
@@ -91,8 +92,8 @@ class Seen(Exchange):
         average: bool = True,
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
-        timeout_s: float | None = None,
-    ) -> Accounting:
+        timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
+    ) -> ExchangeCost:
         self.counts.append(tensor.numel())
         accounting = super().all_reduce(tensor, average, residual, norms)
         self.one_is_done.set()

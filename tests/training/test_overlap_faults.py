@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkTimeoutError, TensorError
-from gradwire.exchange import Accounting, Exchange, Norms
+from gradwire.exchange import Exchange, Norms
 from gradwire.links.base import Link
 from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import loopback
@@ -80,8 +81,8 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
             average: bool = True,
             residual: torch.Tensor | None = None,
             norms: Norms | None = None,
-            timeout_s: float | None = None,
-        ) -> Accounting:
+            timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
+        ) -> ExchangeCost:
             self.calls += 1
             if self.calls == 6:
                 raise ZeroDivisionError("the second bucket of the second step, of all things")

@@ -297,7 +297,7 @@ def test_no_gradient_memory_is_allocated_per_step(
             average: bool = True,
             residual: torch.Tensor | None = None,
             norms: Norms | None = None,
-            timeout_s: float | None = None,
+            timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
         ) -> Any:
             self.addresses.append(tensor.data_ptr())
             return super().all_reduce(tensor, average, residual, norms)

@@ -4,19 +4,18 @@ import math
 
 import pytest
 
-from gradwire.exchange import Accounting
+from gradwire.costs import ExchangeCost
 from gradwire.training import StepRecord
 
 
-def _accounting(encode_s: float, decode_s: float, total_s: float) -> Accounting:
-    return Accounting(
+def _accounting(encode_s: float, decode_s: float, total_s: float) -> ExchangeCost:
+    return ExchangeCost(
         raw_nbytes=400,
         wire_nbytes=132,
         frames=1,
         encode_s=encode_s,
         decode_s=decode_s,
         wait_s=total_s - encode_s - decode_s,
-        total_s=total_s,
     )
 
 

@@ -19,8 +19,9 @@ from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks
 from gradwire.benchmark.record import check_outputs, write_outputs
 from gradwire.benchmark.report import show_allreduce
 from gradwire.benchmark.result import Result, torch_times
+from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.launch.context import RankContext, Task
 from gradwire.launch.launched import is_launched
 from gradwire.links import Link
@@ -186,10 +187,12 @@ def _measure_one(
     return Result(configuration, ranks.world, slowest(seconds, ranks.gather), checked)
 
 
-def _reducer(configuration: Configuration, ranks: Ranks, link: Link) -> Callable[[torch.Tensor], Accounting]:
-    def by_torch(bucket: torch.Tensor) -> Accounting:
+def _reducer(
+    configuration: Configuration, ranks: Ranks, link: Link
+) -> Callable[[torch.Tensor], ExchangeCost]:
+    def by_torch(bucket: torch.Tensor) -> ExchangeCost:
         ranks.all_reduce(bucket)
-        return Accounting()
+        return ExchangeCost()
 
     if configuration.algorithm == TORCH:
         return by_torch

@@ -14,8 +14,8 @@ from gradwire.benchmark.allreduce import TORCH, Configuration, Gather
 from gradwire.benchmark.data import Data
 from gradwire.codecs import Codec
 from gradwire.collectives.frame_order import segments
+from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError
-from gradwire.exchange import Accounting
 from gradwire.plan import FLOAT_NBYTES
 
 _ROUNDING = 2.0**-23
@@ -39,7 +39,7 @@ class Checked:
 
 
 def check_all_reduce(
-    all_reduce: Callable[[torch.Tensor], Accounting],
+    all_reduce: Callable[[torch.Tensor], ExchangeCost],
     configuration: Configuration,
     data: Data,
     rank: int,

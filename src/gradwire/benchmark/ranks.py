@@ -10,11 +10,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from gradwire.errors import JobError
+from gradwire.launch.context import Event, Options, RankContext, Task
 from gradwire.launch.group import gather, in_words, joined_group, wait_for
 from gradwire.launch.joined import run_joined
 from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.launch.local import run_local
-from gradwire.launch.context import Event, Options, RankContext, Task
 from gradwire.links import Link, Port, ProcessGroupLink, ThrottledLink
 from gradwire.machine import cores
 from gradwire.units import parse_rate
@@ -85,7 +85,7 @@ def perform(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
 
 
 def is_speaker() -> bool:
-    """Tell whether this process shows and keeps results: rank 0, or the parent of local ranks."""
+    """Return whether this process shows and keeps results: rank 0, or the parent of local ranks."""
     return not is_launched() or launched_rank()[0] == 0
 
 

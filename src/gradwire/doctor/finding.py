@@ -30,7 +30,7 @@ class Finding:
 
 
 def any_failed(findings: Iterable[Finding]) -> bool:
-    """Tell whether training would fail."""
+    """Return whether training would fail."""
     return any(finding.result == "FAIL" for finding in findings)
 
 

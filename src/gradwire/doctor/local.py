@@ -84,7 +84,7 @@ def examine_machine(
 
 
 def check_testbeds(missing: list[str]) -> Finding:
-    """Tell whether ``gradwire testbed`` finds its programs; training needs none of them."""
+    """Return whether ``gradwire testbed`` finds its programs; training needs none of them."""
     if missing:
         return Finding("testbeds", "ok", f"not here ({'; '.join(missing)}); training does not need them")
     return Finding("testbeds", "ok", f"{', '.join(_TOOLS)} are here")

@@ -130,7 +130,7 @@ class _Patient:
 
 
 def _introduce(words: Words, card: Card, world: int, timeout_s: float, report: Report) -> bool:
-    """Hear all cards and compare them; tell whether the ranks can be connected."""
+    """Receive and compare all cards; return whether the ranks can be connected."""
     report.cards, report.ranks, deadline = [card], [0], monotonic() + timeout_s
     missing, strange = list[int](), list[int]()
     for rank in range(1, world):

@@ -15,8 +15,8 @@ import torch
 
 from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
+from gradwire.costs import ExchangeCost
 from gradwire.errors import FrameError
-from gradwire.exchange.accounting import Accounting
 from gradwire.exchange.stream import Resources
 from gradwire.links.base import Link
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -46,7 +46,7 @@ class OwnAllReduce:
         self._walked.add(count)
         return known
 
-    def run(self, tensor: torch.Tensor, own: Resources) -> Accounting:
+    def run(self, tensor: torch.Tensor, own: Resources) -> ExchangeCost:
         """Sum ``tensor`` over all ranks; the bytes are what a ring sends, and the announcement.
 
         ``own`` is what a walk would get. Raises ``FrameError`` and ``LinkError``.
@@ -56,7 +56,9 @@ class OwnAllReduce:
         self._link.all_reduce(tensor, own.timeout_s)
         spent_s = time.perf_counter() - start
         nbytes = round(backend.nbytes(self._link.world, FLOAT_NBYTES * tensor.numel()))
-        return Accounting(nbytes, nbytes + announced_nbytes, frames=1, wait_s=spent_s, total_s=spent_s)
+        return ExchangeCost(
+            wait_s=spent_s, raw_nbytes=nbytes, wire_nbytes=nbytes + announced_nbytes, frames=1
+        )
 
     def _announce(self, count: int, own: Resources) -> int:
         """Send the next rank a frame that has the count and no values; return the bytes sent.

@@ -12,8 +12,8 @@ from gradwire import collectives
 from gradwire.codecs import Codec
 from gradwire.codecs.base import check_chunk
 from gradwire.collectives.frame_order import AHEAD, Action, frame_order
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
-from gradwire.exchange.accounting import Accounting
 from gradwire.exchange.backend import OwnAllReduce
 from gradwire.exchange.feedback import Feedback, Losses, check_residual
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
@@ -69,7 +69,7 @@ class Exchange:
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
         timeout_s: float | None = None,
-    ) -> Accounting:
+    ) -> ExchangeCost:
         """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
 
         Where the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
@@ -110,7 +110,7 @@ class Exchange:
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
         timeout_s: float | None = None,
-    ) -> Accounting:
+    ) -> ExchangeCost:
         """Do the reduce half: ``star`` leaves the sum at rank 0, ``ring`` every chunk at its owner.
 
         Elsewhere ``tensor`` holds partial sums then. The other arguments are what they are for
@@ -122,7 +122,7 @@ class Exchange:
 
     def broadcast(
         self, tensor: torch.Tensor, codec: Codec | None = None, timeout_s: float | None = None
-    ) -> Accounting:
+    ) -> ExchangeCost:
         """Do the broadcast half, with a codec of its own where one is given; ``star`` broadcasts from rank 0.
 
         The owner, too, ends with the decoded values. Raises ``TensorError`` and ``ExchangeError``.
@@ -149,7 +149,7 @@ class Exchange:
         residual: torch.Tensor | None = None,
         norms: Norms | None = None,
         timeout_s: float | None = None,
-    ) -> Accounting:
+    ) -> ExchangeCost:
         check_chunk(tensor, "tensor")
         if residual is not None:
             check_residual(residual, tensor)
@@ -181,7 +181,7 @@ class Exchange:
         finally:
             self._at_work.release()
 
-    def _walk(self, half: str, tensor: torch.Tensor, losses: Losses, lent: Resources) -> Accounting:
+    def _walk(self, half: str, tensor: torch.Tensor, losses: Losses, lent: Resources) -> ExchangeCost:
         start = time.perf_counter()
         way = (self.plan.algorithm, half, self.link.rank, self.link.world)
         walk = Walk(lent, tensor, _frame_order(*way, tensor.numel(), self._segment_count), losses)
@@ -193,12 +193,12 @@ class Exchange:
         if self.link.world == 1:
             losses.finished(tensor, 0)  # no step of a walk has
         accounting.nonfinite = int(not losses.finite)
-        accounting.total_s = time.perf_counter() - start
+        accounting.took(time.perf_counter() - start)
         return accounting
 
     def _sum_by_transport(
         self, own: OwnAllReduce, tensor: torch.Tensor, losses: Losses, lent: Resources
-    ) -> Accounting:
+    ) -> ExchangeCost:
         """Let the link sum a bucket that no codec changes."""
         losses.begin(tensor)
         try:

@@ -200,7 +200,7 @@ def _gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]
 
 
 def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Tell whether all values are finite, also once rounded to ``dtype``; in one pass, without a copy."""
+    """Return whether all values are finite, also once rounded to ``dtype``; in one pass, without a copy."""
     if tensor.numel() == 0:
         return True
     ends = torch.stack(torch.aminmax(tensor))  # they show an infinity, and a NaN too

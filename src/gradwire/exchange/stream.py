@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import torch
 
 from gradwire.collectives.frame_order import AHEAD
-from gradwire.exchange.accounting import Accounting
+from gradwire.costs import ExchangeCost
 from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences
 from gradwire.links.base import Link, Receiving, Sending
 
@@ -75,7 +75,7 @@ class Stream(Generic[P]):
     """
 
     _own: Resources
-    accounting: Accounting = field(default_factory=Accounting)
+    accounting: ExchangeCost = field(default_factory=ExchangeCost)
     place: P | None = None
     _expected: Iterator[P] = field(default_factory=lambda: iter(()))
     _posted: deque[tuple[P, Receiving, torch.Tensor]] = field(default_factory=deque)

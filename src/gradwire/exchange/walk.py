@@ -8,7 +8,7 @@ from time import perf_counter
 import torch
 
 from gradwire.collectives.frame_order import Action, Do, Segment
-from gradwire.exchange.accounting import Accounting
+from gradwire.costs import ExchangeCost
 from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Outgoing, renumber
 from gradwire.exchange.stream import Resources, Stream
@@ -34,7 +34,7 @@ class Walk:
         """What an error was about."""
         return self._stream.place
 
-    def run(self) -> Accounting:
+    def run(self) -> ExchangeCost:
         """Go all the way. On an error ``action`` is the one that failed."""
         handlers: dict[Do, Callable[[Action, torch.Tensor], None]] = {
             Do.SEND_PARTIAL: self._send_partial,

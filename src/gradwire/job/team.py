@@ -32,11 +32,11 @@ class Team:
 
     @property
     def is_server(self) -> bool:
-        """Tell whether this rank is the server."""
+        """Return whether this rank is the server."""
         return self.rank == self.workers
 
     def takes_part(self, run: Run) -> bool:
-        """Tell whether this rank has work in ``run``: the server idles while the others run a ring."""
+        """Return whether this rank has work in ``run``: the server idles while the others run a ring."""
         return run.method == "server" or not self.is_server
 
     def link_group(self, run: Run) -> tuple[dist.ProcessGroup, list[int]]:

@@ -10,7 +10,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
 def is_launched() -> bool:
-    """Tell whether ``torchrun``, or somebody who sets the same variables, has started this process."""
+    """Return whether ``torchrun``, or somebody who sets the same variables, has started this process."""
     return all(os.environ.get(variable) for variable in VARIABLES)
 
 

@@ -72,7 +72,7 @@ def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> st
 
 
 def _tie(selection: Selection) -> list[str]:
-    """Say why a faster plan was not chosen, where one of the same kind stands before it in the ranking."""
+    """Return why a faster plan of the same kind, if the ranking has one, wasn't chosen."""
     chosen, kind = selection.prediction, isinstance(selection.plan.codec, Identity)
     same = (each for each in selection.ranking if isinstance(each.plan.codec, Identity) == kind)
     fastest = next(same, chosen)

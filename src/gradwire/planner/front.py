@@ -96,7 +96,7 @@ def choose_plan(
     Raises
     ------
     SpecError
-        For words and numbers that cannot be, and for a line that is not told.
+        For invalid words or numbers, and if the line isn't given.
     TensorError
         For gradients or parameters that cannot be used.
     LinkError

@@ -94,7 +94,7 @@ def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
 
 
 def check_numa(nodes: int, neighbours: int) -> Finding:
-    """Tell how to place ranks on a machine of several memory nodes."""
+    """Return how to place ranks on a machine with several memory nodes."""
     if nodes == 1:
         return Finding("NUMA", "ok", "1 memory node")
     ranks = "the rank" if neighbours == 1 else "each rank"

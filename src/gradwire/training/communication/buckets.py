@@ -7,8 +7,9 @@ from functools import partial
 
 import torch
 
+from gradwire.costs import ExchangeCost
 from gradwire.devices import Staged
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.gradients.buckets import cut
 from gradwire.training.gradients.flat import FlatGradients
@@ -79,7 +80,7 @@ def average(
     residual: torch.Tensor | None,
     waiting: Sequence[torch.Tensor],
     reach: Reach | None,
-) -> Accounting:
+) -> ExchangeCost:
     """Average a flat gradient, or a bucket of it, in place over all ranks; return what that cost.
 
     ``waiting`` are the parts of the residual that stay out of this step. Where ``reach`` comes with it, the

@@ -15,8 +15,9 @@ from threading import TIMEOUT_MAX, Lock
 from time import perf_counter
 
 from gradwire import collectives
+from gradwire.costs import ExchangeCost
 from gradwire.errors import LinkTimeoutError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.training.communication import endings
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
 from gradwire.training.ledger.sinks import profiled
@@ -47,12 +48,12 @@ class Handover:
 
     name: str | None
     what: str
-    work: Callable[[], Accounting]
+    work: Callable[[], ExchangeCost]
     nbytes: int = 0
     measure: Measure = field(default_factory=Measure)
     timeout_s: float | None = None
     done: str = "averaged"
-    result: Future[Accounting] = field(default_factory=Future)
+    result: Future[ExchangeCost] = field(default_factory=Future)
     counted: Lock = field(default_factory=Lock)  # taken by the first wait, of which the ledger is told
 
 
@@ -96,9 +97,9 @@ class CommunicationThread:
         """Close the link once what is under way is done; everything later ends with ``failure``."""
         if self.failure is None:
             self.failure = failure
-        self._inbox.put(Handover(None, "the end", Accounting))
+        self._inbox.put(Handover(None, "the end", ExchangeCost))
 
-    def wait(self, handover: Handover) -> Accounting:
+    def wait(self, handover: Handover) -> ExchangeCost:
         """Return what the work cost, once it is done. Raises what it raised, or ``LinkTimeoutError``."""
         started = perf_counter()
         patience_s = longest_s(self._exchange, handover.nbytes // 4, handover.timeout_s)

@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 
+from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS
 from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.ddp.grad_bucket import DDPBucket, GradientBucket, completed
 from gradwire.training.ddp.uneven import ActiveCount
@@ -146,12 +147,12 @@ class Rounds:
         self.check()
         found: list[StateError] = []
 
-        def compare() -> Accounting:
+        def compare() -> ExchangeCost:
             try:
                 check_weights(model, self._exchange, self._begin_timeout_s)
             except StateError as error:  # not one of the exchange, which can go on
                 found.append(error)
-            return Accounting()
+            return ExchangeCost()
 
         self._ask_all(None, "the hashes of the ranks' weights", compare)
         if found:
@@ -165,7 +166,7 @@ class Rounds:
         )
         return count.active
 
-    def _ask_all(self, name: str | None, what: str, work: Callable[[], Accounting]) -> None:
+    def _ask_all(self, name: str | None, what: str, work: Callable[[], ExchangeCost]) -> None:
         """Let the thread do what ranks may come late to, and wait for it."""
         handover = Handover(name, what, work, timeout_s=self._begin_timeout_s, done="exchanged")
         self._thread.wait(self._thread.hand_over(handover))
@@ -250,7 +251,7 @@ class Rounds:
         """Let the ranks agree, once all buckets are averaged, whether the round ends with an error."""
         measure = Measure()
 
-        def agree() -> Accounting:
+        def agree() -> ExchangeCost:
             accounting, measure.verdict = self._meter.agree(self._exchange)
             return accounting
 
@@ -274,7 +275,7 @@ class Rounds:
         residuals: BucketResiduals,
         measure: Measure,
         timeout_s: float,
-    ) -> Accounting:
+    ) -> ExchangeCost:
         """Average one bucket; on the communication thread."""
         values, active = way.load(), self._active
         residual = residuals.lend(values)
@@ -286,9 +287,9 @@ class Rounds:
         self._meter.note(measure)
         return accounting
 
-    def _close_link(self) -> Accounting:
+    def _close_link(self) -> ExchangeCost:
         self._exchange.close()
-        return Accounting()
+        return ExchangeCost()
 
     def _start_bypass(self, name: str, buffer: torch.Tensor) -> Averaged:
         reason = f"codecs take {', '.join(map(str, FLOATS))}, but the gradient is {buffer.dtype}"
@@ -338,7 +339,7 @@ def _queued_in_engine(callback: Callable[[], None]) -> bool:
     return True
 
 
-def _pass_failure_on(averaged: Averaged, outcome: Future[Accounting]) -> None:
+def _pass_failure_on(averaged: Averaged, outcome: Future[ExchangeCost]) -> None:
     error = outcome.exception()
     if error is not None and not averaged.done():
         failure = error if isinstance(error, Exception) else ExchangeError(repr(error))

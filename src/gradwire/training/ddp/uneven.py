@@ -13,8 +13,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 
 _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", None)
@@ -64,7 +65,7 @@ class ActiveCount:
         self.active = 0
         self._link, self._timeout_s, self._joined = exchange.link, timeout_s, has_joined()
 
-    def __call__(self) -> Accounting:
+    def __call__(self) -> ExchangeCost:
         """Count. Raises ``ExchangeError``."""
         active = torch.tensor([0.0 if self._joined else 1.0], dtype=torch.float32, device="cpu")
         accounting = Exchange(self._link, Plan()).all_reduce(active, average=False, timeout_s=self._timeout_s)

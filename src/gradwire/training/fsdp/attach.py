@@ -17,8 +17,9 @@ from torch import nn
 
 from gradwire.api import check_initialised, check_timeout
 from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, SpecError, StateError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training.fsdp.comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
 from gradwire.training.fsdp.lines import Lines, Purpose
@@ -151,7 +152,7 @@ def attach_fsdp(
     Raises
     ------
     SpecError
-        For a plan, codec or timeout that cannot be. Nothing has changed, as for the next error.
+        For an invalid plan, codec, or timeout. Nothing has changed, as for the next error.
     AttachError
         For a module without FSDP or attached already, a torch without the extension points, ranks that
         differ or do not come within the timeout, and ``strict`` where some ranks share no mesh.
@@ -189,9 +190,9 @@ def attach_fsdp(
         return AttachedFsdp(plan, codec, books, residuals, undo.pop_all())
 
 
-def _sum_exactly(unit: Unit, lines: Lines, words: torch.Tensor) -> Accounting:
+def _sum_exactly(unit: Unit, lines: Lines, words: torch.Tensor) -> ExchangeCost:
     """Sum floats over all ranks of a unit's mesh: over those of the shards, then over the replicas'."""
-    total = Accounting()
+    total = ExchangeCost()
     for purpose, group in unit.reductions():
         with lines.using(purpose, group, "the ranks' verdicts") as line:
             total += Exchange(line.exchange.link, Plan()).all_reduce(words, average=False)

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from gradwire.codecs import Bf16, Codec, Fp16, Identity
+from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged, device_of
-from gradwire.exchange import Accounting
 from gradwire.exchange.feedback import is_finite
 from gradwire.training.fsdp.lines import Lines, Purpose
 from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
@@ -194,7 +194,7 @@ class ReplicaGroup(dist.ProcessGroup):
 def _count(
     office: Office,
     bucket: str,
-    accounting: Accounting,
+    accounting: ExchangeCost,
     gradient: torch.Tensor,
     started: float,
     measure: Measure,

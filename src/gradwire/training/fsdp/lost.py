@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.exchange import Accounting
+from gradwire.costs import ExchangeCost
 from gradwire.plan import Plan
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
@@ -77,7 +77,7 @@ class FsdpMeter(LostMeter):
         plan: Plan,
         ledger: Ledger,
         layouts: Sequence[UnitLayouts],
-        all_reduce: Callable[[torch.Tensor], Accounting] | None = None,
+        all_reduce: Callable[[torch.Tensor], ExchangeCost] | None = None,
     ) -> None:
         names = [name for each in layouts for name in each.all_names()]
         super().__init__(dist.get_rank(), plan, names, ledger, strict=all_reduce is not None)

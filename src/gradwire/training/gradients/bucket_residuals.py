@@ -70,12 +70,12 @@ class BucketResiduals:
 
 
 def is_zero(gradient: torch.Tensor) -> bool:
-    """Tell whether all values are 0; the first few tell for nearly every gradient that is used."""
+    """Return whether all values are 0; the first few tell for nearly every gradient that is used."""
     return not bool(gradient[:_FEW].any()) and _ends_are_zero(gradient[_FEW:])
 
 
 def _ends_are_zero(gradient: torch.Tensor) -> bool:
-    """Tell whether all values are 0; several times as fast as ``any``."""
+    """Return whether all values are 0; several times as fast as ``any``."""
     if gradient.numel() == 0:
         return True
     least, most = torch.aminmax(gradient)

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 import torch
 
-from gradwire.exchange import Accounting, Exchange
+from gradwire.costs import ExchangeCost
+from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training.gradients.flat import FlatGradients
 
@@ -54,20 +55,20 @@ class Reach:
         among = self.own if numbers is None else self.own.intersection(numbers)
         return [self._gradients.part(each, residual) for each in sorted(among)]
 
-    def agree(self, exchange: Exchange) -> Accounting:
+    def agree(self, exchange: Exchange) -> ExchangeCost:
         """Learn what no rank has reached, once all of the gradient is averaged; return what that cost.
 
         All ranks call it at the same place between their exchanges. Raises ``ExchangeError``.
         """
         asked = self._gradients.silent()
         if not asked:
-            return Accounting()
+            return ExchangeCost()
         reached = self.told(asked)
         accounting = Exchange(exchange.link, Plan()).all_reduce(reached, average=False)
         self._hear(asked, reached)
         return _overhead(accounting)
 
-    def send_up(self, exchange: Exchange) -> Accounting:
+    def send_up(self, exchange: Exchange) -> ExchangeCost:
         """Do what ``agree`` does by the reduce half of a star: for its rank 0, who is the one to step."""
         every = range(len(self._gradients.parameters))
         reached = self.told(every)
@@ -87,7 +88,7 @@ class Reach:
         )
 
 
-def _overhead(accounting: Accounting) -> Accounting:
+def _overhead(accounting: ExchangeCost) -> ExchangeCost:
     """Return what an exchange has cost that carried no float of a gradient."""
     accounting.raw_nbytes = 0
     return accounting

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self, TypeVar
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import StateError
-from gradwire.exchange import Accounting
 from gradwire.units import is_number
 
 
@@ -52,19 +52,19 @@ class BucketCounts:
     nonfinite: int = 0
 
     @classmethod
-    def of(cls, accounting: Accounting, gradient_nbytes: int, exposed_s: float, error: float | None) -> Self:
+    def of(cls, cost: ExchangeCost, gradient_nbytes: int, exposed_s: float, error: float | None) -> Self:
         """Return the counts of one exchange."""
         return cls(
             exchanges=1,
             gradient_nbytes=gradient_nbytes,
-            raw_nbytes=accounting.raw_nbytes,
-            wire_nbytes=accounting.wire_nbytes,
-            codec_s=accounting.encode_s + accounting.decode_s,
-            link_s=accounting.wait_s,
+            raw_nbytes=int(cost.raw_nbytes),
+            wire_nbytes=int(cost.wire_nbytes),
+            codec_s=cost.codec_s,
+            link_s=cost.wait_s,
             exposed_s=exposed_s,
-            exchange_s=accounting.total_s,
+            exchange_s=cost.total_s,
             largest_error=error,
-            nonfinite=accounting.nonfinite,
+            nonfinite=cost.nonfinite,
         )
 
     @property

@@ -19,8 +19,8 @@ from threading import Lock
 from time import perf_counter
 from typing import Any
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError, StateError
-from gradwire.exchange import Accounting
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.training.ledger.lost import LostBook
 from gradwire.training.ledger.shares import Measured
@@ -78,7 +78,7 @@ class Ledger:
     def exchanged(
         self,
         bucket: str,
-        accounting: Accounting,
+        accounting: ExchangeCost,
         exposed_s: float = 0.0,
         largest_error: float | None = None,
         gradient_nbytes: int | None = None,
@@ -102,7 +102,7 @@ class Ledger:
         lost
             What its encodings lost, where that was measured.
         """
-        nbytes = accounting.raw_nbytes if gradient_nbytes is None else gradient_nbytes
+        nbytes = int(accounting.raw_nbytes) if gradient_nbytes is None else gradient_nbytes
         counts = BucketCounts.of(accounting, nbytes, exposed_s, largest_error)
         with self._counting:
             self._open.add_bucket(bucket, counts)

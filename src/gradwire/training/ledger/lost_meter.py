@@ -16,8 +16,9 @@ from threading import Lock
 
 import torch
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import LossyError, LossyWarning
-from gradwire.exchange import Accounting, Exchange, Norms
+from gradwire.exchange import Exchange, Norms
 from gradwire.plan import Plan
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.shares import Layout, Measured, sampled
@@ -102,7 +103,7 @@ class LostMeter:
                     self._groups[name], self._last[name] = group, share
                     self._often[name] += share > MOST and not rounding
 
-    def agree(self, exchange: Exchange) -> tuple[Accounting, LossyError | None]:
+    def agree(self, exchange: Exchange) -> tuple[ExchangeCost, LossyError | None]:
         """Exchange one verdict of every rank, exactly; return what that cost, and what all ranks raise then.
 
         All ranks call it at the same place between their exchanges. Raises ``ExchangeError``.
@@ -111,8 +112,8 @@ class LostMeter:
         return self.agree_by(partial(exact.all_reduce, average=False), link.rank, link.world)
 
     def agree_by(
-        self, all_reduce: Callable[[torch.Tensor], Accounting], rank: int, world: int
-    ) -> tuple[Accounting, LossyError | None]:
+        self, all_reduce: Callable[[torch.Tensor], ExchangeCost], rank: int, world: int
+    ) -> tuple[ExchangeCost, LossyError | None]:
         """Do what ``agree`` does, by whatever sums floats exactly over a world in which this is ``rank``."""
         with self._counting:
             worst = self._worst(self._names)
@@ -135,7 +136,7 @@ class LostMeter:
     def count(
         self,
         bucket: str,
-        accounting: Accounting,
+        accounting: ExchangeCost,
         exposed_s: float,
         gradient_nbytes: int = 0,
         measure: Measure | None = None,

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from gradwire.exchange import Accounting, Exchange
+from gradwire.costs import ExchangeCost
+from gradwire.exchange import Exchange
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
 from gradwire.training.ledger.shares import Layout
@@ -59,20 +60,20 @@ class MethodMeter(LostMeter):
         """Return what measures an exchange of these parameters in a step, where that is measured."""
         return Measure(self._layout(parameters) if self.measures(step) else None)
 
-    def finish(self, step: int, measure: Measure, exchange: Exchange) -> Accounting:
+    def finish(self, step: int, measure: Measure, exchange: Exchange) -> ExchangeCost:
         """Note what an exchange has measured; the last one of a step lets strict ranks agree.
 
         Returns what agreeing cost. Raises ``ExchangeError``.
         """
         if measure.layout is None:
-            return Accounting()
+            return ExchangeCost()
         self.note(measure)
         self._finished += len(measure.layout.names)
         if self._finished < len(self._counts):
-            return Accounting()
+            return ExchangeCost()
         self._finished = 0
         if not self.agrees(step):
-            return Accounting()
+            return ExchangeCost()
         accounting, measure.verdict = self.agree(exchange)
         return accounting
 

@@ -18,7 +18,7 @@ _ROUNDING = 0.25
 
 
 def sampled(step: int) -> bool:
-    """Tell whether a step, counted from 1 up, is measured where nothing makes that free; alike on all ranks.
+    """Return whether a step, counted from 1 up, is measured if that isn't free; the same on all ranks.
 
     The steps 2, 4, 8, 16 and 32, and then every 64th: enough to speak early in a short run, at a cost that
     hundreds of steps share in a long one.
@@ -61,7 +61,7 @@ class Layout:
 
 
 def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
-    """Tell whether what was lost is rounding, which averages out over steps, from sums of squares.
+    """Return whether what was lost is rounding, which averages out over steps, from sums of squares.
 
     Rounding is nearly orthogonal to what is rounded, and smaller. Where most values become 0 what is lost is
     the values themselves: ``<lost, encoded> / <encoded, encoded>``, by the law of cosines, is near 1 then.

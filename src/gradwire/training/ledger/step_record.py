@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from gradwire.exchange import Accounting
+from gradwire.costs import ExchangeCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,16 @@ class StepRecord:
     correction_s: float = 0.0
 
     @classmethod
-    def of_wait(cls, wait_s: float, accounting: Accounting) -> StepRecord:
+    def of_wait(cls, wait_s: float, cost: ExchangeCost) -> StepRecord:
         """Return the record of ``wait_s`` seconds spent waiting for one exchange."""
-        codec_share = (accounting.encode_s + accounting.decode_s) / max(accounting.total_s, 1e-9)
+        codec_share = cost.codec_s / max(cost.total_s, 1e-9)
         codec_s = wait_s * min(codec_share, 1.0)
         return cls(
             codec_s=codec_s,
             exposed_s=wait_s - codec_s,
-            raw_nbytes=accounting.raw_nbytes,
-            wire_nbytes=accounting.wire_nbytes,
-            exchange_s=accounting.total_s,
+            raw_nbytes=int(cost.raw_nbytes),
+            wire_nbytes=int(cost.wire_nbytes),
+            exchange_s=cost.total_s,
         )
 
     @property

@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from gradwire.exchange import Accounting
+from gradwire.costs import ExchangeCost
 from gradwire.plan import Plan, PlanLike
 from gradwire.training.communication.buckets import WHOLE, Buckets, average
 from gradwire.training.gradients.buckets import cut
@@ -81,7 +81,7 @@ class DSync(WorkerMethod):
         self._optimizer.step()
         return waits.within(perf_counter() - started, loss=loss)
 
-    def _average(self) -> Accounting:
+    def _average(self) -> ExchangeCost:
         """Exchange the whole gradient as one bucket."""
         buffer, step = self._gradients.buffer, self.steps_done + 1
         reach = Reach(self._gradients)

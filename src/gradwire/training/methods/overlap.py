@@ -13,8 +13,8 @@ from time import perf_counter
 
 import torch
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, TensorError
-from gradwire.exchange import Accounting
 from gradwire.training.communication.buckets import Buckets
 from gradwire.training.communication.thread import Handover
 from gradwire.training.gradients.flat import FlatGradients
@@ -123,7 +123,7 @@ class Overlap:
 
     def _wait(self) -> StepRecord:
         started = perf_counter()
-        accounting = sum(map(self._buckets.thread.wait, self._handovers), Accounting())
+        accounting = sum(map(self._buckets.thread.wait, self._handovers), ExchangeCost())
         return StepRecord.of_wait(perf_counter() - started, accounting)
 
     def _give_up(self, error: BaseException) -> None:

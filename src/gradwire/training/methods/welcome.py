@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.methods.trained import Trained
 from gradwire.training.replicas.broadcast import broadcast_parameters, count_weights
 from gradwire.training.replicas.compare import differing
 
 
-def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> Accounting:
+def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> ExchangeCost:
     """Let ``trained`` grow by all that ask for a gradient; they begin with rank 0's weights.
 
     All ranks call it before the same step, while no other exchange of the link is under way. Raises
@@ -32,7 +33,7 @@ def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> Acco
             "unfreeze the same ones on all ranks, before the same step"
         )
     if not newcomers:
-        return Accounting()
+        return ExchangeCost()
     accounting = broadcast_parameters(newcomers, exchange)
     count_weights(ledger, accounting)
     return accounting

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import StateError
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.training.communication.buckets import Buckets
 from gradwire.training.communication.thread import Handover
 from gradwire.training.gradients.clip import clip
@@ -139,7 +140,7 @@ class Pipeline:
         """Wait for the oldest gradient under way and update the weights with it."""
         oldest, treatment = self._under_way[0], self._treatment
         started = perf_counter()
-        accounting = sum(map(self._buckets.thread.wait, oldest.handovers), Accounting())
+        accounting = sum(map(self._buckets.thread.wait, oldest.handovers), ExchangeCost())
         wait_s = perf_counter() - started
         self._under_way.popleft()
         self._free.append(oldest.gradients)

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
+from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training.gradients.flat import FlatWeights
 from gradwire.training.ledger.ledger import Ledger
@@ -21,7 +22,7 @@ BUFFERS = "buffers"
 """What it calls the buffers."""
 
 
-def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> Accounting:
+def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> ExchangeCost:
     """Copy rank 0's weights and buffers, exactly, into the model of every rank, as DDP does when it is made.
 
     Every rank must call this at the same point, while no other exchange of the link is under way. Caches
@@ -37,7 +38,7 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
     return weights + buffers
 
 
-def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
+def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's weights, exactly, into the model of every rank of the exchange's link.
 
     All parameters travel, frozen ones too; no buffers do. Every rank must call this at the same point, while
@@ -49,7 +50,7 @@ def broadcast_weights(model: nn.Module, exchange: Exchange) -> Accounting:
     return broadcast_parameters(model.parameters(), exchange)
 
 
-def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) -> Accounting:
+def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) -> ExchangeCost:
     """Do what ``broadcast_weights`` does for these parameters, in the same order on every rank."""
     weights = FlatWeights(parameters)
     weights.gather()
@@ -58,7 +59,7 @@ def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) ->
     return accounting
 
 
-def broadcast_buffers(model: nn.Module, exchange: Exchange) -> Accounting:
+def broadcast_buffers(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank; otherwise as above.
 
     Those that ``state_dict`` holds: what a model only caches (``persistent=False``) may differ in size. A
@@ -68,10 +69,10 @@ def broadcast_buffers(model: nn.Module, exchange: Exchange) -> Accounting:
 
 
 @torch.no_grad()
-def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> Accounting:
+def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's, of any dtype, to all ranks."""
     if not buffers:
-        return Accounting()
+        return ExchangeCost()
     flat = [on_host(buffer).contiguous().view(-1).view(torch.uint8) for buffer in buffers]
     counts = [each.numel() for each in flat]
     padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8, device="cpu")
@@ -85,17 +86,17 @@ def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> Accounti
     return accounting
 
 
-def _broadcast(flat: torch.Tensor, exchange: Exchange) -> Accounting:
+def _broadcast(flat: torch.Tensor, exchange: Exchange) -> ExchangeCost:
     return Exchange(exchange.link, Plan(algorithm="star")).broadcast(flat)
 
 
-def count_weights(ledger: Ledger | None, accounting: Accounting) -> None:
+def count_weights(ledger: Ledger | None, accounting: ExchangeCost) -> None:
     """Count weights that went from rank 0 to all others; no gradient is in them."""
     if ledger is not None:
         ledger.exchanged(WEIGHTS, accounting, accounting.total_s, gradient_nbytes=0)
 
 
-def count_buffers(ledger: Ledger | None, accounting: Accounting) -> None:
+def count_buffers(ledger: Ledger | None, accounting: ExchangeCost) -> None:
     """Count buffers that went from rank 0 to all others, where there are any."""
     if ledger is not None and accounting.total_s:
         ledger.exchanged(BUFFERS, accounting, accounting.total_s, gradient_nbytes=0)

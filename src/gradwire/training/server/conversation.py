@@ -34,8 +34,8 @@ from threading import Lock
 import torch
 
 from gradwire.codecs import Codec, Identity
+from gradwire.costs import ExchangeCost
 from gradwire.errors import FrameError
-from gradwire.exchange import Accounting
 from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
 from gradwire.exchange.stream import Resources, Stream
@@ -181,10 +181,9 @@ class Conversation:
         """
         self._store(self._framer(codec), torch.split(floats, self._segment_count))
 
-    def settle(self) -> Accounting:
+    def settle(self) -> ExchangeCost:
         """Return what the conversation has cost since it was last asked."""
-        cost, self._stream.accounting = self._stream.accounting, Accounting()
-        cost.total_s = cost.encode_s + cost.decode_s + cost.wait_s
+        cost, self._stream.accounting = self._stream.accounting, ExchangeCost()
         return cost
 
     def _framer(self, codec: Codec) -> Framer:

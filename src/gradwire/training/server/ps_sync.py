@@ -16,8 +16,9 @@ from torch import nn
 
 from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.codecs.spec import is_whole
+from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError, shown
-from gradwire.exchange import Accounting, Exchange
+from gradwire.exchange import Exchange
 from gradwire.plan import Plan, PlanLike
 from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatGradients, FlatWeights
@@ -162,7 +163,7 @@ class Worker(WorkerMethod):
         self._residual = self._residual_of(self._gradients)
 
 
-def _waits(*exchanges: Accounting) -> StepRecord:
+def _waits(*exchanges: ExchangeCost) -> StepRecord:
     return sum((StepRecord.of_wait(each.total_s, each) for each in exchanges), StepRecord())
 
 

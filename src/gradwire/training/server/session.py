@@ -12,8 +12,8 @@ from threading import Thread
 import torch
 
 from gradwire.codecs import Codec
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError
-from gradwire.exchange import Accounting
 from gradwire.training.communication import endings
 from gradwire.training.server.clocks import Clocks
 from gradwire.training.server.conversation import EXACT, Conversation, Kind, Message
@@ -115,7 +115,7 @@ class Session:
         if self._thread is not None:
             self._thread.join(max(until - time.monotonic(), 0))
 
-    def settle(self) -> Accounting:
+    def settle(self) -> ExchangeCost:
         """Return what talking with the worker has cost since this was last asked."""
         return self._talk.settle()
 

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
-from gradwire.exchange import Accounting
 from gradwire.plan import PlanLike
 from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatWeights
@@ -150,7 +150,7 @@ class StaleServer(Method):
             self._stop(self.exchange.link.rank, str(error) or type(error).__name__)
             raise
         self.steps_done += steps
-        cost = sum((session.settle() for session in self._sessions), Accounting())
+        cost = sum((session.settle() for session in self._sessions), ExchangeCost())
         nbytes = steps * sum(session.gradient.nbytes for session in self._sessions)
         self.meter.count(WHOLE, cost, wait_s, nbytes)
         self.meter.end_step()
