@@ -200,7 +200,7 @@ def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes
         assert said["an endless number"].endswith("but is a value of the type int")
         assert "segment_nbytes must be a whole number from 16384 to 17179852800" in said["a segment"]
         assert "read it with Plan.from_json" in said["a pipeline"]
-        assert "codec must be a Codec, but is Plan(" in said["a plan as codec"]
+        assert "codec must be a codec, its spec or None, but is Plan(" in said["a plan as codec"]
 
 
 def twice_and_out_of_order() -> tuple[list[float], str, list[float]]:

@@ -29,7 +29,7 @@ from gradwire.errors import GradwireError
 from gradwire.links import process_group
 from gradwire.training.ddp import hook
 from gradwire.training.fsdp import attach as fsdp
-from gradwire.training.pipe import drop_in
+from gradwire.training.pipe import pipe_sgd
 
 RENDEZVOUS_S = 30
 _calls: list[Calls] = []
@@ -181,10 +181,10 @@ def _setup(case: Case, rank: int) -> Setup:
 
 def _strike_before_attaching(act: str) -> None:
     if act == "other gradwire":
-        for module in (hook, drop_in, fsdp):
+        for module in (hook, pipe_sgd, fsdp):
             vars(module)["version"] = lambda: "0.0.1"
     elif act == "kill while connecting":
-        vars(process_group)["meet"] = _die
+        vars(process_group)["connect_ranks"] = _die
     elif act == "stay away":
         os._exit(0)
 

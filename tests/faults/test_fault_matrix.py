@@ -20,7 +20,7 @@ from faults.rows import ROWS, Row
 from faults.runs import SEED, Cell, run_matrix, undisturbed
 from faults.world import play
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(3600)]  # every world has a limit of its own
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(4 * 3600)]  # every world has a limit of its own
 
 Cells = dict[tuple[str, str], Cell]
 WHOLE = "GRADWIRE_FAULT_REPEATS" in os.environ

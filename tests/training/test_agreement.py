@@ -29,6 +29,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(dist, "get_rank", lambda *_: 1)
     monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0, 1])
     return Group()
 
 

@@ -25,6 +25,8 @@ from gradwire.launch.store import TimedStore
 from gradwire.links.base import OWN_END
 
 _LOOK_UP_S = 0.1
+_CONNECT_ATTEMPTS = 5
+"""How often Gloo tries to reach a peer that has died after it gave its address, a whole timeout each time."""
 
 
 class GlooAllReduce:
@@ -80,7 +82,7 @@ class GlooAllReduce:
 
         watched = _WatchedStore(TimedStore(self._store, what), time.monotonic() + timeout_s, check)
         try:
-            limit = timedelta(seconds=self._connect_s)
+            limit = timedelta(seconds=self._connect_s / _CONNECT_ATTEMPTS)
             return dist.ProcessGroupGloo(watched, self._rank, len(self._names), limit)
         except LinkError:
             raise
