@@ -18,7 +18,7 @@ class Calls:
         self._seen: set[int] = set()
         self._act: str | None = None
         self.struck = False
-        walk = Exchange._walk
+        walk = Exchange._run
 
         def watched(exchange: Exchange, *args: Any, **kwargs: Any) -> Any:
             act, self._act = self._act, None
@@ -31,7 +31,7 @@ class Calls:
             self._seen.add(args[_TENSOR].numel())
             return walk(exchange, *args, **kwargs)
 
-        Exchange._walk = watched  # type: ignore[assignment, method-assign]
+        Exchange._run = watched  # type: ignore[assignment, method-assign]
 
     def arm(self, act: str) -> None:
         """Let ``act`` happen at the next call."""
