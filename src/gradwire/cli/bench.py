@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradwire.benchmark.lists import algorithm_specs, codec_specs, geometric, listed, whole_numbers
-from gradwire.cli.parser import Parser
+from gradwire.cli.parser import Parser, file_path
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
@@ -106,7 +105,9 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     group.add_argument("--warmup", type=int, default=3, metavar="N", help="not timed (3)")
     group.add_argument("--max-time", type=float, default=20.0, metavar="S", help="then 3 or more do (20 s)")
     group.add_argument("--pause", type=float, default=0.0, metavar="S", help="before each (0 s)")
-    group.add_argument("--measured", type=_file, metavar="FILE", help="the line, by 'bench line-rate --json'")
+    group.add_argument(
+        "--measured", type=file_path, metavar="FILE", help="the line, by 'bench line-rate --json'"
+    )
     group.add_argument("--no-line-rate", action="store_true", help="measure no line, compare with no theory")
     group = parser.add_argument_group("where")
     group.add_argument("--workers", metavar="LIST", help="local processes, e.g. 2,4,8 (2)")
@@ -169,18 +170,11 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", type=_file, metavar="FILE", help="write the record")
-    group.add_argument("--plot", type=_file, metavar="FILE", help="write a picture (PNG)")
+    group.add_argument("--json", type=file_path, metavar="FILE", help="write the record")
+    group.add_argument("--plot", type=file_path, metavar="FILE", help="write a picture (PNG)")
     group.add_argument("--overwrite", action="store_true", help="replace older files")
     group.add_argument("--quiet", action="store_true", help="show no progress")
     group.add_argument("-h", "--help", action="help", help="show this text")
-
-
-def _file(text: str) -> Path:
-    """Refuse the empty name, which is an unset variable of a script."""
-    if not text:
-        raise argparse.ArgumentTypeError("name a file")
-    return Path(text)
 
 
 def _sizes(words: argparse.Namespace) -> tuple[int, ...]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from gradwire.cli.parser import Parser
+from gradwire.cli.parser import Parser, file_path
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -19,10 +17,10 @@ def run(arguments: Sequence[str]) -> int:
         "  torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\\n"
         "      -m gradwire doctor --plan plan.json",
     )
-    parser.add_argument("--plan", type=_file, metavar="FILE", help="read it, and try it among ranks")
+    parser.add_argument("--plan", type=file_path, metavar="FILE", help="read it, and try it among ranks")
     parser.add_argument("--no-line-rate", action="store_true", help="do not look at the lines")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="of any wait, in s (30)")
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write the record")
+    parser.add_argument("--json", type=file_path, metavar="FILE", help="write the record")
     parser.add_argument("--overwrite", action="store_true", help="replace an older FILE of --json")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     words = parser.parse_args(arguments)
@@ -37,10 +35,3 @@ def run(arguments: Sequence[str]) -> int:
             overwrite=words.overwrite,
         )
     )
-
-
-def _file(text: str) -> Path:
-    """Refuse the empty name, which is an unset variable of a script."""
-    if not text:
-        raise argparse.ArgumentTypeError("name a file")
-    return Path(text)

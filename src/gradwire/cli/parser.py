@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 EXIT_MISTAKE = 2
@@ -34,3 +35,17 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=24, width=79)
+
+
+def file_path(text: str) -> Path:
+    """Return the path of a file; refuse the empty name, which is an unset variable of a script."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a file")
+    return Path(text)
+
+
+def folder_path(text: str) -> Path:
+    """Return the path of a folder; refuse the empty name, which is not the folder that we are in."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a folder ('.' is this one)")
+    return Path(text)

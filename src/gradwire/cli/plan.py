@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from gradwire.benchmark.lists import algorithm_specs, codec_specs
-from gradwire.cli.parser import Parser
+from gradwire.cli.parser import Parser, file_path
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.files import check_writable
@@ -77,16 +76,10 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--scale-to", type=int, metavar="N", default=FARTHEST, help=f"hosts to look to; 0: not ({FARTHEST})"
     )
-    group.add_argument("--json", type=_file, metavar="FILE", help="everything, for programs")
-    group.add_argument("--out", type=_file, metavar="FILE", help="the plan, for train and all_reduce")
+    group.add_argument("--json", type=file_path, metavar="FILE", help="everything, for programs")
+    group.add_argument("--out", type=file_path, metavar="FILE", help="the plan, for train and all_reduce")
     group.add_argument("--overwrite", action="store_true", help="replace older files")
     group.add_argument("-h", "--help", action="help", help="show this text")
-
-
-def _file(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("name a file")
-    return Path(text)
 
 
 def _check(words: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 
-from gradwire.cli.parser import Parser
+from gradwire.cli.parser import Parser, file_path, folder_path
 from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, write_files
 from gradwire.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
@@ -112,13 +112,13 @@ def _parser() -> Parser:
     group.add_argument("--delay", metavar="TIME", help="of every frame, one way: 1ms (0)")
     group.add_argument("--groups", type=int, metavar="N", help="switches with equally many hosts (1)")
     group.add_argument("--core", metavar="RATE", help="of each switch to the core, each way (unlimited)")
-    group.add_argument("--topology", type=_file, metavar="FILE", help="all of this as JSON")
+    group.add_argument("--topology", type=file_path, metavar="FILE", help="all of this as JSON")
     group = parser.add_argument_group("run")
     group.add_argument("--timeout", type=_seconds, metavar="S", help="end the hosts after S seconds (never)")
     group.add_argument(
         "--grace", type=_seconds, default=GRACE_S, metavar="S", help="for the others, when a host fails (5)"
     )
-    group.add_argument("--out", type=_folder, metavar="DIR", help=f"for {RECORD}, h0.out, h0.err, ...")
+    group.add_argument("--out", type=folder_path, metavar="DIR", help=f"for {RECORD}, h0.out, h0.err, ...")
     group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
     group.add_argument("-h", "--help", action="help", help="show this text")
     return parser
@@ -169,17 +169,3 @@ def _seconds(text: str) -> float:
         return float(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"name a number of seconds, not {text!r}") from error
-
-
-def _file(text: str) -> Path:
-    """Refuse the empty name, which is an unset variable of a script."""
-    if not text:
-        raise argparse.ArgumentTypeError("name a file")
-    return Path(text)
-
-
-def _folder(text: str) -> Path:
-    """Refuse the empty name, which is an unset variable of a script and not the folder we are in."""
-    if not text:
-        raise argparse.ArgumentTypeError("name a folder ('.' is this one)")
-    return Path(text)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from gradwire.cli.parser import Parser
+from gradwire.cli.parser import Parser, file_path, folder_path
 from gradwire.codecs import DEFAULT
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
@@ -74,9 +74,13 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         help="with PS-Sync and D-Sync (paper) or DDP (ddp)",
     )
     group.add_argument("--runs", metavar="LIST", help="compare any METHOD:CODEC, e.g. sync,pipe:quantize:8")
-    group.add_argument("--plan", type=_file, metavar="FILE", help="take method, codec, and sizes from a plan")
+    group.add_argument(
+        "--plan", type=file_path, metavar="FILE", help="take method, codec, and sizes from a plan"
+    )
     group.add_argument("--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (digits)")
-    group.add_argument("--data-dir", type=_folder, metavar="DIR", help="folder of the IDX files (download)")
+    group.add_argument(
+        "--data-dir", type=folder_path, metavar="DIR", help="folder of the IDX files (download)"
+    )
     group.add_argument("--model", metavar="NAME", default="mlp", help=f"{', '.join(MODELS)} (mlp)")
 
 
@@ -114,23 +118,11 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--timeout", type=float, default=60.0, metavar="S", help="longest wait in seconds (60)"
     )
-    group.add_argument("--out", type=_folder, metavar="DIR", help="folder of the results (runs/DATA-TIME)")
+    group.add_argument(
+        "--out", type=folder_path, metavar="DIR", help="folder of the results (runs/DATA-TIME)"
+    )
     group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
     group.add_argument("-h", "--help", action="help", help="show this text")
-
-
-def _folder(text: str) -> Path:
-    """Refuse the empty name, which is an unset variable of a script and not the folder we are in."""
-    if not text:
-        raise argparse.ArgumentTypeError("name a folder ('.' is this one)")
-    return Path(text)
-
-
-def _file(text: str) -> Path:
-    """Refuse the empty name, which would be the folder we are in."""
-    if not text:
-        raise argparse.ArgumentTypeError("name a file")
-    return Path(text)
 
 
 def _size(text: str) -> int:

@@ -17,7 +17,6 @@ from gradwire.testbed.run.interrupts import interrupts
 from gradwire.testbed.run.output import STREAMS, Lines, Sink
 from gradwire.testbed.run.watch import Watch
 
-SWEEP_TIMEOUT_S = 10.0
 _READ_NBYTES = 1 << 16
 
 

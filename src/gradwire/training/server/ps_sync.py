@@ -68,7 +68,7 @@ class Server(Method):
     ) -> None:
         check_optimizer(optimizer, "Server")
         self._optimizer = optimizer
-        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
+        self.weight_codec = weight_codec_of(weight_codec)
         super().__init__(model, optimizer, star_of(plan), group, timeout_s, ledger)
 
     def _check_ranks(self) -> None:
@@ -134,7 +134,7 @@ class Worker(WorkerMethod):
         timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
+        self.weight_codec = weight_codec_of(weight_codec)
         super().__init__(model, None, star_of(plan), group, timeout_s, ledger)
 
     def _check_ranks(self) -> None:
@@ -165,6 +165,11 @@ class Worker(WorkerMethod):
 
 def _waits(*exchanges: ExchangeCost) -> StepRecord:
     return sum((StepRecord.of_wait(each.total_s, each) for each in exchanges), StepRecord())
+
+
+def weight_codec_of(codec: Codec | str | None) -> Codec:
+    """Return the codec of the weights, the exact one by default. Raises ``SpecError``."""
+    return codec_of(codec, "weight_codec") or Identity()
 
 
 def check_steps(steps: object) -> None:

@@ -15,7 +15,7 @@ from threading import Lock
 import torch
 from torch import nn
 
-from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
 from gradwire.plan import PlanLike
@@ -28,7 +28,7 @@ from gradwire.training.methods.method import Group, Method
 from gradwire.training.methods.trained import check_optimizer
 from gradwire.training.server.clocks import Clocks, check_staleness
 from gradwire.training.server.conversation import Conversation
-from gradwire.training.server.ps_sync import check_star, check_steps, star_of
+from gradwire.training.server.ps_sync import check_star, check_steps, star_of, weight_codec_of
 from gradwire.training.server.session import Codecs, Event, Now, Session, Snapshot
 from gradwire.training.server.updates import AtOnce, OnceARound, Schedule, Updates
 
@@ -96,7 +96,7 @@ class StaleServer(Method):
         check_optimizer(optimizer, "StaleServer")
         check_staleness(staleness)
         self.staleness, self._optimizer = staleness, optimizer
-        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
+        self.weight_codec = weight_codec_of(weight_codec)
         self._turn = Lock()
         self._snapshot: Snapshot | None = None
         self._updates_done = 0

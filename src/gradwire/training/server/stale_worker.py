@@ -11,7 +11,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
 from gradwire.exchange.feedback import Feedback
 from gradwire.plan import FLOAT_NBYTES, PlanLike
@@ -25,7 +25,7 @@ from gradwire.training.methods.checkpoint import RankState, check_model
 from gradwire.training.methods.method import Group, WorkerMethod, backward
 from gradwire.training.server.clocks import check_staleness
 from gradwire.training.server.conversation import Conversation, Kind, Message
-from gradwire.training.server.ps_sync import check_star, star_of
+from gradwire.training.server.ps_sync import check_star, star_of, weight_codec_of
 
 
 class StaleWorker(WorkerMethod):
@@ -68,7 +68,7 @@ class StaleWorker(WorkerMethod):
     ) -> None:
         check_staleness(staleness)
         self.staleness, self.lead = staleness, 0
-        self.weight_codec = codec_of(weight_codec, "weight_codec") or Identity()
+        self.weight_codec = weight_codec_of(weight_codec)
         self._drained = True
         self._failure: str | None = None
         super().__init__(model, None, star_of(plan), group, timeout_s, ledger)
