@@ -77,6 +77,18 @@ def test_a_load_waits_for_the_kernels_before_and_the_host_for_the_load(device: S
     assert bool(host.isnan().all()), "without follow it reads what no kernel has written yet"
 
 
+def test_a_kernel_does_not_hold_up_what_an_earlier_one_has_written_beside(device: Simulated) -> None:
+    """As a bucket's copy begins while backward computes the next one, in memory that one kernel has zeroed."""
+    tensor = on(device, 1, 2, 3, 4)
+    tensor.mul_(2)
+    staged = Staged(tensor[1:3])
+    tensor[:1].add_(1)
+    tensor[3:].add_(1)
+    assert staged.floats().tolist() == [4, 6]
+    assert bool(torch.tensor(tensor.tolist())[[0, 3]].isnan().all()), "the later kernels did not run for it"
+    assert tensor.sum().item() == 3 + 4 + 6 + 9
+
+
 def test_kernels_see_what_was_stored_only_after_order(device: Simulated) -> None:
     tensor = on(device, 1, 2)
     for orders in (True, False):

@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 
 from gradwire.devices.simulated import (
     Copy,
-    Operation,
     Range,
     Read,
     Simulated,
@@ -91,7 +90,7 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for place, tensor in zip(places, own, strict=True):
             for old in stream.pending(place):
                 if isinstance(old, Read) and old.ranges == (place,):
-                    stream.drop(old)
+                    stream.replace(old)
             stream.queue_up(Read(place, tensor))
         return result
 
@@ -103,24 +102,19 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [place for place in written if any(each.up and each.touches(place) for each in copies)]
 
     def _queue_writes(self, held: Sequence[Write], written: Sequence[torch.Tensor]) -> None:
-        """Hold back what was written; all of it is at the end of the stream now."""
+        """Hold back what was written, at the end of the stream; what was before keeps its place there."""
         stream, every = self._device.current, list(held)
-        for tensor in written:
-            place = extent(tensor)
-            for again in [each for each in held if each.touches(place)]:
-                stream.drop(again)
-                stream.queue_up(again)
-            if place != (0, 0) and not any(_within(place, each) for each in every):
-                write = Write(place, tensor)
-                stream.queue_up(write)
-                every.append(write)
+        for place in {extent(tensor): None for tensor in written if tensor.numel()}:
+            for old in [each for each in every if each.touches(place)]:
+                parts = old.outside(place)
+                stream.replace(old, *parts)
+                every.remove(old)
+                every += parts
+            write = Write(place, written)
+            stream.queue_up(write)
+            every.append(write)
         for write in every:
             write.poison()
-
-
-def _within(place: Range, operation: Operation) -> bool:
-    start, stop = operation.ranges[0]
-    return start <= place[0] and place[1] <= stop
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

@@ -76,6 +76,14 @@ class Write(Operation):
         """Let the memory hold what was written."""
         ctypes.memmove(self.ranges[0][0], self._values, len(self._values))
 
+    def outside(self, place: Range) -> list[Write]:
+        """Return the parts of it that have nothing to do with ``place``."""
+        start, stop = self.ranges[0]
+        parts = [Write(each, self._keep) for each in ((start, place[0]), (place[1], stop)) if each[0] < each[1]]
+        for part in parts:
+            part.until = self.until
+        return parts
+
 
 class Read(Operation):
     """What a kernel has read: until the stream gets there, nobody else may write it."""
@@ -216,9 +224,12 @@ class SimulatedStream(Stream):
                 break
         return found
 
-    def drop(self, operation: Operation) -> None:
-        """Do not do it."""
+    def replace(self, operation: Operation, *others: Operation) -> None:
+        """Do ``others`` in its place."""
+        place = self._queue.index(operation)
         self._queue.remove(operation)
+        for each in reversed(others):
+            self._queue.insert(place, each)
 
     def follow(self) -> None:
         """Let this stream wait for the current one."""
