@@ -79,7 +79,9 @@ class Write(Operation):
     def outside(self, place: Range) -> list[Write]:
         """Return the parts of it that have nothing to do with ``place``."""
         start, stop = self.ranges[0]
-        parts = [Write(each, self._keep) for each in ((start, place[0]), (place[1], stop)) if each[0] < each[1]]
+        parts = [
+            Write(each, self._keep) for each in ((start, place[0]), (place[1], stop)) if each[0] < each[1]
+        ]
         for part in parts:
             part.until = self.until
         return parts
