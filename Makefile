@@ -30,7 +30,7 @@ faults: .venv/ready ## the fault matrix, 20 runs of each new cell and 3 of the o
 	GRADWIRE_FAULT_REPEATS=3 GRADWIRE_FAULT_NEW_REPEATS=20 $(BIN)/python -m pytest tests/faults
 
 faults-nightly: .venv/ready ## the same with 20 runs of each cell, and 200 ends of every kind
-	GRADWIRE_FAULT_REPEATS=20 GRADWIRE_ENDS=200 $(BIN)/python -m pytest tests/faults tests/training/test_endings.py
+	GRADWIRE_FAULT_REPEATS=20 GRADWIRE_ENDS=200 $(BIN)/python -m pytest tests/faults tests/training/communication/test_endings.py
 
 foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's constructor
 	$(BIN)/python tests/foreign/run.py

@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from gradwire.links import Link, loopback
 from support.processes import Pool, prepare
+from support.project import TESTS
 
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
 settings.load_profile("gradwire")
@@ -67,22 +68,27 @@ def _run_ranks(
     return results
 
 
-ONE_WORKER_FOLDERS = {"faults", "testbed"}
-"""Their tests load the machine, or compare its namespaces before and after."""
-ONE_WORKER = {"test_mpi_link", "test_tls_page", "test_smart_nic_prototype"}
-"""Modules that do their work once, for all of their tests."""
+ONE_WORKER = {
+    "faults": "faults",  # they load the machine
+    "testbed": "testbed",  # they compare its namespaces before and after
+    "cli/test_testbed.py": "testbed",
+    "links/mpi/test_link.py": "mpi",  # it does its work once for all of its tests, as the next ones do
+    "docs/test_tls.py": "tls",
+    "timing/closed_form/test_smart_nic_prototype.py": "prototype",
+}
+"""The group of a folder's or a file's tests, which one worker does."""
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tell pytest-xdist which tests one worker does, one after the other (``--dist loadgroup``)."""
     for item in items:
-        if item.path.parent.name in ONE_WORKER_FOLDERS:
-            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
-        elif "run_processes" in getattr(item, "fixturenames", ()):  # they share ranks
-            item.add_marker(pytest.mark.xdist_group("ranks"))
-        elif item.path.stem in ONE_WORKER:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        file = item.path.relative_to(TESTS)
+        group = ONE_WORKER.get(file.parts[0]) or ONE_WORKER.get(file.as_posix())
+        if group is None and "run_processes" in getattr(item, "fixturenames", ()):
+            group = "ranks"  # they share them
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

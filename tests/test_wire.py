@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,8 +20,9 @@ from gradwire.wire import (
     renumber_frame,
     seal_frame,
 )
+from support.project import DOCS
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "wire-format.md"
+DOCUMENT = DOCS / "wire-format.md"
 U32 = st.integers(0, 2**32 - 1)
 PAYLOAD = bytes(range(1, 11))
 EXPECTED = Expected(codec_id=4, fingerprint=0xCAFEBABE, count=7, max_payload_nbytes=12, sequence=3)

@@ -21,8 +21,7 @@ from gradwire.launch.rendezvous import (
     open_store,
 )
 from support.beds import needs_namespaces
-
-TESTS = Path(__file__).parent.parent
+from support.project import TESTS
 
 
 @pytest.fixture

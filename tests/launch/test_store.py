@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from torch._C._distributed_c10d import HashStore, PrefixStore
@@ -17,9 +16,8 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.store import TimedStore
 from gradwire.launch.within import within
+from support.project import TESTS
 from support.store_host import connected, serve, served
-
-TESTS = Path(__file__).parent.parent
 
 
 def soon() -> float:

@@ -13,8 +13,9 @@ import pytest
 
 from gradwire.errors import TestbedError as _TestbedError  # pytest would take the name for a test's
 from gradwire.testbed.network.tools import find_tool, private_area
+from support.project import ROOT
 
-SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = ROOT / "src"
 TRAFFIC = Path(__file__).with_name("traffic.py")
 
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tls.md").read_text(encoding="utf-8")
+from support.project import DOCS
+
+PAGE = (DOCS / "tls.md").read_text(encoding="utf-8")
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes keys with openssl")
 
 

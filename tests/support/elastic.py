@@ -8,7 +8,9 @@ from types import ModuleType
 
 import torch
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "elastic_restart.py"
+from support.project import ROOT
+
+EXAMPLE = ROOT / "examples" / "elastic_restart.py"
 
 
 def example() -> ModuleType:

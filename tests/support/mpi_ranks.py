@@ -27,6 +27,7 @@ from gradwire.links.mpi import link as mpi_link
 from gradwire.links.mpi.calls import calls
 from gradwire.links.mpi.shutdown import free_communicators
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from support.project import DOCS
 from support.sums import COMPOSED, SEGMENT_COUNT, shares
 
 IMPORTED_TOO_EARLY = "mpi4py" in sys.modules
@@ -36,7 +37,7 @@ SPECS = tuple(row.codec.EXAMPLES[0] for row in codecs.TABLE)
 LENGTHS = (1, 32, 999, 5000, 3_000_000)  # the last is too long to be sent before it is asked for
 MANY_LINKS, UNTAKEN = 20, 7
 EXAMPLE = re.compile(r"```python\n(.*?)```", re.DOTALL)
-PAGE = Path(__file__).parent.parent.parent / "docs" / "mpi.md"
+PAGE = DOCS / "mpi.md"
 
 
 def all_sums(link: Link) -> dict[tuple[str, str, int], torch.Tensor]:

@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-ROOT = Path(__file__).parents[2]
+from support.project import ROOT
+
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WANTS_GROUP = re.compile(
     r"torchrun|init_process_group|DistributedDataParallel|all_reduce\(tensor|Accelerator"

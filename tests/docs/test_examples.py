@@ -1,0 +1,73 @@
+"""Every script in examples/ trains on two processes, and its gradients really went through the codec."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.project import ROOT
+
+EXAMPLES = ROOT / "examples"
+APART = {"elastic_restart"}
+"""It needs a folder, and has a test of its own beside the faults."""
+NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - APART)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", NAMES)
+def test_it_learns_compressed_and_its_ranks_agree(name: str, tmp_path: Path) -> None:
+    here, logs = tmp_path / "here", tmp_path / "logs"
+    here.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    apart = ["--redirects=3", f"--log-dir={logs}"]  # two ranks would write into one another's lines
+    quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
+    run = subprocess.run(
+        [*command, *apart, str(EXAMPLES / f"{name}.py")],
+        cwd=here,
+        env={**os.environ, **quiet},
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    texts = {
+        stream: [
+            path.read_text(encoding="utf-8") for path in sorted(logs.glob(f"*/attempt_0/*/{stream}.log"))
+        ]
+        for stream in ("stdout", "stderr")
+    }
+    assert run.returncode == 0, "\n".join([run.stderr, *texts["stderr"]])
+    assert list(here.iterdir()) == [], "it leaves nothing behind"
+    first_rank, second_rank = texts["stdout"]
+
+    first, last, accuracy = _numbers(r"^loss (\S+) -> (\S+), accuracy (\S+)$", first_rank)
+    assert first > 2.0, "untrained, ten digits cost about ln 10"
+    assert last < 0.5 * first
+    assert accuracy > 0.7
+
+    (fewer,) = _numbers(r"; (\S+) times fewer bytes on the wire$", first_rank)
+    assert fewer > 1.2, first_rank
+    assert "no gradient went around the codec" in first_rank
+    (steps,) = _numbers(r"^gradwire, rank 0: (\d+) steps", first_rank)
+    assert steps >= 12 * 12  # epochs of 1536 digits, 64 a step on each rank
+
+    (weights,) = re.findall(r"^rank 0: weights (\w{16})$", first_rank, re.MULTILINE)
+    assert f"rank 1: weights {weights}\n" in second_rank
+    assert "accuracy" not in second_rank, "one rank reports for all"
+
+
+def _numbers(pattern: str, text: str) -> tuple[float, ...]:
+    (found,) = re.findall(pattern, text, re.MULTILINE)
+    return tuple(float(part) for part in ((found,) if isinstance(found, str) else found))
+
+
+def test_the_table_of_examples_names_all_and_each_shows_its_one_line() -> None:
+    table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\]\((\w+)\.py\)", table)) == {*NAMES, *APART}
+    assert len(NAMES) >= 6
+    for name in NAMES:
+        assert (EXAMPLES / f"{name}.py").read_text(encoding="utf-8").count("# the one line") == 1, name

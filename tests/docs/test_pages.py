@@ -1,0 +1,136 @@
+"""Every page is found by who follows links, no link leads nowhere, and what it shows runs as written."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.cli import main
+from support.project import DOCS, ROOT
+from support.snippets import (
+    ALONE,
+    DOCTEST,
+    NOT_RUN,
+    TORCHRUN,
+    UNDER_TORCHRUN,
+    WANTS_GROUP,
+    Block,
+    commands,
+    python_blocks,
+    write_jobs,
+)
+
+
+def linked_from(page: Path) -> set[Path]:
+    """Return what a page links to in this repository."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in target]
+    return {(page.parent / target).resolve() for target in targets}
+
+
+def test_no_page_is_an_orphan_and_no_link_is_dead() -> None:
+    found: set[Path] = set()
+    queue = [ROOT / "README.md", DOCS / "README.md"]
+    while queue:
+        page = queue.pop()
+        if page in found:
+            continue
+        found.add(page)
+        for target in linked_from(page):
+            assert target.exists(), f"{page.relative_to(ROOT)} links to {target}, which does not exist"
+            if target.suffix == ".md":
+                queue.append(target)
+    pages = {page.resolve() for page in DOCS.rglob("*.md")}
+    assert len(pages) > 20
+    assert sorted(str(page.relative_to(ROOT)) for page in pages - found) == []
+
+
+def test_the_index_names_every_page_itself() -> None:
+    pages = {page.resolve() for page in DOCS.rglob("*.md")} - {(DOCS / "README.md").resolve()}
+    missing = pages - linked_from(DOCS / "README.md")
+    assert sorted(str(page.relative_to(ROOT)) for page in missing) == [], "add them to docs/README.md"
+
+
+def run_snippets(command: list[str], blocks: list[Block], folder: Path) -> None:
+    jobs = folder / "jobs.json"
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in blocks]
+    write_jobs(jobs, blocks, [each.getsockname()[1] for each in sockets])
+    for each in sockets:
+        each.close()
+    variables = {"PYTHONPATH": str(ROOT / "tests"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    done = subprocess.run(
+        [sys.executable, *command, "-m", "support.snippets", str(jobs)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**kept, **variables},
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert set(re.findall("^ran (.+)$", done.stdout, re.MULTILINE)) == {block.name for block in blocks}
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)  # all pages one after the other, on a machine that may be busy
+def test_snippets_of_one_process_run_as_written(tmp_path: Path) -> None:
+    run_snippets([], [block for block in python_blocks() if block.how == ALONE], tmp_path)
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(300)  # all pages one after the other, on a machine that may be busy
+def test_snippets_of_many_ranks_run_as_written_under_torchrun(tmp_path: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    run_snippets(launch, [block for block in python_blocks() if block.how == TORCHRUN], tmp_path)
+
+
+def test_snippets_at_a_prompt_show_what_they_print() -> None:
+    shown = [block for block in python_blocks() if block.how == DOCTEST]
+    assert len(shown) > 10
+    names: dict[str, dict[str, object]] = {}  # a page's prompts go on where the one before ended
+    for block in shown:
+        known = names.setdefault(block.page, {})
+        worked = doctest.DocTestParser().get_doctest(block.text, known, block.name, block.page, 0)
+        told: list[str] = []
+        assert doctest.DocTestRunner().run(worked, out=told.append, clear_globs=False).failed == 0, told
+        known.update(worked.globs)
+
+
+def test_every_snippet_has_its_way_to_run() -> None:
+    blocks = python_blocks()
+    names = {block.name for block in blocks}
+    assert {*UNDER_TORCHRUN, *NOT_RUN} <= names, "a block that has gone leaves the tables"
+    for block in blocks:
+        if block.how != DOCTEST:
+            compile(block.text, block.name, "exec")
+        if WANTS_GROUP.search(block.text):
+            assert block.how in (TORCHRUN, None), f"{block.name} belongs to UNDER_TORCHRUN"
+
+
+def test_every_command_line_is_understood(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+    found = commands()
+    assert len({page for page, _ in found}) > 6
+    for page, line in found:
+        line = re.split(r"\s+#| \|\| |\s{3,}", line)[0]
+        if script := re.search(r"(?:examples|bench)/\w+\.py", line):
+            assert (ROOT / script[0]).is_file(), f"{page}: {line}"
+        own, _, inner = line.partition(" -- ")  # what a testbed runs is a command, too
+        for part in (own, inner):
+            _, gradwire, words = part.rpartition("gradwire ")
+            if gradwire:
+                assert main([*shlex.split(words), "--no-such-option"]) == 2
+                assert "unrecognized arguments: --no-such-option;" in capsys.readouterr().err, (
+                    f"{page}: {line}"
+                )

@@ -1,0 +1,104 @@
+"""The prose linter finds what it should; names and anchors on the pages exist."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from support.project import ROOT
+
+PAGES = [*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAME = re.compile(r"(?<![\w/.-])gradwire(?:\.[A-Za-z_]\w*)+(?![\w/-])")
+EXPLAINED = "one two three four five six seven eight nine ten"
+
+
+def linter() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_prose", ROOT / "scripts" / "check_prose.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        ("A rank that is late waits.", 0),
+        ("A peer that sends what cannot be is an error.", 1),
+        ("`Tell whether` in code is nobody's business.", 0),
+        ("```\nTell whether\n```\nFine.", 0),
+        (f"# Title\n\n{' '.join([EXPLAINED] * 5)}.", 1),
+        (f"{EXPLAINED}: {EXPLAINED}. {EXPLAINED}; {EXPLAINED} {EXPLAINED}.", 0),
+        (f"| {' '.join([EXPLAINED] * 6)} |", 0),
+        (f"- {EXPLAINED} {EXPLAINED}\n- {EXPLAINED} {EXPLAINED}\n- {EXPLAINED} {EXPLAINED}", 0),
+    ],
+)
+def test_it_finds_phrases_and_long_sentences_of_pages(page: str, found: int) -> None:
+    assert len(list(linter().check_page(page))) == found
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('"""Tell the peers that nothing more comes."""\n', 0),
+        ('def f():\n    """Tell the peers that nothing more comes."""\n', 0),
+        ('def f():\n    """Return whether it is so."""\n', 0),
+        ('def f():\n    """Tell whether it is so."""\n', 2),  # the phrase, and the opening
+        ('class A:\n    def f(self):\n        """Returns 1."""\n', 1),
+        ("x = 1  # for whoever: who reads this stumbles\n", 1),
+        ('x = "tell whether"\n', 0),
+    ],
+)
+def test_it_finds_phrases_of_docstrings_and_comments(source: str, found: int) -> None:
+    assert len(list(linter().check_module(source))) == found
+
+
+def test_every_dotted_name_on_the_pages_exists() -> None:
+    found = {name for page in PAGES for name in NAME.findall(page.read_text(encoding="utf-8"))}
+    assert len(found) > 25
+    assert sorted(name for name in found - loggers() if not resolves(name)) == []
+
+
+def loggers() -> set[str]:
+    """Return the names of gradwire's loggers, which need be no modules."""
+    sources = (ROOT / "src" / "gradwire").rglob("*.py")
+    return {name for path in sources for name in re.findall(r'getLogger\("([\w.]+)"\)', path.read_text())}
+
+
+def resolves(name: str) -> bool:
+    """Return whether a dotted name is a module, or an attribute of one."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        if not is_module(".".join(parts[:cut])):
+            continue
+        value: object = importlib.import_module(".".join(parts[:cut])) if cut < len(parts) else True
+        for part in parts[cut:]:
+            value = getattr(value, part, None)
+        return value is not None
+    return False
+
+
+def is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # what stands before the last dot is no package
+        return False
+
+
+def test_links_to_headings_lead_to_headings() -> None:
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            other = (page.parent / target).resolve() if target else page
+            assert anchor in anchors(other), f"{page.relative_to(ROOT)} links to {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
