@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,10 +23,11 @@ import torch
 import torch.distributed as dist
 
 import gradwire
-from gradwire.cli.demo import KEPT_MEMORY
-from testbed_ranks import Ranks, append, run_bed
-from training_methods import OnDDP
-from training_tasks import TASKS
+from gradwire.experiments.hosts.network import run_on_hosts
+from gradwire.experiments.hosts.ranks import met_ranks
+from gradwire.experiments.training.methods import OnDDP
+from gradwire.experiments.training.tasks import TASKS
+from gradwire.testbed.run.variables import KEPT_MEMORY
 
 RESAMPLED = 2000
 
@@ -33,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--as-rank", help=argparse.SUPPRESS)
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--tasks", default="mnist-mlp,wide-mlp")
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--hosts", type=int, default=4)
@@ -46,38 +49,38 @@ def main() -> None:
         return
     folder = ["--data-dir", str(words.data_dir.absolute())] if words.data_dir else []
     for task in words.tasks.split(","):
-        arguments = ("--tasks", task, "--pairs", str(words.pairs), "--plan", words.plan, *folder)
-        report(run_bed(words.hosts, words.rate, __file__, *arguments, variables=KEPT_MEMORY)[0])
+        told = ["--tasks", task, "--pairs", str(words.pairs), "--plan", words.plan, *folder]
+        run_on_hosts(
+            words.hosts, words.rate, [sys.executable, __file__, "--as-rank", *told], report, KEPT_MEMORY
+        )
 
 
 def measure_here(words: argparse.Namespace) -> None:
     """Time pairs of blocks, on the network that this process is in."""
-    ranks = Ranks()
-    tasks = [TASKS[words.tasks](ranks.rank, ranks.world, words.data_dir, None) for _ in range(2)]
-    ways = [OnDDP(tasks[0]), OnDDP(tasks[1], lambda ddp: gradwire.attach(ddp, words.plan))]
-    block = max(tasks[0].block // 2, 2)
-    for way in ways:
-        way.train(block)  # connects, and cuts buckets anew
-    pairs = []
-    for number in range(words.pairs):
-        order = (0, 1) if number % 2 == 0 else (1, 0)
-        seconds = dict.fromkeys(order, 0.0)
-        for each in order:
-            dist.barrier()
-            began = time.perf_counter()
-            ways[each].train(block)
-            spent_s = torch.tensor([(time.perf_counter() - began) / block], dtype=torch.float64)
-            dist.all_reduce(spent_s, dist.ReduceOp.MAX)
-            seconds[each] = float(spent_s)
-        pairs.append((seconds[0], seconds[1]))
-    for way in ways:
-        way.close()
-    if ranks.rank == 0:
-        append(words.as_rank, {"task": tasks[0].name, "pairs": pairs})
-    ranks.leave()
+    with met_ranks() as ranks:
+        tasks = [TASKS[words.tasks](ranks.rank, ranks.world, words.data_dir, None) for _ in range(2)]
+        ways = [OnDDP(tasks[0]), OnDDP(tasks[1], lambda ddp: gradwire.attach(ddp, words.plan))]
+        block = max(tasks[0].block // 2, 2)
+        for way in ways:
+            way.train(block)  # connects, and cuts buckets anew
+        pairs = []
+        for number in range(words.pairs):
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            seconds = dict.fromkeys(order, 0.0)
+            for each in order:
+                dist.barrier()
+                began = time.perf_counter()
+                ways[each].train(block)
+                spent_s = torch.tensor([(time.perf_counter() - began) / block], dtype=torch.float64)
+                dist.all_reduce(spent_s, dist.ReduceOp.MAX)
+                seconds[each] = float(spent_s)
+            pairs.append((seconds[0], seconds[1]))
+        for way in ways:
+            way.close()
+        ranks.report({"task": tasks[0].name}, {"pairs": pairs})
 
 
-def report(run: dict[str, Any]) -> None:
+def report(run: Mapping[str, Any]) -> None:
     """Print one task."""
     ratios = [attached_s / ddp_s for ddp_s, attached_s in run["pairs"]]
     draw = random.Random(1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import pydoc_data.topics
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gradwire.experiments.training.tasks import GPT, wide_layers
 from gradwire.job.data import load
 from gradwire.job.models import build
 from pipe_variants import (  # type: ignore[import-not-found]  # beside this script, on no path
@@ -46,8 +48,6 @@ from pipe_variants import (  # type: ignore[import-not-found]  # beside this scr
     Synchronous,
     Task,
 )
-from progress import tell
-from training_tasks import GPT, wide_layers
 
 WORKERS = 4
 BATCH, CONTEXTS, CONTEXT = 25, 12, 64
@@ -101,7 +101,7 @@ def images(
 
 
 def wide(words: Words, seed: int, *, title: str, rate: float) -> Task:
-    """Make the MLP of 74 MB that ``training_speed.py`` trains: batches of 8, whose gradients are noise."""
+    """Make the 74 MB MLP of ``gradwire experiment training-speed``: batches of 8, so gradients are noise."""
     data = load("digits") if words.data_dir is None else load("mnist", words.data_dir)
     model = wide_layers(data, seed)
 
@@ -223,7 +223,7 @@ def measure(name: str, words: Words) -> list[dict[str, Any]]:
         loss = loss if isfinite(loss) else inf  # diverged
         run = {"memory": trained.extra_memory(), "updates": trained.extra_updates(), "losses": []}
         runs.setdefault(method, {"method": method, **run})["losses"].append(loss)
-        tell({"task": name, "method": method, "seed": seed, "loss": loss})
+        print(f"measured: {name}, {method}, seed {seed}: loss {loss:.4g}", file=sys.stderr, flush=True)
 
     task = TASKS[name](words, 1)
     chosen = [each for each in METHODS if {each, each.split()[0]} & wanted and _suits(each, task)]

@@ -41,6 +41,7 @@ UNDER_TORCHRUN = (
 """Page and number among its Python blocks: what torchrun starts, or what is in a process group."""
 NOT_RUN = MappingProxyType(
     {
+        "docs/experiments.md/0": "wants root or user namespaces, and takes minutes",
         "docs/mpi.md/0": "wants mpiexec; tests/links/test_mpi_link.py runs it there",
         "docs/testbed.md/0": "wants root or user namespaces, and the reader's own train.py",
     }

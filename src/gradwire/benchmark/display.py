@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,15 +13,28 @@ Advance = Callable[[int, str], None]
 
 
 @contextmanager
-def progress(total: int, quiet: bool) -> Iterator[Advance]:
-    """Give the function that shows how many of ``total`` figures are done."""
+def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
+    """Give the function that shows how many of ``total`` figures are done, and how long the rest will take.
+
+    ``done`` figures were there before.
+    """
     if quiet:
         yield lambda _done, _text: None
     elif importlib.util.find_spec("rich") is not None and sys.stdout.isatty():
-        with _bar(total) as advance:
+        with _bar(total, done) as advance:
             yield advance
     else:
-        yield lambda done, text: print_line(f"{done}/{total} {text}")
+        began = time.monotonic()
+
+        def advance_line(now: int, text: str) -> None:
+            rest_s = (total - now) * (time.monotonic() - began) / max(now - done, 1)
+            print_line(f"{now}/{total} {text}" + (f", {_about(rest_s)} left" if now < total else ""))
+
+        yield advance_line
+
+
+def _about(seconds: float) -> str:
+    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
 
 
 def print_line(text: str) -> None:
@@ -30,12 +44,12 @@ def print_line(text: str) -> None:
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[Advance]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _bar(total: int, done: int) -> Iterator[Advance]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn(elapsed_when_finished=True))
     with Progress(*columns, TextColumn("{task.description}", markup=False), transient=True) as bar:
-        task = bar.add_task("", total=total)
+        task = bar.add_task("", total=total, completed=done)
 
         def advance(done: int, text: str) -> None:
             bar.update(task, completed=done, description=text)

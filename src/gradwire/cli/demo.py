@@ -12,6 +12,7 @@ from gradwire.errors import TestbedError
 from gradwire.testbed.bed import Testbed, inherited_environment
 from gradwire.testbed.network.topology import Topology
 from gradwire.testbed.run.output import Stream, show
+from gradwire.testbed.run.variables import KEPT_MEMORY
 
 HOSTS = 4
 MODEL = ["--data", "digits", "--model", "wide", "--batch", "32"]
@@ -32,9 +33,6 @@ LENGTH = [
 ON_DDP = ["--compare", "ddp"]
 PACED = ["--runs", "sync,sync:bf16,sync:fp8,pipe:fp8"]
 """What D-Sync can show of it: DDP, its hook and ``attach`` are synchronous, too."""
-KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-"""Let glibc keep large blocks. Otherwise each step gets its gradients anew from the kernel, page by page,
-which takes half of the computation, with every method."""
 
 
 def run(arguments: Sequence[str]) -> int:

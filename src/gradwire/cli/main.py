@@ -30,6 +30,7 @@ COMMANDS = MappingProxyType(
         "doctor": "check this machine, or the ranks of a cluster, before training",
         "bench": "measure the network between ranks, or all-reduces over it",
         "testbed": "run a command on hosts with rate-limited links, all on this machine",
+        "experiment": "measure an answer to a question, and keep it as a record",
         "codecs": "list the codecs with their size, error bound, and source",
     }
 )
@@ -90,7 +91,7 @@ def _closed() -> int:
 
 
 def _dispatch(words: Sequence[str]) -> int:
-    lines = "\n".join(f"  {name:<10}{summary}" for name, summary in COMMANDS.items())
+    lines = "\n".join(f"  {name:<11}{summary}" for name, summary in COMMANDS.items())
     parser = Parser(
         prog="gradwire",
         usage="gradwire COMMAND [options]",

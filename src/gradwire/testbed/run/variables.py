@@ -12,6 +12,9 @@ from gradwire.testbed.registry import MARK
 MASTER_PORT = 29500
 """The port is always free, because the testbed has its own network."""
 TOPOLOGY = "GRADWIRE_TESTBED"
+KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
+"""Let glibc keep large blocks. Otherwise each step gets its gradients anew from the kernel, page by page,
+which takes half of the computation, with every method."""
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 

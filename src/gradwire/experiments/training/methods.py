@@ -1,4 +1,4 @@
-"""The training methods that the benchmark compares: torch's own hooks, and gradwire's."""
+"""The training methods that are compared: torch's own hooks, and gradwire's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.experiments.training.tasks import Task
 from gradwire.job import on_ddp
 from gradwire.plan import Plan
-from training_tasks import Task
 
 TIMEOUT_S = 120.0
 _ONE_BUCKET_MB = 1 << 20
@@ -85,14 +85,14 @@ class Pipelined(Method):
 
 
 def attached(task: Task, plan: Plan, bucket_mb: float | None = None) -> OnDDP:
-    """Train with gradwire on DDP, with the plan's buckets unless others are told."""
+    """Return training with gradwire on DDP, with the plan's buckets unless ``bucket_mb`` is given."""
     if bucket_mb is None:
         bucket_mb = _ONE_BUCKET_MB if plan.bucket_nbytes is None else plan.bucket_nbytes / (1 << 20)
     return OnDDP(task, lambda ddp: gradwire.attach(ddp, plan, timeout_s=TIMEOUT_S), bucket_mb)
 
 
 def torch_methods() -> dict[str, Callable[[Task], Method]]:
-    """Return what PyTorch ships."""
+    """Return the methods that PyTorch ships, by name."""
     return {
         "DDP": OnDDP,
         "fp16 hook": lambda task: OnDDP(task, _with(default_hooks.fp16_compress_hook)),

@@ -1,13 +1,13 @@
-"""Shared by programs in a testbed: connect, measure the environment, time plans, and start the testbed."""
+"""One rank of an experiment on a testbed: connect, measure the environment, time plans, report rows."""
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,12 @@ import torch.distributed as dist
 
 from gradwire.codecs import parse
 from gradwire.exchange import Exchange
-from gradwire.links import ProcessGroupLink
+from gradwire.experiments.experiment import Cell
+from gradwire.experiments.hosts.network import MARK
+from gradwire.launch.group import joined_group
+from gradwire.launch.launched import launched_rank
+from gradwire.launch.rendezvous import join_launched
+from gradwire.links import Link, ProcessGroupLink
 from gradwire.machine import cores
 from gradwire.plan import Plan
 from gradwire.timing.measure.calibrate import codec_cost, end_cost, rest_between_segments
@@ -24,25 +29,35 @@ from gradwire.timing.measure.line_rate import QUICK, measure
 from gradwire.timing.replay.environment import Environment
 from gradwire.timing.replay.host import both_ends
 from gradwire.timing.replay.line import fit
-from progress import tell
 
+TIMEOUT_S = 300.0
+"""Of any wait for another rank, which may measure codecs or search for a plan meanwhile."""
 SETTLE_S = 0.02
 """Between two exchanges, so that a rate limiter has its burst again, as it has between training steps."""
-
 MOST_STOLEN = 0.02
 """Of the cores' time, that a hypervisor gave to others while an exchange was timed."""
 
 
-class Ranks:
-    """The place of this process among those that the testbed has started."""
+@contextmanager
+def met_ranks() -> Iterator[Ranks]:
+    """Meet the other hosts' ranks, on one thread each, and leave together. Raises ``GradwireError``."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GRADWIRE_THREADS", "1")
+    rank, world = launched_rank()
+    with joined_group(join_launched(TIMEOUT_S), rank, world, TIMEOUT_S) as group:
+        link = ProcessGroupLink(group, timeout_s=TIMEOUT_S)
+        try:
+            yield Ranks(rank, world, link)
+            dist.barrier()  # no rank sees a closed connection
+        finally:
+            link.close()
 
-    def __init__(self) -> None:
-        torch.set_num_threads(1)
-        os.environ.setdefault("GRADWIRE_THREADS", "1")
-        dist.init_process_group("gloo")
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        assert dist.group.WORLD is not None
-        self.link = ProcessGroupLink(dist.group.WORLD, timeout_s=120.0)
+
+class Ranks:
+    """The place of this process among the hosts' ranks; ``met_ranks`` makes it."""
+
+    def __init__(self, rank: int, world: int, link: Link) -> None:
+        self.rank, self.world, self.link = rank, world, link
 
     def environment(
         self,
@@ -94,6 +109,10 @@ class Ranks:
                 break
         return calm if len(calm) >= least else [seconds for _, seconds in sorted(found)[:least]]
 
+    def ratio(self, plan: Plan, count: int) -> float:
+        """Return the bytes of floats per byte sent of an all-reduce; all ranks take part."""
+        return Exchange(self.link, plan).all_reduce(self.gradient(count)).ratio
+
     def _meet(self) -> float:
         """Return at the same moment on all ranks, whose clock is one: a barrier lets them go ms apart."""
         moment = torch.tensor([time.monotonic() + SETTLE_S], dtype=torch.float64)
@@ -111,11 +130,11 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def leave(self) -> None:
-        """Go together, so that nobody sees a closed connection."""
-        dist.barrier()
-        self.link.close()
-        dist.destroy_process_group()
+    def report(self, cell: Cell, figures: Cell) -> None:
+        """Send the row of a cell from rank 0 to the program that started the hosts."""
+        if self.rank == 0:
+            sys.stdout.buffer.write(MARK + json.dumps({**cell, **figures}).encode() + b"\n")
+            sys.stdout.buffer.flush()
 
 
 def stolen_s() -> float:
@@ -128,33 +147,3 @@ def gradient(count: int, seed: int) -> torch.Tensor:
     """Return gradient-like values: Laplace of scale 1e-3, independent between seeds."""
     torch.manual_seed(seed)
     return torch.distributions.Laplace(0.0, 1e-3).sample((count,))
-
-
-def run_bed(
-    hosts: int, rate: str, program: str, *arguments: str, variables: dict[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """Run a program of this folder on every host of a testbed; return the JSON lines that rank 0 wrote."""
-    out = Path("build") / f"bed-{os.getpid()}.jsonl"
-    out.parent.mkdir(exist_ok=True)
-    out.unlink(missing_ok=True)
-    command = [sys.executable, program, "--as-rank", str(out.absolute()), *arguments]
-    bed = [sys.executable, "-m", "gradwire", "testbed", "run", "--hosts", str(hosts), "--rate", rate, "--"]
-    environment = {**os.environ, **(variables or {})}
-    code = subprocess.run([*bed, *command], check=False, stdout=sys.stderr, env=environment).returncode
-    if code != 0:
-        sys.exit(code)  # the testbed has said why
-    lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    out.unlink()
-    return lines
-
-
-def append(path: str, value: dict[str, Any]) -> None:
-    """Add a JSON line to a file, and tell that it is there."""
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(value) + "\n")
-    tell(value)
-
-
-def median(seconds: list[float]) -> float:
-    """Return the median."""
-    return statistics.median(seconds)

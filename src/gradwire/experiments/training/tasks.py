@@ -1,4 +1,4 @@
-"""The tasks of the training benchmark: models, optimizers, every rank's own batches, and held-out data."""
+"""The tasks that methods train: models, optimizers, every rank's own batches, and held-out data."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def wide_layers(images: Dataset, seed: int) -> nn.Module:
 
 
 def small_gpt(rank: int, _world: int, _data: Path | None, text: Path | None) -> Task:
-    """Make a GPT of 6 layers, 43 MB, on the bytes of a text: Python's language reference, or ``--text``."""
+    """Make a GPT of 6 layers, 43 MB, on the bytes of a text, by default Python's language reference."""
     read = "\n".join(pydoc_data.topics.topics.values()).encode() if text is None else text.read_bytes()
     data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()
     training, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]

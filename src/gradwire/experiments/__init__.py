@@ -1,0 +1,20 @@
+"""Experiments: measured answers to questions, each with its cells, one record, and a table.
+
+``gradwire experiment NAME`` and ``perform`` run one of ``EXPERIMENTS``.
+"""
+
+from types import MappingProxyType
+from typing import Any
+
+from gradwire.experiments import line_share, prediction, scaling, training_speed
+from gradwire.experiments.experiment import Experiment
+from gradwire.experiments.perform import perform
+
+EXPERIMENTS: MappingProxyType[str, Experiment[Any]] = MappingProxyType(
+    {
+        module.EXPERIMENT.name: module.EXPERIMENT
+        for module in (prediction, scaling, line_share, training_speed)
+    }
+)
+
+__all__ = ["EXPERIMENTS", "Experiment", "perform"]

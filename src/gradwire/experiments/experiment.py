@@ -1,0 +1,85 @@
+"""What an experiment consists of: its question, its options, the cells that answer it, and its table."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from gradwire.tables import Table
+
+Options = TypeVar("Options")
+
+Cell = Mapping[str, Any]
+"""One thing to measure, by names with JSON values: ``{"hosts": 4, "rate": "1gbit", "algorithm": "ring"}``."""
+Row = Mapping[str, Any]
+"""A cell's names and values, and the figures that were measured."""
+Report = Callable[[Row], None]
+"""Takes each row as soon as it is measured."""
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[Options]):
+    """An experiment. The module that defines it imports torch only while it measures or shows.
+
+    Parameters
+    ----------
+    name
+        As on the command line.
+    question
+        What the experiment answers, in one line.
+    add_arguments
+        Adds the experiment's own options to a parser.
+    read
+        Returns the options, a frozen dataclass, for the parsed arguments. Raises ``SpecError``.
+    cells
+        Returns what to measure for the options, in the order of the table. Each cell is there once.
+    run
+        Measures the cells that it gets and reports a row for each of them. It also gets the rows that an
+        interrupted run has measured before.
+    table
+        Returns tables and paragraphs for all rows.
+    plot
+        Returns a picture of all rows as a PNG; None if there is nothing to draw.
+    version
+        The version of the rows' fields in the record.
+    """
+
+    name: str
+    question: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    read: Callable[[argparse.Namespace], Options]
+    cells: Callable[[Options], Sequence[Cell]]
+    run: Callable[[Options, Sequence[Cell], Sequence[Row], Report], None]
+    table: Callable[[Sequence[Row]], Sequence[str | Table]]
+    plot: Callable[[Sequence[Row]], bytes] | None = None
+    version: int = 1
+
+    @property
+    def schema(self) -> str:
+        """The schema of its record."""
+        return f"gradwire.experiment-{self.name}/{self.version}"
+
+
+def is_row_of(cell: Cell, row: Row) -> bool:
+    """Return whether a row is what was measured for a cell."""
+    return all(name in row and row[name] == value for name, value in cell.items())
+
+
+def in_order(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the cells, in the cells' order."""
+    return [row for cell in cells for row in rows if is_row_of(cell, row)]
+
+
+def in_words(row: Row, cells: Sequence[Cell]) -> str:
+    """Return the texts and numbers of a row in one line, without what all cells have in common.
+
+    Lists, such as curves, are for the record.
+    """
+    common = {name for name in row if len(cells) > 1 and all(cell.get(name) == row[name] for cell in cells)}
+    return "  ".join(
+        f"{name} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in row.items()
+        if name not in common and isinstance(value, str | int | float) and value != ""
+    )

@@ -1,0 +1,99 @@
+"""Measure on the hosts of testbeds: start a program on every host, and collect the rows of rank 0."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from gradwire.errors import JobError
+from gradwire.experiments.experiment import Cell, Report
+from gradwire.testbed.bed import Testbed, inherited_environment
+from gradwire.testbed.network.topology import Topology
+from gradwire.testbed.run.output import Stream, show
+
+MARK = b"gradwire-row "
+"""Precedes each row on rank 0's standard output, where libraries may write, too."""
+LEAST_HOSTS = 2
+
+
+def check_networks(networks: Sequence[tuple[int, str]]) -> None:
+    """Raise ``SpecError`` or ``JobError`` unless testbeds of these hosts and rates can be described."""
+    for hosts, rate in networks:
+        if hosts < LEAST_HOSTS:
+            raise JobError(f"an exchange needs at least {LEAST_HOSTS} hosts, but {hosts} came; name more")
+        Topology.even(hosts, rate)
+
+
+def measure_cells(
+    module: str,
+    cells: Sequence[Cell],
+    report: Report,
+    more: Mapping[str, object] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Call ``measure`` of a module on all hosts, in one testbed for each network of the cells.
+
+    Parameters
+    ----------
+    module
+        The name of the module. Its ``measure`` gets the ``Ranks``, the cells of one network, and ``more``.
+    cells
+        Cells that name ``hosts`` and ``rate``; those of one network follow each other.
+    report
+        Takes the rows.
+    more
+        Other arguments, which JSON can hold.
+    variables
+        Additional variables of the hosts' environment.
+
+    Raises
+    ------
+    TestbedError
+        If this machine can't have such a testbed.
+    JobError
+        If a host fails.
+    """
+    for (hosts, rate), group in groupby(cells, key=lambda cell: (cell["hosts"], cell["rate"])):
+        work = json.dumps({**(more or {}), "cells": [dict(cell) for cell in group]})
+        program = [sys.executable, "-m", "gradwire.experiments.hosts.rank", module, work]
+        run_on_hosts(hosts, rate, program, report, variables)
+
+
+def run_on_hosts(
+    hosts: int,
+    rate: str,
+    command: Sequence[str],
+    report: Report,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command on every host of a new testbed, and report the rows that rank 0 prints.
+
+    ``variables`` are added to the environment. Raises ``TestbedError``, and ``JobError`` if a host fails.
+    """
+    with Testbed(Topology.even(hosts, rate)) as bed:
+        environment = inherited_environment() | dict(variables or {})
+        failure = bed.run(command, environment=environment, sinks=(Rows(report),)).failure
+    if failure is not None:
+        raise JobError(f"measuring on {hosts} hosts with {rate} failed: {failure}; its output is above")
+
+
+class Rows:
+    """Takes the output of hosts: reports rank 0's rows and shows all other lines on standard error."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._rest = b""
+
+    def __call__(self, host: int, stream: Stream, text: bytes) -> None:
+        """Take output; a row may come in parts."""
+        if (host, stream) != (0, "out"):
+            show(host, "err", text)
+            return
+        *lines, self._rest = (self._rest + text).split(b"\n")
+        for line in lines:
+            if line.startswith(MARK):
+                self._report(json.loads(line.removeprefix(MARK)))
+            else:
+                show(host, "err", line)

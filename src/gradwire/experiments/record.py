@@ -1,0 +1,92 @@
+"""The record of an experiment, which is written after every cell, so that an interrupted one can go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gradwire import _native
+from gradwire.errors import JobError, SpecError
+from gradwire.experiments.experiment import Experiment, Row
+from gradwire.files import check_folder_new, check_folder_writable, write_files
+from gradwire.records import make_record, read_record, to_json
+
+RECORD, PLOT = "record.json", "plot.png"
+REMEDY = "name another folder, or say --overwrite"
+SAME = ("options", "machine", "versions")
+"""Rows of one record share these fields."""
+
+
+class RecordFile:
+    """The record of one experiment in a folder, and the rows that it holds."""
+
+    def __init__(self, experiment: Experiment[Any], options: Any, folder: Path, overwrite: bool) -> None:
+        """Read the rows of an unfinished record with the same options. Raises ``JobError``."""
+        self._fields = make_record(
+            experiment.schema,
+            {"question": experiment.question, "options": _as_json(asdict(options))},
+            target=_native.target(),
+        )
+        self.folder = folder
+        self.rows: list[Row] = []
+        check_folder_writable("--out", folder)
+        if not overwrite and any((folder / name).exists() for name in (RECORD, PLOT)):
+            self.rows = self._unfinished_rows(experiment)
+
+    def add(self, row: Row, finished: bool) -> None:
+        """Add a row and write the record."""
+        self.rows.append(row)
+        self.write({}, finished)
+
+    def write(self, files: Mapping[str, bytes], finished: bool) -> None:
+        """Write the record, and other files of the folder, all or none. Raises ``JobError``."""
+        record = {**self._fields, "finished": finished, "rows": self.rows}
+        content = {RECORD: to_json(record).encode(), **files}
+        write_files({self.folder / name: text for name, text in content.items()})
+
+    def _unfinished_rows(self, experiment: Experiment[Any]) -> list[Row]:
+        found = read_rows(self.folder / RECORD, experiment)
+        if found["finished"]:
+            check_folder_new("--out", self.folder, [RECORD, PLOT], overwrite=False)
+        if found["schema"] != experiment.schema:
+            raise JobError(
+                f"--out {self.folder} holds the unfinished record of an older gradwire, whose schema is "
+                f"{found['schema']} instead of {experiment.schema}; {REMEDY}"
+            )
+        now = _as_json(self._fields)
+        for name in SAME:
+            if found.get(name) != now[name]:
+                raise JobError(
+                    f"--out {self.folder} holds an unfinished record with other {name} "
+                    f"({_difference(found.get(name), now[name])}); repeat those to go on, or {REMEDY}"
+                )
+        return list(found["rows"])
+
+
+def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
+    """Return the fields of an experiment's record. Raises ``JobError`` if the file holds something else."""
+    try:
+        record = read_record(path, experiment.schema, f"record of the experiment {experiment.name}", REMEDY)
+    except SpecError as error:
+        raise JobError(f"--out must name a new folder or an unfinished record, but {error}") from error
+    rows = record.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise JobError(f"{path} is damaged: 'rows' must be a list of JSON objects; {REMEDY}")
+    return {**record, "finished": bool(record.get("finished", True))}
+
+
+def _as_json(value: Any) -> Any:
+    """Return what JSON makes of a value: tuples become lists, and paths their last names."""
+    return json.loads(json.dumps(value, default=lambda path: path.name))
+
+
+def _difference(before: object, now: object) -> str:
+    """Return in words the first entry that differs."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return f"{before} instead of {now}"
+    names: Sequence[str] = sorted({*before, *now})
+    name = next(name for name in names if before.get(name) != now.get(name))
+    return f"{name} was {before.get(name)} and is {now.get(name)}"
