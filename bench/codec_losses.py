@@ -261,7 +261,7 @@ def train(
         return Row(name, loss, spent_s)
     summary = attached.ledger.summary()
     attached.close()
-    return Row(name, loss, spent_s, summary.total.ratio, summary.lost.total.mean, bool(summary.warnings))
+    return Row(name, loss, spent_s, summary.total.cost.ratio, summary.lost.total.mean, bool(summary.warnings))
 
 
 def main() -> None:

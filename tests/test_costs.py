@@ -11,6 +11,7 @@ def test_costs_add_up_field_by_field() -> None:
     ten = ExchangeCost(**{name: 10 * (i + 1) for i, name in enumerate(names)})
     total = sum([one, ten], start=ExchangeCost())
     assert [getattr(total, name) for name in names] == [11 * (i + 1) for i in range(len(names))]
+    assert total - ten == one
 
 
 def test_the_ratio_compares_floats_sent_with_bytes_on_the_wire() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from operator import sub
 
 
 @dataclass(slots=True)
@@ -81,6 +82,9 @@ class ExchangeCost:
             self.nonfinite + other.nonfinite,
             self.cores_s + other.cores_s,
         )
+
+    def __sub__(self, earlier: ExchangeCost) -> ExchangeCost:
+        return ExchangeCost(*map(sub, astuple(self), astuple(earlier)))
 
     def towards(self, other: ExchangeCost, share: float) -> ExchangeCost:
         """Return what is ``share`` of the way to ``other``: 0 is here, 1 is there, 2 as far again."""

@@ -69,7 +69,7 @@ def test_every_codec_is_right(run_ranks: RunRanks, make_meeting: Meetings, row: 
 
 def test_bytes_are_those_of_the_schedule(run_ranks: RunRanks, make_meeting: Meetings) -> None:
     checked = check(run_ranks, make_meeting, 2, Configuration("ring", "identity", 4 * COUNT))[0]
-    assert sum(checked.sent_nbytes) == 2 * 4 * COUNT + 4 * HEADER_NBYTES, "half a bucket, twice, from each"
+    assert sum(checked.wire_nbytes) == 2 * 4 * COUNT + 4 * HEADER_NBYTES, "half a bucket, twice, from each"
     assert checked.ratio == pytest.approx(1, rel=1e-2)
     assert checked.ratio < 1
     assert checked.largest_error <= checked.allowed_error < 1e-6

@@ -41,9 +41,9 @@ def test_the_least_time_is_the_papers_formula() -> None:
 def test_json_says_everything_with_units() -> None:
     described = json.loads(json.dumps(make("ring", 4).describe(torch_s=0.04), allow_nan=False))
     assert described["speed_up_over_torch"] == pytest.approx(2)
-    assert described["sent_nbytes"] == [1000, 2000]
+    assert described["wire_nbytes"] == [1000, 2000]
     assert described["seconds"] == [0.01, 0.02, 0.03]
-    assert make(TORCH, 4).describe(None)["sent_nbytes"] is None
+    assert make(TORCH, 4).describe(None)["wire_nbytes"] is None
 
 
 def test_torch_is_compared_at_the_same_size_and_world() -> None:

@@ -57,7 +57,7 @@ def test_all_reduces_are_compared_shown_and_kept(tmp_path: Path, capsys: pytest.
     assert printed.out.startswith("all-reduce of laplace:0.001, not throttled")
     assert max(len(line) for line in printed.out.splitlines()) <= 80
     record = json.loads((tmp_path / "a.json").read_text())
-    assert record["schema"] == "gradwire.bench-allreduce/1"
+    assert record["schema"] == "gradwire.bench-allreduce/2"
     assert record["line"] is None
     results = record["results"]
     assert len(results) == 2 * 2 * (1 + 2 * 2)
@@ -68,7 +68,7 @@ def test_all_reduces_are_compared_shown_and_kept(tmp_path: Path, capsys: pytest.
         assert busbw == pytest.approx(result["nbytes"] / result["p50_s"] * 2 * (p - 1) / p)
         assert result["best_s"] is None
         if result["algorithm"] == "torch":
-            assert (result["speed_up_over_torch"], result["sent_nbytes"]) == (1, None)
+            assert (result["speed_up_over_torch"], result["wire_nbytes"]) == (1, None)
         elif result["codec"] == "quantize:8" and result["nbytes"] == 65536:
             assert result["ratio"] == pytest.approx(4, rel=0.05)
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)

@@ -21,7 +21,7 @@ def make_result(run: Run, step_s: float, ratio: float) -> RunResult:
         codec_s=0.0 if ratio == 1 else 0.125 * step_s,
         exposed_s=0.5 * step_s,
         raw_nbytes=30_000_000,
-        sent_nbytes=round(30_000_000 / ratio),
+        wire_nbytes=round(30_000_000 / ratio),
         weights_sha256="ab" * 32,
     )
 

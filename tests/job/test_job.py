@@ -71,7 +71,7 @@ def test_an_older_result_may_be_overwritten(performed: JobOptions) -> None:
     performed.out.mkdir()
     (performed.out / FILES[0]).write_text("of last week")
     perform_job(replace(performed, overwrite=True))
-    assert json.loads((performed.out / FILES[0]).read_text())["schema"] == "gradwire.train/1"
+    assert json.loads((performed.out / FILES[0]).read_text())["schema"] == "gradwire.train/2"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_bytes_are_those_of_the_closed_forms(small: JobOptions) -> None:
     n = 4 * PARAMETERS
     for result, floats in zip(results, (2 * 2 * n, 2 * 1 * n, 2 * 1 * n), strict=True):
         assert result.raw_nbytes == 6 * floats
-        headers = result.sent_nbytes - result.raw_nbytes
+        headers = result.wire_nbytes - result.raw_nbytes
         assert 0 < headers < 6 * 16 * HEADER_NBYTES
         assert headers % HEADER_NBYTES == 0
 
@@ -92,8 +92,8 @@ def test_ddp_and_gradwire_on_it_without_a_codec_are_d_sync_bit_for_bit(small: Jo
     sync, ddp, attached, halved = perform_local(replace(small, runs=runs, evaluate_every=2), ignore)
     assert ddp.weights_sha256 == attached.weights_sha256 == sync.weights_sha256
     assert halved.weights_sha256 != sync.weights_sha256
-    assert ddp.raw_nbytes == ddp.sent_nbytes == 2 * halved.sent_nbytes == sync.raw_nbytes
-    assert attached.raw_nbytes == sync.raw_nbytes < attached.sent_nbytes < 1.01 * sync.raw_nbytes
+    assert ddp.raw_nbytes == ddp.wire_nbytes == 2 * halved.wire_nbytes == sync.raw_nbytes
+    assert attached.raw_nbytes == sync.raw_nbytes < attached.wire_nbytes < 1.01 * sync.raw_nbytes
     for result in (ddp, attached, halved):
         assert [(epoch.epoch, epoch.step) for epoch in result.epochs] == [(1, 2), (1, 4), (1, 6)]
         parts_s = result.compute_s + result.codec_s + result.exposed_s
@@ -117,7 +117,7 @@ def test_buckets_change_neither_the_weights_nor_the_bytes_of_two_workers(small: 
     for result, cut in zip(whole, in_buckets, strict=True):
         assert cut.weights_sha256 == result.weights_sha256
         assert cut.raw_nbytes == result.raw_nbytes
-        assert cut.sent_nbytes - result.sent_nbytes == 6 * 2 * 2 * 2 * HEADER_NBYTES, "two buckets more"
+        assert cut.wire_nbytes - result.wire_nbytes == 6 * 2 * 2 * 2 * HEADER_NBYTES, "two buckets more"
 
 
 @pytest.mark.parametrize(("pipeline", "method"), [(1, "sync"), (2, "pipe")])
@@ -151,7 +151,7 @@ def test_staleness_0_is_ps_sync_bit_for_bit_and_more_is_not(small: JobOptions) -
     assert level.weights_sha256 == sync.weights_sha256
     assert stale.weights_sha256 != sync.weights_sha256
     assert level.raw_nbytes == sync.raw_nbytes
-    assert coded.raw_nbytes / coded.sent_nbytes == pytest.approx(2 / (1 + 1 / 4), rel=0.1)
+    assert coded.raw_nbytes / coded.wire_nbytes == pytest.approx(2 / (1 + 1 / 4), rel=0.1)
 
 
 def test_a_stale_server_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,7 @@ def test_the_chosen_plan_is_marked_and_shown_whatever_its_place(choice: Choice) 
 
 def test_every_term_has_a_column(choice: Choice) -> None:
     head = lines(*ranking(choice, 3))[0].split()
-    assert {"step", "exposed", "codec", "frames", "wait", "sent"} <= set(head)
+    assert {"step", "exposed", "codec", "frames", "wait", "wire"} <= set(head)
 
 
 def test_codecs_beyond_the_budget_are_named(choice: Choice) -> None:

@@ -59,7 +59,7 @@ def error_of(act: Callable[[], object]) -> str:
 
 def counted(summary: Summary) -> Seen:
     total = summary.total
-    return {"steps": summary.steps, "raw": total.raw_nbytes, "wire": total.wire_nbytes}
+    return {"steps": summary.steps, "raw": total.cost.raw_nbytes, "wire": total.cost.wire_nbytes}
 
 
 def everywhere(act: Callable[[], object]) -> None:

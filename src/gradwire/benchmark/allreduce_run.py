@@ -32,7 +32,7 @@ from gradwire.timing.measure.line_rate import QUICK, measure
 from gradwire.timing.replay.line import Line, LineRate, fit
 from gradwire.units import format_duration, format_size
 
-SCHEMA = "gradwire.bench-allreduce/1"
+SCHEMA = "gradwire.bench-allreduce/2"
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
 """Of a bucket in a rank's memory: itself, and as float64 while it is compared with the exact sum."""

@@ -26,12 +26,12 @@ _ROUNDING = 2.0**-23
 class Checked:
     """What a checked all-reduce was like; it was right, or there would be an error instead.
 
-    ``sent_nbytes`` are the bytes that each rank sent, headers included; ``ratio`` is all ranks' bytes of
+    ``wire_nbytes`` are the bytes that each rank sent, headers included; ``ratio`` is all ranks' bytes of
     floats per byte sent. ``largest_error`` is against the exact sum, ``allowed_error`` what the codec
     promises (inf: nothing). ``first_s`` is the time of the slowest rank, buffers and connections included.
     """
 
-    sent_nbytes: tuple[int, ...]
+    wire_nbytes: tuple[int, ...]
     ratio: float
     largest_error: float
     allowed_error: float
@@ -56,7 +56,7 @@ def check_all_reduce(
     figures = [accounting.raw_nbytes, accounting.wire_nbytes, error, spent_s]
     raw, wire, errors, spent = gather(torch.tensor(figures, dtype=torch.float64)).T
     checked = Checked(
-        sent_nbytes=tuple(int(nbytes) for nbytes in wire.tolist()),
+        wire_nbytes=tuple(int(nbytes) for nbytes in wire.tolist()),
         ratio=(raw.sum() / wire.sum()).item() if wire.any() else 1.0,
         largest_error=errors.max().item(),
         allowed_error=allowed_error(configuration, data, world),

@@ -27,15 +27,15 @@ REDUCE_COLUMNS = (
     Column("algbw", "GB/s"),
     Column("busbw", "GB/s"),
     Column("best", "%"),
-    Column("sent", "MB"),
+    Column("wire", "MB"),
     Column("ratio"),
     Column("speed", "/torch"),
 )
 REDUCE_NOTE = (
     "Times are the slowest rank's. Bandwidths are of floats: algbw = size / p50, busbw = algbw "
-    "2 (p - 1) / p. Best: the least time by theory as a share of p50. Sent: by the busiest rank, headers "
-    "included. Ratio: bytes of floats per byte sent. Every sum was checked against the exact one, and every "
-    "rank's bits against the others'."
+    "2 (p - 1) / p. Best: the least time by theory as a share of p50. Wire: sent by the busiest rank, "
+    "headers included. Ratio: bytes of floats per byte on the wire. Every sum was checked against the exact "
+    "one, and every rank's bits against the others'."
 )
 
 
@@ -95,7 +95,7 @@ def show_allreduce(results: list[Result], line: Line | None, data: str, link: st
 
 def _result_row(result: Result, torch_s: float | None) -> tuple[str, ...]:
     configuration, p50_s = result.configuration, result.timing.p50_s
-    ours = any(result.checked.sent_nbytes)
+    ours = any(result.checked.wire_nbytes)
     segment = configuration.segment_nbytes
     name = configuration.algorithm
     share = result.share_of_best
@@ -109,7 +109,7 @@ def _result_row(result: Result, torch_s: float | None) -> tuple[str, ...]:
         figure(result.algbw_nbytes_per_s / 1e9),
         figure(result.busbw_nbytes_per_s / 1e9),
         "-" if share is None else f"{100 * share:.0f}",
-        figure(max(result.checked.sent_nbytes) / 1e6) if ours else "-",
+        figure(max(result.checked.wire_nbytes) / 1e6) if ours else "-",
         f"{result.checked.ratio:.2f}" if ours else "-",
         "-" if torch_s is None else f"{torch_s / p50_s:.2f}x",
     )

@@ -76,7 +76,7 @@ class Result:
             "best_s": self.best_s,
             "share_of_best": self.share_of_best,
             "speed_up_over_torch": None if torch_s is None else torch_s / timing.p50_s,
-            "sent_nbytes": None if name.algorithm == TORCH else list(checked.sent_nbytes),
+            "wire_nbytes": None if name.algorithm == TORCH else list(checked.wire_nbytes),
             "ratio": checked.ratio,
             "largest_error": checked.largest_error,
             "allowed_error": checked.allowed_error if checked.allowed_error < float("inf") else None,

@@ -41,7 +41,7 @@ class Epoch:
 class RunResult:
     """What a run came to. Times are seconds per step, averaged over steps and workers.
 
-    ``sent_nbytes`` are the bytes that all ranks together (the server too) sent in the whole run, frame
+    ``wire_nbytes`` are the bytes that all ranks together (the server too) sent in the whole run, frame
     headers included; ``raw_nbytes`` are the bytes of the floats that they carried.
     """
 
@@ -52,7 +52,7 @@ class RunResult:
     codec_s: float
     exposed_s: float
     raw_nbytes: int
-    sent_nbytes: int
+    wire_nbytes: int
     weights_sha256: str
 
     @property
@@ -78,7 +78,7 @@ class RunResult:
     @property
     def ratio(self) -> float:
         """Bytes of floats per byte sent."""
-        return self.raw_nbytes / self.sent_nbytes if self.sent_nbytes else 1.0
+        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.costs import ExchangeCost
 from gradwire.launch.group import in_words
 from gradwire.training.ddp.hook import Attached
 from gradwire.training.ledger.step_record import StepRecord
@@ -67,7 +68,7 @@ class OnDDP:
         for each in model.parameters():
             each.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
         self._waits = StepRecord()
-        self._told = self._totals()
+        self._told = self._counted()
 
     def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         """Train on one batch; ``compute_loss`` calls ``ddp``. ``drain`` returns the waits."""
@@ -86,22 +87,13 @@ class OnDDP:
     def drain(self) -> StepRecord:
         """Return what the steps since the last call have waited for; nothing is under way."""
         waits, self._waits = self._waits, StepRecord()
-        wait_s, steps = waits.exposed_s, waits.steps
-        totals = self._totals()
-        if totals is None or self._told is None:
-            floats = round(2 * (self._world - 1) / self._world * self._count) * steps
-            return StepRecord(
-                exposed_s=wait_s, raw_nbytes=4 * floats, wire_nbytes=self._float_nbytes * floats
-            )
-        new, self._told = [now - then for now, then in zip(totals, self._told, strict=True)], totals
-        codec_s = wait_s * min(1.0, new[0] / new[1]) if new[1] else 0.0
-        return StepRecord(
-            codec_s=codec_s,
-            exposed_s=wait_s - codec_s,
-            raw_nbytes=int(new[2]),
-            wire_nbytes=int(new[3]),
-            exchange_s=new[1],
-        )
+        if isinstance(self._hooked, Attached):
+            total = self._counted()
+            cost, self._told = total - self._told, total
+        else:
+            floats = round(2 * (self._world - 1) / self._world * self._count) * waits.steps
+            cost = ExchangeCost(raw_nbytes=4 * floats, wire_nbytes=self._float_nbytes * floats)
+        return StepRecord.of_wait(waits.exposed_s, cost)
 
     def close(self) -> None:
         """Close what gradwire attached; may be called twice."""
@@ -114,15 +106,14 @@ class OnDDP:
             return nullcontext()
         return in_words(f"rank {dist.get_rank()} averaged gradients", self._timeout_s)
 
+    def _counted(self) -> ExchangeCost:
+        """Return what gradwire's ledger has counted since the beginning, if there is one."""
+        return (
+            self._hooked.ledger.summary().total.cost if isinstance(self._hooked, Attached) else ExchangeCost()
+        )
+
     def _note(self, _parameter: torch.Tensor) -> None:
         self._computed = perf_counter()
-
-    def _totals(self) -> tuple[float, ...] | None:
-        """Return seconds of codec and exchanges, bytes raw and on the wire; None where nobody counts."""
-        if not isinstance(self._hooked, Attached):
-            return None
-        total = self._hooked.ledger.summary().total
-        return total.codec_s, total.exchange_s, total.raw_nbytes, total.wire_nbytes
 
 
 def bf16_hook(ddp: DistributedDataParallel) -> None:

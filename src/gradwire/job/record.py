@@ -13,7 +13,7 @@ from gradwire.job.runs import D_SYNC, PS_SYNC, TORCHS, Run
 from gradwire.records import make_record
 from gradwire.testbed.current import described
 
-SCHEMA = "gradwire.train/1"
+SCHEMA = "gradwire.train/2"
 
 
 def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str, object]:
@@ -59,7 +59,7 @@ def _describe_run(
         "codec_s_per_step": result.codec_s,
         "exposed_s_per_step": result.exposed_s,
         "raw_nbytes": result.raw_nbytes,
-        "sent_nbytes": result.sent_nbytes,
+        "wire_nbytes": result.wire_nbytes,
         "ratio": result.ratio,
         "speed_up_over_ps_sync": speed_up(result, results, PS_SYNC),
         "speed_up_over_d_sync": speed_up(result, results, D_SYNC),

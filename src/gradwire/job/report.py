@@ -13,8 +13,8 @@ from gradwire.tables import Column, Table, show
 from gradwire.testbed.current import rates_in_words
 
 NOTE = (
-    "Per step: exposed is the communication that computation does not hide, sent what all ranks send "
-    "together. Ratio: bytes of floats per byte sent."
+    "Per step: exposed is the communication that computation does not hide, wire what all ranks send "
+    "together, headers included. Ratio: bytes of floats per byte on the wire."
 )
 SPEEDS = "The last columns are speed-ups in wall-clock training time, evaluation left out."
 COLUMNS = (
@@ -24,7 +24,7 @@ COLUMNS = (
     Column("compute", "ms"),
     Column("codec", "ms"),
     Column("exposed", "ms"),
-    Column("sent", "MB"),
+    Column("wire", "MB"),
     Column("ratio"),
 )
 
@@ -92,7 +92,7 @@ def _row(result: RunResult) -> tuple[str, ...]:
         _ms(result.compute_s),
         _ms(result.codec_s),
         _ms(result.exposed_s),
-        f"{result.sent_nbytes / result.steps / 1e6:.2f}",
+        f"{result.wire_nbytes / result.steps / 1e6:.2f}",
         f"{result.ratio:.1f}x",
     )
 

@@ -187,7 +187,7 @@ def _train(side: _Side, counts: list[int]) -> RunResult:
 
 
 def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], own: StepRecord, weights: str) -> RunResult:
-    figures = [own.compute_s, own.codec_s, own.exposed_s, own.raw_nbytes, own.wire_nbytes]
+    figures = [own.compute_s, own.codec_s, own.exposed_s, own.cost.raw_nbytes, own.cost.wire_nbytes]
     team = side.job.team
     ranks = team.gather(side.run, torch.tensor(figures, dtype=torch.float64))
     compute_s, codec_s, exposed_s = (ranks[: team.workers, :3].mean(dim=0) / steps).tolist()
@@ -199,7 +199,7 @@ def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], own: StepRecord,
         codec_s=codec_s,
         exposed_s=exposed_s,
         raw_nbytes=int(ranks[:, 3].sum()),
-        sent_nbytes=int(ranks[:, 4].sum()),
+        wire_nbytes=int(ranks[:, 4].sum()),
         weights_sha256=weights,
     )
 

@@ -14,7 +14,7 @@ from gradwire.units import format_duration
 _LEGEND = (
     "step = compute + exposed; exposed: what computation does not hide of the exchange, which is codec + "
     "frames + wait. codec: encoding and decoding; frames: handing them over and taking them; wait: for the "
-    "wire, other hosts and cores. seg, bkt: the largest segment and bucket. sent: by the busiest host."
+    "wire, other hosts and cores. seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
 )
 Report = list[str | Table]
 """What ``tables.show`` takes."""
@@ -45,7 +45,7 @@ def ranking(choice: Choice, top: int) -> Report:
         *map(Column.of_text, ("", "plan")),
         *(Column(name, "B") for name in ("seg", "bkt")),
         *(Column(name, unit) for name in ("step", "exposed", "codec", "frames", "wait")),
-        Column("sent", "MB"),
+        Column("wire", "MB"),
         Column("ratio"),
     )
     rows = [_row(each, each is choice.prediction, scale) for each in shown]

@@ -93,8 +93,8 @@ def test_the_ledger_counts_every_module_and_steps_by_backward_passes(run_process
         assert first.exposed_s > 0
         weights = summary.buckets["0.weights"]
         assert weights.gradient_nbytes == 0
-        halved = weights.raw_nbytes / 2  # and a header for every frame
-        assert halved < weights.wire_nbytes < halved + 100 * weights.exchanges
+        halved = weights.cost.raw_nbytes / 2  # and a header for every frame
+        assert halved < weights.cost.wire_nbytes < halved + 100 * weights.exchanges
         assert set(ranks["gather left alone"].summary.buckets) == {
             "0.gradients", "2.gradients", "root.gradients"
         }  # fmt: skip
@@ -176,7 +176,7 @@ def test_other_precisions_and_divisors_give_what_fsdp_gives(run_processes: RunPr
         assert all(torch.equal(a, b) for a, b in zip(mine.forward[0], plain.forward[0], strict=True))
         assert largest_difference(mine.gradients[0], plain.gradients[0]) <= 2 * ulp
         counts = mine.summary.buckets["0.weights"]
-        assert counts.wire_nbytes < 0.5 * counts.raw_nbytes + 100 * counts.exchanges
+        assert counts.cost.wire_nbytes < 0.5 * counts.cost.raw_nbytes + 100 * counts.exchanges
     assert all(
         torch.equal(*pair)
         for pair in zip(first["float64"].weights[-1], first["plain float64"].weights[-1], strict=True)

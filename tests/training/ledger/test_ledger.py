@@ -8,12 +8,12 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from threading import Barrier, Thread
 from typing import Any
 
 import pytest
 
+from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError, StateError
 from gradwire.training.ledger import ledger as ledger_module
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts
@@ -51,16 +51,16 @@ def test_sums_are_those_by_hand(clock: Callable[[float], None]) -> None:
     assert summary.buckets["first"] == BucketCounts(
         exchanges=4,
         gradient_nbytes=1200,
-        raw_nbytes=1600,
-        wire_nbytes=400,
-        codec_s=3.0,
-        link_s=4.0,
         exposed_s=1.0,
-        exchange_s=8.0,
+        cost=ExchangeCost(1.0, 2.0, 1.0, 4.0, 1600, 400),
     )
-    assert summary.buckets["second"] == BucketCounts(2, 8000, 8000, 4000, 6.0, 8.0, 4.0, 16.0, 25.0)
-    assert summary.total == BucketCounts(6, 9200, 9600, 4400, 9.0, 12.0, 5.0, 24.0, 25.0)
-    assert [counts.ratio for counts in summary.buckets.values()] == [4.0, 2.0]
+    second, total = (
+        ExchangeCost(2.0, 4.0, 2.0, 8.0, 8000, 4000),
+        ExchangeCost(3.0, 6.0, 3.0, 12.0, 9600, 4400),
+    )
+    assert summary.buckets["second"] == BucketCounts(2, 8000, 4.0, 25.0, second)
+    assert summary.total == BucketCounts(6, 9200, 5.0, 25.0, total)
+    assert [counts.cost.ratio for counts in summary.buckets.values()] == [4.0, 2.0]
     assert summary.exposed_share == 0.2
 
 
@@ -87,7 +87,11 @@ def test_threads_lose_nothing_and_every_count_is_in_one_step() -> None:
     by_bucket = [len(range(number, threads, 3)) * each for number in range(3)]
     for number, count in enumerate(by_bucket):
         counts = summary.buckets[f"bucket {number}"]
-        assert (counts.exchanges, counts.wire_nbytes, counts.codec_s) == (count, 100 * count, 0.75 * count)
+        assert (counts.exchanges, counts.cost.wire_nbytes, counts.cost.codec_s) == (
+            count,
+            100 * count,
+            0.75 * count,
+        )
     assert set(summary.bypasses.values()) == {BypassCounts(4 * each, 7 * 4 * each)}
     assert summary.total.exposed_s == threads * each * 0.5
     assert [step.step for step in sink.steps] == list(range(1, summary.steps + 1))
@@ -226,15 +230,29 @@ def test_a_resumed_ledger_goes_on_counting(clock: Callable[[float], None]) -> No
     assert list(sink.steps[0].tally.buckets) == ["b", "a"]
 
 
-def test_a_state_of_before_non_finite_buckets_were_counted_is_read() -> None:
-    before, after = Ledger(2), Ledger(2)
-    before.exchanged("a", replace(SMALL, nonfinite=1))
-    state = before.state_dict()
-    after.load_state_dict(state)
-    assert after.summary().total.nonfinite == 1
-    del state["open"]["buckets"]["a"]["nonfinite"]
-    after.load_state_dict(state)
-    assert after.summary().total == replace(before.summary().total, nonfinite=0)
+EARLIER: dict[str, Any] = {
+    "exchanges": 1,
+    "gradient_nbytes": 400,
+    "raw_nbytes": 400,
+    "wire_nbytes": 100,
+    "codec_s": 0.75,
+}
+EARLIER |= {"link_s": 1.0, "exposed_s": 0.5, "exchange_s": 2.0, "largest_error": None}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("counted", [{}, {"nonfinite": 3}])
+def test_a_state_of_an_earlier_gradwire_is_read(version: int, counted: dict[str, int]) -> None:
+    ledger = Ledger(2)
+    empty: dict[str, Any] = {"buckets": {}, "bypasses": {}}
+    rows = {"buckets": {"a": EARLIER | counted}, "bypasses": {"why": {"count": 2, "nbytes": 8}}}
+    state = {"version": version, "rank": 2, "steps": 1, "wall_s": 4.0, "ended": rows, "open": empty}
+    ledger.load_state_dict(state | {"lost": Ledger(2).state_dict()["lost"]})
+    figures, summary = ledger.summary().total.figures(), ledger.summary()
+    assert figures.pop("wait_s") == 1.0
+    assert figures.pop("ratio") == 4.0
+    assert figures == {"nonfinite": 0} | {k: v for k, v in EARLIER.items() if k != "link_s"} | counted
+    assert (summary.steps, summary.bypasses) == (1, {"why": BypassCounts(2, 8)})
 
 
 def altered(**changes: object) -> dict[str, Any]:
@@ -248,10 +266,12 @@ def altered(**changes: object) -> dict[str, Any]:
     ("state", "word"),
     [
         (altered(rank=0), "rank 0's"),
-        (altered(version=3), "version 1 or 2"),
+        (altered(version=4), "version 1 to 3"),
         (altered(steps="3"), "counts steps"),
         (altered(ended={}), "buckets"),
         (altered(ended={"buckets": {"a": {"exchanges": 1}}, "bypasses": {}}), "'a'"),
+        (altered(ended={"buckets": {"a": EARLIER | {"link_s": "1"}}, "bypasses": {}}), "'a'"),
+        (altered(ended={"buckets": {"a": [1]}, "bypasses": {}}), "'a'"),
         (altered(open={"buckets": {}, "bypasses": {"why": {"count": 1, "nbytes": "7"}}}), "'why'"),
         ("no state", "no state"),
     ],

@@ -55,8 +55,11 @@ def test_the_ledger_has_what_the_step_records_have(
             summary = ledger.summary()
             total = summary.total
             assert summary.steps == STEPS
-            assert (total.raw_nbytes, total.wire_nbytes) == (record.raw_nbytes, record.wire_nbytes)
-            assert total.exchange_s == pytest.approx(record.exchange_s)
+            assert (total.cost.raw_nbytes, total.cost.wire_nbytes) == (
+                record.cost.raw_nbytes,
+                record.cost.wire_nbytes,
+            )
+            assert total.cost.total_s == pytest.approx(record.cost.total_s)
             assert total.exposed_s <= record.wait_s + 1e-9
             likely(total.exposed_s > record.wait_s - 0.01, total, record)
             assert total.gradient_nbytes == STEPS * 4 * FLOATS
@@ -79,10 +82,10 @@ def test_bytes_are_those_by_hand(run_ranks: Ranks, make_model: Make, batch_loss:
 
     for rank, ledger in enumerate(run_ranks(2, body)):
         gradient, weights = (ledger.summary().buckets[name] for name in ("gradient", "weights"))
-        assert gradient.raw_nbytes == STEPS * 4 * FLOATS
-        assert gradient.wire_nbytes == STEPS * (4 * FLOATS + 2 * HEADER_NBYTES)
+        assert gradient.cost.raw_nbytes == STEPS * 4 * FLOATS
+        assert gradient.cost.wire_nbytes == STEPS * (4 * FLOATS + 2 * HEADER_NBYTES)
         assert (weights.exchanges, weights.gradient_nbytes) == (1, 0)
-        assert weights.raw_nbytes == (4 * FLOATS if rank == 0 else 0)
+        assert weights.cost.raw_nbytes == (4 * FLOATS if rank == 0 else 0)
 
 
 def test_a_gradient_that_is_waited_for_twice_counts_once(
@@ -100,4 +103,4 @@ def test_a_gradient_that_is_waited_for_twice_counts_once(
         return seen
 
     for seen in run_ranks(2, body):
-        assert [(counts.exchanges, counts.raw_nbytes) for counts in seen] == [(2, 2 * 4 * FLOATS)] * 3
+        assert [(counts.exchanges, counts.cost.raw_nbytes) for counts in seen] == [(2, 2 * 4 * FLOATS)] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gradwire.costs import ExchangeCost
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.training.ledger.summary import Summary
 
@@ -9,15 +10,11 @@ BUCKETS = {
     "bucket 1": BucketCounts(
         exchanges=2,
         gradient_nbytes=3_000_000,
-        raw_nbytes=4_000_000,
-        wire_nbytes=1_000_000,
-        codec_s=0.02,
-        link_s=0.25,
         exposed_s=0.3,
-        exchange_s=0.5,
         largest_error=0.0009765625,
+        cost=ExchangeCost(0.01, 0.01, 0.23, 0.25, 4_000_000, 1_000_000),
     ),
-    "the other": BucketCounts(2, 1000, 2000, 2000, 0.0, 0.0005, 0.1, 0.1),
+    "the other": BucketCounts(2, 1000, 0.1, cost=ExchangeCost(0.0, 0.0, 0.0995, 0.0005, 2000, 2000)),
 }
 
 
@@ -26,7 +23,7 @@ def test_a_table_with_bypasses() -> None:
     assert str(Summary(0, 2, 4.0, Tally(BUCKETS, bypasses), ("The log took nothing: full",))) == (
         "gradwire, rank 0: 2 steps in 4s\n"
         "\n"
-        "bucket    exchanges     raw    wire ratio lost codec  link exposed  largest\n"
+        "bucket    exchanges     raw    wire ratio lost codec  wait exposed  largest\n"
         "                                                                      error\n"
         "---------------------------------------------------------------------------\n"
         "bucket 1          2     4MB     1MB  4.00    -  20ms 250ms   300ms 0.000977\n"
@@ -53,13 +50,21 @@ def test_a_table_without_anything() -> None:
 
 
 def test_where_headers_outweigh_what_is_saved_it_says_more() -> None:
-    text = str(Summary(0, 1, 1.0, Tally({"bucket 1": BucketCounts(1, raw_nbytes=400, wire_nbytes=700)})))
+    text = str(
+        Summary(
+            0,
+            1,
+            1.0,
+            Tally({"bucket 1": BucketCounts(1, cost=ExchangeCost(raw_nbytes=400, wire_nbytes=700))}),
+        )
+    )
     assert "; 1.75 times as many bytes on the wire as gradients have, headers included\n" in text
 
 
 def test_what_is_not_finite_is_said_and_where_it_was() -> None:
     counts = {
-        name: BucketCounts(8, nonfinite=often) for name, often in (("first", 1), ("last", 5), ("no", 0))
+        name: BucketCounts(8, cost=ExchangeCost(nonfinite=often))
+        for name, often in (("first", 1), ("last", 5), ("no", 0))
     }
     text = str(Summary(0, 8, 1.0, Tally(counts)))
     assert (

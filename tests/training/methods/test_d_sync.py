@@ -97,7 +97,7 @@ def test_replicas_begin_with_the_weights_of_rank_0(
     origin = _flat(make_model())
     assert all(torch.equal(began, origin) for began, _, _ in results)
     assert all(torch.equal(after, results[0][1]) for _, after, _ in results)
-    assert results[0][2].raw_nbytes >= 4 * origin.numel()
+    assert results[0][2].cost.raw_nbytes >= 4 * origin.numel()
     assert all(record.steps == 0 for _, _, record in results)
 
 
@@ -134,9 +134,9 @@ def test_the_record_counts_bytes_and_the_local_loss(
         assert record.loss == pytest.approx(before[rank])
         assert after < record.loss
         assert record.steps == 1
-        assert 4 * (n - 1) <= record.raw_nbytes <= 4 * (n + 1)  # ring of 2: a half up, a half down
-        assert record.wire_nbytes == record.raw_nbytes + 2 * 32  # two frames, a header each
-        assert record.exchange_s == pytest.approx(record.wait_s)
+        assert 4 * (n - 1) <= record.cost.raw_nbytes <= 4 * (n + 1)  # ring of 2: a half up, a half down
+        assert record.cost.wire_nbytes == record.cost.raw_nbytes + 2 * 32  # two frames, a header each
+        assert record.cost.total_s == pytest.approx(record.wait_s)
 
 
 def test_a_closed_method_refuses_to_step(make_model: MakeModel, run_ranks: Ranks) -> None:

@@ -211,8 +211,8 @@ def test_drain_applies_everything_and_starts_a_new_pipeline(
         assert torch.equal(seen[0], end)
         assert [torch.equal(weights, end) for weights in seen] == [True, True, True, False]
         assert drained.steps == 0
-        assert drained.raw_nbytes >= 2 * 4 * 56
-        assert again.raw_nbytes == 0
+        assert drained.cost.raw_nbytes >= 2 * 4 * 56
+        assert again.cost.raw_nbytes == 0
 
 
 def test_synchronise_on_the_way_drains_first(

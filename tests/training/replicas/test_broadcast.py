@@ -94,7 +94,7 @@ def test_a_ledger_counts_the_buffers_that_travel(run_ranks: Ranks) -> None:
     counts = run_ranks(2, body)[0]
     assert counts.exchanges == 1
     nbytes = 4 * 15 + 3 + 8 * 25 + 4 * (5 + 5) + 8  # features, flags, hidden, and what BatchNorm counts
-    assert counts.raw_nbytes == nbytes + -nbytes % 4
+    assert counts.cost.raw_nbytes == nbytes + -nbytes % 4
 
 
 def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_ranks: Ranks) -> None:
@@ -109,7 +109,7 @@ def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_ranks: 
             ledger=ledger,
             group=exchange.link,
         ).synchronise()
-        return ledger.summary().total.nonfinite
+        return ledger.summary().total.cost.nonfinite
 
     assert run_ranks(2, body) == [0, 0]
 

@@ -141,14 +141,14 @@ def test_records_count_gradients_up_and_weights_down(
 
     n = sum(parameter.numel() for parameter in make_model().parameters())
     server, *workers = run_ranks(3, body, STAR)
-    assert server.raw_nbytes == 4 * 2 * 4 * n
-    assert server.wire_nbytes == 4 * 2 * (4 * n + 32)
+    assert server.cost.raw_nbytes == 4 * 2 * 4 * n
+    assert server.cost.wire_nbytes == 4 * 2 * (4 * n + 32)
     assert server.steps == 4
     assert server.loss != server.loss
     for worker in workers:
-        assert worker.raw_nbytes == 4 * 4 * n
+        assert worker.cost.raw_nbytes == 4 * 4 * n
         told = 4 * len(list(make_model().parameters())) + 32  # which parameters were reached
-        assert worker.wire_nbytes == 4 * (4 * n + 32 + told)
+        assert worker.cost.wire_nbytes == 4 * (4 * n + 32 + told)
         assert 0 < worker.loss < 10
 
 
@@ -188,12 +188,14 @@ def test_ledgers_count_gradients_up_and_weights_down(
 
     nbytes = 4 * sum(parameter.numel() for parameter in make_model().parameters())
     server, *workers = (ledger.summary() for ledger in run_ranks(3, body, STAR))
-    assert server.buckets["gradient"].raw_nbytes == 0
-    assert server.buckets["weights"].raw_nbytes == (1 + 4) * 2 * nbytes  # first of all, then after each step
+    assert server.buckets["gradient"].cost.raw_nbytes == 0
+    assert (
+        server.buckets["weights"].cost.raw_nbytes == (1 + 4) * 2 * nbytes
+    )  # first of all, then after each step
     for each in (server, *workers):
         assert each.steps == 4
         assert each.buckets["gradient"].gradient_nbytes == 4 * nbytes
         assert each.buckets["weights"].gradient_nbytes == 0
     for worker in workers:
-        assert worker.buckets["gradient"].wire_nbytes == 4 * (nbytes + 32)
-        assert worker.buckets["weights"].raw_nbytes == 0
+        assert worker.buckets["gradient"].cost.wire_nbytes == 4 * (nbytes + 32)
+        assert worker.buckets["weights"].cost.raw_nbytes == 0

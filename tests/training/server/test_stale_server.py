@@ -258,11 +258,11 @@ def test_records_count_gradients_weights_and_messages(run_ranks: Ranks) -> None:
     message = 32 + 24
     assert server.steps == 4
     assert server.loss != server.loss
-    assert server.raw_nbytes == 2 * 4 * 4 * n
-    assert server.wire_nbytes == 2 * (4 * (4 * n + 32) + 5 * message)
+    assert server.cost.raw_nbytes == 2 * 4 * 4 * n
+    assert server.cost.wire_nbytes == 2 * (4 * (4 * n + 32) + 5 * message)
     for worker in workers:
-        assert (worker.steps, worker.raw_nbytes) == (4, 4 * 4 * n)
-        assert worker.wire_nbytes == 4 * (4 * n + 32) + 5 * message
+        assert (worker.steps, worker.cost.raw_nbytes) == (4, 4 * 4 * n)
+        assert worker.cost.wire_nbytes == 4 * (4 * n + 32) + 5 * message
         assert 0 < worker.loss < 10
 
 

@@ -249,6 +249,8 @@ def test_the_ledger_of_a_server_counts_what_its_workers_sent_and_got(
     assert [worker.steps for worker in workers] == [HALF] * 2
     nbytes = 4 * 58
     assert server.buckets["gradient"].gradient_nbytes == 2 * HALF * nbytes
-    assert server.buckets["gradient"].raw_nbytes == 2 * HALF * nbytes, "the weights of each step, to both"
-    assert server.buckets["weights"].raw_nbytes == 2 * nbytes
-    assert sum(worker.buckets["gradient"].raw_nbytes for worker in workers) == 2 * HALF * nbytes
+    assert server.buckets["gradient"].cost.raw_nbytes == 2 * HALF * nbytes, (
+        "the weights of each step, to both"
+    )
+    assert server.buckets["weights"].cost.raw_nbytes == 2 * nbytes
+    assert sum(worker.buckets["gradient"].cost.raw_nbytes for worker in workers) == 2 * HALF * nbytes

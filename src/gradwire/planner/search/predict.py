@@ -59,7 +59,7 @@ class Prediction:
 
     @property
     def ratio(self) -> float:
-        """The compression ratio: bytes of floats per byte sent, headers included."""
+        """The compression ratio: bytes of floats per byte on the wire."""
         return self.cost.ratio
 
     @property

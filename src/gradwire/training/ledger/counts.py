@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self, TypeVar
 
 from gradwire.costs import ExchangeCost
 from gradwire.errors import StateError
 from gradwire.units import is_number
+
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,68 +24,46 @@ class BucketCounts:
     exchanges
         How many there were.
     gradient_nbytes
-        Bytes of float32 gradient that were averaged. 0 where weights travelled.
-    raw_nbytes, wire_nbytes
-        Bytes of floats that this rank sent, and bytes that carried them, frame headers included. A ring of p
-        ranks sends ``2 (p - 1) / p`` of a gradient, so ``raw_nbytes`` is not ``gradient_nbytes``.
-    codec_s
-        Seconds of encoding and decoding.
-    link_s
-        Seconds of waiting for frames.
+        Bytes of float32 gradient that were averaged. 0 where weights travelled. A ring of p ranks sends
+        ``2 (p - 1) / p`` of a gradient, so ``cost.raw_nbytes`` differs.
     exposed_s
         Seconds for which the training thread stood still; the rest was hidden behind its own work.
-    exchange_s
-        Seconds that the exchanges took, hidden or not.
     largest_error
         The largest absolute error of any value where somebody measured it; NaN if one of them was NaN.
-    nonfinite
-        After how many of the exchanges the bucket held a NaN or an infinity.
+    cost
+        Their seconds and bytes, hidden or not.
     """
 
     exchanges: int = 0
     gradient_nbytes: int = 0
-    raw_nbytes: int = 0
-    wire_nbytes: int = 0
-    codec_s: float = 0.0
-    link_s: float = 0.0
     exposed_s: float = 0.0
-    exchange_s: float = 0.0
     largest_error: float | None = None
-    nonfinite: int = 0
+    cost: ExchangeCost = field(default_factory=ExchangeCost)
 
-    @classmethod
-    def of(cls, cost: ExchangeCost, gradient_nbytes: int, exposed_s: float, error: float | None) -> Self:
-        """Return the counts of one exchange."""
-        return cls(
-            exchanges=1,
-            gradient_nbytes=gradient_nbytes,
-            raw_nbytes=int(cost.raw_nbytes),
-            wire_nbytes=int(cost.wire_nbytes),
-            codec_s=cost.codec_s,
-            link_s=cost.wait_s,
-            exposed_s=exposed_s,
-            exchange_s=cost.total_s,
-            largest_error=error,
-            nonfinite=cost.nonfinite,
-        )
-
-    @property
-    def ratio(self) -> float:
-        """How many times fewer bytes travelled than floats were sent; 1 where nothing was."""
-        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+    def figures(self) -> dict[str, float | None]:
+        """Return the figures that lines and tags have, by name."""
+        cost = self.cost
+        return {
+            "exchanges": self.exchanges,
+            "gradient_nbytes": self.gradient_nbytes,
+            "raw_nbytes": cost.raw_nbytes,
+            "wire_nbytes": cost.wire_nbytes,
+            "ratio": cost.ratio,
+            "codec_s": cost.codec_s,
+            "wait_s": cost.wait_s,
+            "exposed_s": self.exposed_s,
+            "exchange_s": cost.total_s,
+            "largest_error": self.largest_error,
+            "nonfinite": cost.nonfinite,
+        }
 
     def __add__(self, other: BucketCounts) -> BucketCounts:
         return BucketCounts(
-            exchanges=self.exchanges + other.exchanges,
-            gradient_nbytes=self.gradient_nbytes + other.gradient_nbytes,
-            raw_nbytes=self.raw_nbytes + other.raw_nbytes,
-            wire_nbytes=self.wire_nbytes + other.wire_nbytes,
-            codec_s=self.codec_s + other.codec_s,
-            link_s=self.link_s + other.link_s,
-            exposed_s=self.exposed_s + other.exposed_s,
-            exchange_s=self.exchange_s + other.exchange_s,
-            largest_error=_larger(self.largest_error, other.largest_error),
-            nonfinite=self.nonfinite + other.nonfinite,
+            self.exchanges + other.exchanges,
+            self.gradient_nbytes + other.gradient_nbytes,
+            self.exposed_s + other.exposed_s,
+            _larger(self.largest_error, other.largest_error),
+            self.cost + other.cost,
         )
 
 
@@ -96,10 +76,6 @@ class BypassCounts:
 
     def __add__(self, other: BypassCounts) -> BypassCounts:
         return BypassCounts(self.count + other.count, self.nbytes + other.nbytes)
-
-
-_LATER = {"nonfinite"}  # states that an earlier gradwire saved do not have these
-Counts = TypeVar("Counts", BucketCounts, BypassCounts)
 
 
 @dataclass(slots=True)
@@ -151,28 +127,60 @@ class Tally:
     @classmethod
     def of_state(cls, state: object) -> Self:
         """Read what ``state`` returned. Raises ``StateError``."""
-        return cls(_counts_of(BucketCounts, state, "buckets"), _counts_of(BypassCounts, state, "bypasses"))
+        return cls(_rows(state, "buckets", _bucket_counts), _rows(state, "bypasses", _bypass_counts))
 
 
-def _counts_of(kind: type[Counts], state: object, part: str) -> dict[str, Counts]:
+def _rows(state: object, part: str, read: Callable[[Mapping[str, Any]], _Row]) -> dict[str, _Row]:
     rows = state.get(part) if isinstance(state, Mapping) else None
     if not isinstance(rows, Mapping):
         raise StateError(f"a ledger's state has counts in '{part}', but this one has {reprlib.repr(rows)}")
+    counts = {}
     for name, row in rows.items():
-        if not isinstance(row, Mapping) or not all(_fits(each.name, row) for each in fields(kind)):
+        try:
+            counts[str(name)] = read(row)
+        except (KeyError, TypeError) as error:
             raise StateError(
                 f"a ledger's state has no such counts in '{part}': {name!r}: {reprlib.repr(row)}"
-            )
-    return {
-        str(name): kind(**{each.name: row[each.name] for each in fields(kind) if each.name in row})
-        for name, row in rows.items()
-    }
+            ) from error
+    return counts
 
 
-def _fits(name: str, row: Mapping[str, Any]) -> bool:
-    if name in _LATER and name not in row:
-        return True
-    return is_number(row.get(name)) or (name == "largest_error" and row.get(name, math.nan) is None)
+def _bucket_counts(row: Mapping[str, Any]) -> BucketCounts:
+    error = row["largest_error"]
+    return BucketCounts(
+        _number(row, "exchanges"),
+        _number(row, "gradient_nbytes"),
+        _number(row, "exposed_s"),
+        None if error is None else _number(row, "largest_error"),
+        _cost(row["cost"]) if "cost" in row else _earlier_cost(row),
+    )
+
+
+def _cost(row: Mapping[str, Any]) -> ExchangeCost:
+    return ExchangeCost(**{each.name: _number(row, each.name) for each in fields(ExchangeCost)})
+
+
+def _earlier_cost(row: Mapping[str, Any]) -> ExchangeCost:
+    """Read what versions 1 and 2 saved: no difference between encoding and decoding."""
+    cost = ExchangeCost(
+        encode_s=_number(row, "codec_s"),
+        wait_s=_number(row, "link_s"),
+        raw_nbytes=_number(row, "raw_nbytes"),
+        wire_nbytes=_number(row, "wire_nbytes"),
+        nonfinite=_number(row, "nonfinite") if "nonfinite" in row else 0,
+    )
+    cost.took(_number(row, "exchange_s"))
+    return cost
+
+
+def _bypass_counts(row: Mapping[str, Any]) -> BypassCounts:
+    return BypassCounts(_number(row, "count"), _number(row, "nbytes"))
+
+
+def _number(row: Mapping[str, Any], name: str) -> Any:
+    if not is_number(row[name]):
+        raise TypeError(f"{name} is no number")
+    return row[name]
 
 
 def _larger(first: float | None, second: float | None) -> float | None:

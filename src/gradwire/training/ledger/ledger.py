@@ -31,8 +31,8 @@ from gradwire.units import format_size, is_number
 __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
 
 _LOG = logging.getLogger("gradwire")
-_VERSION = 2
-_READ = (1, _VERSION)  # the first one knew nothing of what was lost
+_VERSION = 3
+_READ = (1, 2, _VERSION)  # the first one knew nothing of what was lost
 
 
 class Ledger:
@@ -103,7 +103,7 @@ class Ledger:
             What its encodings lost, where that was measured.
         """
         nbytes = int(accounting.raw_nbytes) if gradient_nbytes is None else gradient_nbytes
-        counts = BucketCounts.of(accounting, nbytes, exposed_s, largest_error)
+        counts = BucketCounts(1, nbytes, exposed_s, largest_error, accounting)
         with self._counting:
             self._open.add_bucket(bucket, counts)
             if lost is not None:
@@ -151,7 +151,7 @@ class Ledger:
 
     def __repr__(self) -> str:
         total = self.summary().total
-        counts = f"{self._steps} steps, {total.exchanges} exchanges, ratio {total.ratio:.2f}"
+        counts = f"{self._steps} steps, {total.exchanges} exchanges, ratio {total.cost.ratio:.2f}"
         return f"<Ledger of rank {self.rank}: {counts}>"
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class Ledger:
     def _read(self, state: Mapping[str, Any]) -> tuple[Tally, Tally, LostBook]:
         if not isinstance(state, Mapping) or state.get("version") not in _READ:
             raise StateError(
-                f"a ledger reads what its state_dict() returned, of version 1 or {_VERSION}, but got "
+                f"a ledger reads what its state_dict() returned, of version 1 to {_VERSION}, but got "
                 f"{reprlib.repr(state)}"
             )
         if state.get("rank") != self.rank:

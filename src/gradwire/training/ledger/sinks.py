@@ -18,6 +18,7 @@ from gradwire.training.ledger.lost import StepShares
 from gradwire.training.ledger.shares import sampled
 
 _OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe that nobody reads must not stop us
+_TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s", "largest_error", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class TensorBoard:
     """Gives every step's figures to a TensorBoard writer, or anything else that has its ``add_scalar``.
 
     Tags are ``gradwire/<figure>`` for the sum over the buckets and ``gradwire/<bucket>/<figure>`` for each,
-    with the figures ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``link_s``, ``exposed_s`` and,
+    with the figures ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s`` and,
     where they are known, ``largest_error`` and ``lost``; further ``gradwire/wall_s`` and
     ``gradwire/bypassed_nbytes``. What a tag may not hold becomes ``_``.
 
@@ -127,9 +128,9 @@ class TensorBoard:
     def write(self, step: StepCounts) -> None:
         """Add the step's scalars. Raises what the writer raises."""
         figures = {"wall_s": step.wall_s, "bypassed_nbytes": step.tally.bypassed.nbytes}
-        figures |= _figures("", step.tally.total, step.lost.total)
+        figures |= _tags("", step.tally.total, step.lost.total)
         for bucket, counts in step.tally.buckets.items() if self._buckets else ():
-            figures |= _figures(re.sub(r"[^-\w.]", "_", bucket) + "/", counts, step.lost.buckets.get(bucket))
+            figures |= _tags(re.sub(r"[^-\w.]", "_", bucket) + "/", counts, step.lost.buckets.get(bucket))
         for name, figure in figures.items():
             self._writer.add_scalar(f"gradwire/{name}", figure, step.step)
 
@@ -168,27 +169,13 @@ def _object(step: StepCounts) -> dict[str, Any]:
 
 
 def _plain(counts: BucketCounts) -> dict[str, Any]:
+    figures: dict[str, Any] = counts.figures()
     error = counts.largest_error
     if error is not None and not math.isfinite(error):
-        return {
-            **asdict(counts),
-            "ratio": counts.ratio,
-            "largest_error": str(error),
-        }  # JSON has no such number
-    return {**asdict(counts), "ratio": counts.ratio}
+        figures["largest_error"] = str(error)  # JSON has no such number
+    return figures
 
 
-def _figures(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, float]:
-    figures: dict[str, float] = {
-        "ratio": counts.ratio,
-        "raw_nbytes": counts.raw_nbytes,
-        "wire_nbytes": counts.wire_nbytes,
-        "codec_s": counts.codec_s,
-        "link_s": counts.link_s,
-        "exposed_s": counts.exposed_s,
-    }
-    if counts.largest_error is not None:
-        figures["largest_error"] = counts.largest_error
-    if lost is not None:
-        figures["lost"] = lost
-    return {prefix + name: figure for name, figure in figures.items()}
+def _tags(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, float]:
+    figures = counts.figures() | {"lost": lost}
+    return {prefix + name: figure for name in _TAGS if (figure := figures[name]) is not None}

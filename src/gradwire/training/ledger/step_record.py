@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gradwire.costs import ExchangeCost
 
@@ -31,12 +31,9 @@ class StepRecord:
         Seconds of waiting while chunks were encoded and decoded.
     exposed_s
         Seconds of waiting for the network and the peers.
-    raw_nbytes
-        Bytes of floats that this rank sent.
-    wire_nbytes
-        Bytes that carried them, frame headers included.
-    exchange_s
-        Seconds that the exchanges took, hidden or not: ``codec_s + exposed_s`` of a synchronous step.
+    cost
+        Seconds and bytes of the exchanges, hidden or not; ``cost.total_s`` is ``wait_s`` of a synchronous
+        step.
     steps
         How many steps this is the sum of.
     correction_s
@@ -47,9 +44,7 @@ class StepRecord:
     compute_s: float = 0.0
     codec_s: float = 0.0
     exposed_s: float = 0.0
-    raw_nbytes: int = 0
-    wire_nbytes: int = 0
-    exchange_s: float = 0.0
+    cost: ExchangeCost = field(default_factory=ExchangeCost)
     steps: int = 0
     correction_s: float = 0.0
 
@@ -58,13 +53,7 @@ class StepRecord:
         """Return the record of ``wait_s`` seconds spent waiting for one exchange."""
         codec_share = cost.codec_s / max(cost.total_s, 1e-9)
         codec_s = wait_s * min(codec_share, 1.0)
-        return cls(
-            codec_s=codec_s,
-            exposed_s=wait_s - codec_s,
-            raw_nbytes=int(cost.raw_nbytes),
-            wire_nbytes=int(cost.wire_nbytes),
-            exchange_s=cost.total_s,
-        )
+        return cls(codec_s=codec_s, exposed_s=wait_s - codec_s, cost=cost)
 
     @property
     def wait_s(self) -> float:
@@ -91,9 +80,7 @@ class StepRecord:
             compute_s=self.compute_s + other.compute_s,
             codec_s=self.codec_s + other.codec_s,
             exposed_s=self.exposed_s + other.exposed_s,
-            raw_nbytes=self.raw_nbytes + other.raw_nbytes,
-            wire_nbytes=self.wire_nbytes + other.wire_nbytes,
-            exchange_s=self.exchange_s + other.exchange_s,
+            cost=self.cost + other.cost,
             steps=steps,
             correction_s=self.correction_s + other.correction_s,
         )

@@ -12,7 +12,7 @@ from gradwire.units import format_duration, format_size
 
 _COLUMNS = (
     Column.of_text("bucket"),
-    *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "link", "exposed")),
+    *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "wait", "exposed")),
     Column("largest", "error"),
 )
 _WORST = 3  # so many parameters are named
@@ -92,18 +92,18 @@ class Summary:
         of_wall = "" if math.isnan(self.exposed_share) else f" ({self.exposed_share:.1%} of the time)"
         return (
             f"training waited {format_duration(total.exposed_s)}{of_wall} for exchanges that took "
-            f"{format_duration(total.exchange_s)}; {_compared(total.ratio)}"
+            f"{format_duration(total.cost.total_s)}; {_compared(total.cost.ratio)}"
         )
 
     def _nonfinite(self) -> list[str]:
-        total = self.total
-        if not total.nonfinite:
+        total, count = self.total, self.total.cost.nonfinite
+        if not count:
             return []
-        often = [(name, counts.nonfinite) for name, counts in self.buckets.items() if counts.nonfinite]
+        often = [(name, often) for name, each in self.buckets.items() if (often := each.cost.nonfinite)]
         worst = sorted(often, key=lambda each: -each[1])[:_WORST]
         where = ", ".join(f"{name} ({_times(count, 'time')})" for name, count in worst)
         return [
-            f"NaN or infinity came out of {total.nonfinite} of {_times(total.exchanges, 'exchange')}, most "
+            f"NaN or infinity came out of {count} of {_times(total.exchanges, 'exchange')}, most "
             f"of {where}; look at the loss"
         ]
 
@@ -140,15 +140,16 @@ def _compared(ratio: float) -> str:
 
 
 def _row(name: str, counts: BucketCounts, lost: LostCounts) -> tuple[str, ...]:
+    cost = counts.cost
     return (
         name,
         str(counts.exchanges),
-        format_size(counts.raw_nbytes),
-        format_size(counts.wire_nbytes),
-        f"{counts.ratio:.2f}",
+        format_size(cost.raw_nbytes),
+        format_size(cost.wire_nbytes),
+        f"{cost.ratio:.2f}",
         "-" if lost.mean is None else f"{lost.mean:.1%}",
-        format_duration(counts.codec_s),
-        format_duration(counts.link_s),
+        format_duration(cost.codec_s),
+        format_duration(cost.wait_s),
         format_duration(counts.exposed_s),
         "-" if counts.largest_error is None else f"{counts.largest_error:.3g}",
     )
