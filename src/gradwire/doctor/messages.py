@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed exports them at run time only
+from torch.distributed import DistStoreError
 
 from gradwire.errors import LinkError
 
@@ -41,9 +42,8 @@ class Words:
         try:
             self._store.wait([word], timedelta(seconds=timeout_s))
             return json.loads(self._store.get(word))
+        except DistStoreError as error:
+            raise LinkError(f"waiting for the word {word!r}: nothing came within {timeout_s:g} s") from error
         except RuntimeError as error:
-            late = "timeout" in str(error).lower() or "timed out" in str(error).lower()
-            reason = (
-                f"nothing came within {timeout_s:g} s" if late else "the process that held the store is gone"
-            )
-            raise LinkError(f"waiting for the word {word!r}: {reason}") from error
+            gone = "the process that held the store is gone"
+            raise LinkError(f"waiting for the word {word!r}: {gone}") from error

@@ -6,6 +6,7 @@ interface alone: no rendezvous file is left behind, and no other host can read o
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from time import monotonic, sleep
 from typing import cast
 
 from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed exports them at run time only
+from torch.distributed import DistNetworkError
 from torch.distributed.rendezvous import rendezvous
 
 from gradwire.errors import JobError
@@ -56,7 +58,7 @@ def join_launched(timeout_s: float) -> Store:
         _reach(host, port, timeout_s, rank)
     answer = _rendezvous(rank, world, timeout_s)
     if isinstance(answer, Exception):
-        if "EADDRINUSE" in str(answer):
+        if isinstance(answer, DistNetworkError) and rank == 0 and _is_taken(port):
             raise JobError(
                 f"rank {rank} cannot listen at {host}:{port}, where another program does; choose another "
                 "MASTER_PORT for all ranks"
@@ -82,6 +84,15 @@ def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -
                 f"all ranks need the same options, but {key} is {value} on rank {rank} and {first.get(key)} "
                 "on rank 0"
             )
+
+
+def _is_taken(port: int) -> bool:
+    """Return whether nobody else can listen at a port of this machine."""
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE
+    return False
 
 
 def _check_address(host: str, port: int) -> None:

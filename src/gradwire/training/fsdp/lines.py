@@ -68,21 +68,21 @@ class Lines:
         self._plans = plans
         self._timeout_s = timeout_s
         self._lines: dict[tuple[Purpose, dist.ProcessGroup], Line] = {}
-        self._closed: str | None = None
 
     def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
         """Return the line of a group; the first call connects with the others.
 
         Raises ``AttachError`` when they do not come, and ``ExchangeError`` once the lines are closed.
         """
-        if self._closed is not None:
-            raise ExchangeError(
-                f"rank {dist.get_rank()} cannot start the {purpose.value}: {self._closed}; save the shards, "
-                "and begin again on all ranks"
-            )
         if (purpose, group) not in self._lines:
             self._lines[purpose, group] = self._new_line(purpose, group)
-        return self._lines[purpose, group]
+        line = self._lines[purpose, group]
+        if line.exchange.failure is not None:
+            raise ExchangeError(
+                f"rank {dist.get_rank()} cannot start the {purpose.value}: {line.exchange.failure}; save the "
+                "shards, and begin again on all ranks"
+            )
+        return line
 
     @contextmanager
     def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[Line]:
@@ -98,10 +98,8 @@ class Lines:
 
     def close(self, reason: str = "what attach_fsdp returned is closed") -> None:
         """Close all lines; later calls raise, with this reason. May be called twice."""
-        if self._closed is None:
-            self._closed = reason
         for line in self._lines.values():
-            line.exchange.close()
+            line.exchange.close(reason)
 
     def _new_line(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
         members = dist.get_process_group_ranks(group)

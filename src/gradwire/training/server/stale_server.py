@@ -100,7 +100,6 @@ class StaleServer(Method):
         self._turn = Lock()
         self._snapshot: Snapshot | None = None
         self._updates_done = 0
-        self._failure: str | None = None
         super().__init__(model, optimizer, star_of(plan), group, timeout_s, ledger)
 
     def _check_ranks(self) -> None:
@@ -132,8 +131,8 @@ class StaleServer(Method):
             A worker is gone, too slow or sent something invalid; the message names it. The others are told,
             the link is closed, and the weights hold whole gradients only.
         """
-        if self._failure is not None:
-            raise ExchangeError(f"this server failed before; make a new one ({self._failure})")
+        if self.exchange.failure is not None:
+            raise ExchangeError(f"this server failed before; make a new one ({self.exchange.failure})")
         check_steps(steps)
         if steps < 1:
             return StepRecord()
@@ -212,15 +211,13 @@ class StaleServer(Method):
 
     def _stop(self, culprit: int, reason: str) -> None:
         """Tell the workers why, as far as they listen within the timeout, and close the link."""
-        self._failure = reason
-        link = self.exchange.link
         for session in self._sessions:
             session.give_up(culprit)
-        until = time.monotonic() + link.timeout_s
+        until = time.monotonic() + self.exchange.link.timeout_s
         for session in self._sessions:
             session.join(until)
         with self._turn:
-            link.close()
+            self.exchange.close(reason)
 
     def _lay_out(self) -> None:
         """Make the gradients, the weights to send, and who receives the ones and sends the others."""

@@ -70,7 +70,6 @@ class StaleWorker(WorkerMethod):
         self.staleness, self.lead = staleness, 0
         self.weight_codec = weight_codec_of(weight_codec)
         self._drained = True
-        self._failure: str | None = None
         super().__init__(model, None, star_of(plan), group, timeout_s, ledger)
 
     def _check_ranks(self) -> None:
@@ -170,14 +169,14 @@ class StaleWorker(WorkerMethod):
 
     @contextmanager
     def _failing_for_good(self, clock: int) -> Iterator[None]:
-        if self._failure is not None:
-            raise ExchangeError(f"this worker failed before; make a new one ({self._failure})")
+        if self.exchange.failure is not None:
+            raise ExchangeError(f"this worker failed before; make a new one ({self.exchange.failure})")
         try:
             yield
         except BaseException as error:
             reason = str(error) or type(error).__name__
-            self._failure = f"rank {self.exchange.link.rank}, step {clock}: {reason}"
-            self.exchange.link.close()
+            failure = f"rank {self.exchange.link.rank}, step {clock}: {reason}"
+            self.exchange.close(failure)
             if isinstance(error, (ExchangeError, FrameError, LinkError, PayloadError)):
-                raise ExchangeError(self._failure) from error
+                raise ExchangeError(failure) from error
             raise
