@@ -8,7 +8,7 @@ from typing import Any
 
 from gradwire.experiments import line_share, prediction, scaling, training_speed
 from gradwire.experiments.experiment import Experiment
-from gradwire.experiments.perform import perform
+from gradwire.experiments.run import perform
 
 EXPERIMENTS: MappingProxyType[str, Experiment[Any]] = MappingProxyType(
     {

@@ -88,5 +88,6 @@ def _difference(before: object, now: object) -> str:
     if not isinstance(before, dict) or not isinstance(now, dict):
         return f"{before} instead of {now}"
     names: Sequence[str] = sorted({*before, *now})
-    name = next(name for name in names if before.get(name) != now.get(name))
-    return f"{name} was {before.get(name)} and is {now.get(name)}"
+    was, is_now = ({name: fields.get(name, "missing") for name in names} for fields in (before, now))
+    name = next(name for name in names if was[name] != is_now[name])
+    return f"{name} was {was[name]} and is {is_now[name]}"

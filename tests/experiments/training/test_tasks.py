@@ -1,0 +1,56 @@
+"""The tasks: equal weights on all ranks, every rank's own batches, a loss that training lowers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.experiments.training.tasks import CONTEXT, HELD_OUT_CONTEXTS, TASKS, Task
+
+NBYTES = {"mnist-mlp": 2.6e6, "wide-mlp": 74e6, "gpt": 43e6}
+"""What docs/training_speed.md says; scikit-learn's digits are smaller images than MNIST's."""
+
+
+def made(name: str, rank: int) -> Task:
+    return TASKS[name](rank, 4, None, None)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_ranks_begin_with_equal_weights_and_have_batches_of_their_own(name: str) -> None:
+    first, second, again = made(name, 0), made(name, 1), made(name, 0)
+    for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    batches = [next(task.batches) for task in (first, second, again)]
+    assert not torch.equal(batches[0][0], batches[1][0])
+    assert torch.equal(batches[0][0], batches[2][0])
+    assert torch.equal(first.held_out[0], second.held_out[0])
+    nbytes = 4 * sum(each.numel() for each in first.model.parameters())
+    assert 0.4 * NBYTES[name] < nbytes < 1.1 * NBYTES[name]
+
+
+@pytest.mark.parametrize("name", ["mnist-mlp"])
+def test_steps_lower_the_held_out_loss(name: str) -> None:
+    task = made(name, 0)
+    optimizer = task.optimizer(task.model)
+    before = task.held_out_loss(task.model)
+    for _ in range(task.block):
+        optimizer.zero_grad()
+        task.loss(task.model, next(task.batches)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    assert task.held_out_loss(task.model) < 0.8 * before
+    assert task.model.training
+
+
+def test_the_gpt_predicts_the_byte_that_follows_and_sees_no_later_one() -> None:
+    task = made("gpt", 0)
+    text, following = next(task.batches)
+    assert text.shape == following.shape == (1, CONTEXT)
+    assert torch.equal(text[0, 1:], following[0, :-1])
+    assert task.held_out[0].shape == (HELD_OUT_CONTEXTS, CONTEXT)
+    changed = text.clone()
+    changed[0, -1] = (changed[0, -1] + 1) % 256
+    task.model.eval()
+    with torch.no_grad():
+        first, second = task.model(text), task.model(changed)
+    assert torch.allclose(first[:, :-1], second[:, :-1], atol=1e-5)
+    assert not torch.allclose(first[:, -1], second[:, -1], atol=1e-5)
