@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import HashStore
 from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
 from gradwire.doctor.messages import Words
-from gradwire.doctor.visit import Report, follow, lead
+from gradwire.doctor.visit import Diagnosis, follow, lead
 from gradwire.links import Link, loopback
 
 WELL = Card(
@@ -31,7 +31,7 @@ WELL = Card(
     findings=(Finding("Python", "ok", "3.12.1"),),
 )
 
-Consult = Callable[..., tuple[Report, list[Any]]]
+Consult = Callable[..., tuple[Diagnosis, list[Any]]]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def _consult(
     absent: Sequence[int] = (),
     timeout_s: float = 10.0,
     lines: bool = False,
-) -> tuple[Report, list[Any]]:
+) -> tuple[Diagnosis, list[Any]]:
     store, world = HashStore(), len(cards)
     ends = list(loopback(world, timeout_s) if links is None else links)
     outcomes: list[Any] = [None] * world
@@ -92,5 +92,5 @@ def _consult(
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive(), f"{thread.name} hangs"
-    assert isinstance(outcomes[0], Report), outcomes[0]
+    assert isinstance(outcomes[0], Diagnosis), outcomes[0]
     return outcomes[0], outcomes[1:]

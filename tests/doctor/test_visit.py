@@ -13,17 +13,17 @@ from gradwire.codecs import parse
 from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
 from gradwire.doctor.messages import Words
-from gradwire.doctor.visit import Report
+from gradwire.doctor.visit import Diagnosis
 from gradwire.errors import LinkError
 from gradwire.links import Fault, FaultyLink, loopback
 from gradwire.plan import Plan
 
 MakeCards = Callable[..., list[Card]]
-Consult = Callable[..., tuple[Report, list[Any]]]
+Consult = Callable[..., tuple[Diagnosis, list[Any]]]
 PLAN = Plan(parse("errbound:2^-10")).to_json()
 
 
-def results(report: Report) -> dict[str, str]:
+def results(report: Diagnosis) -> dict[str, str]:
     return {finding.check: finding.result for finding in report.findings}
 
 

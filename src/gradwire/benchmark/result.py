@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from gradwire import collectives
 from gradwire.benchmark.allreduce import TORCH, Configuration, Timing
 from gradwire.benchmark.correctness import Checked
-from gradwire.timing.closed_form.formulas import AlphaBetaGamma
 from gradwire.timing.replay.line import Line
-from gradwire.timing.schedule_model.cost import cost
+from gradwire.timing.schedule_model.network import Network
+from gradwire.timing.schedule_model.simulate import simulate
 
 TORCHS_ALGORITHM = "ring"
 """Which Gloo runs beneath torch's all-reduce."""
@@ -48,10 +48,10 @@ class Result:
         if self.line is None:
             return None
         name = self.configuration.algorithm
-        link = AlphaBetaGamma(self.line.latency_s, self.line.beta_s_per_nbyte)
+        rate = self.line.nbytes_per_s
+        network = Network(self.world, rate, rate, self.line.latency_s)
         algorithm = collectives.get(TORCHS_ALGORITHM if name == TORCH else name)
-        nbytes, ratio = self.configuration.nbytes, self.checked.ratio
-        return cost(algorithm, self.world, nbytes, link, ratio=ratio).total_s
+        return simulate(algorithm, network, self.configuration.nbytes, ratio=self.checked.ratio).total_s
 
     @property
     def share_of_best(self) -> float | None:

@@ -14,7 +14,7 @@ from gradwire.doctor.finding import Finding, any_failed
 from gradwire.doctor.local import examine_machine
 from gradwire.doctor.messages import Words
 from gradwire.doctor.report import describe, show_report
-from gradwire.doctor.visit import Report, follow, lead
+from gradwire.doctor.visit import Diagnosis, follow, lead
 from gradwire.errors import JobError, LinkError
 from gradwire.files import check_writable, write_files
 from gradwire.launch.context import RankContext
@@ -60,7 +60,9 @@ def run_doctor(options: DoctorOptions) -> int:
         check_writable("--json", options.json_file, options.overwrite)
     if world == 1:
         card = examine_machine(options.plan_file, 1, 1)
-        return _conclude("gradwire doctor: this machine", Report(list(card.findings), [card], [0]), options)
+        return _conclude(
+            "gradwire doctor: this machine", Diagnosis(list(card.findings), [card], [0]), options
+        )
     return _examine_rank(rank, world, options)
 
 
@@ -83,8 +85,8 @@ def _examine_rank(rank: int, world: int, options: DoctorOptions) -> int:
             yield link
 
     if rank == 0:
-        report = lead(words, card, world, connect, options.timeout_s, lines=options.lines)
-        return _conclude(f"gradwire doctor: {world} ranks", report, options)
+        diagnosis = lead(words, card, world, connect, options.timeout_s, lines=options.lines)
+        return _conclude(f"gradwire doctor: {world} ranks", diagnosis, options)
     try:
         return follow(words, card, rank, connect, options.timeout_s)
     except LinkError as error:
@@ -103,12 +105,12 @@ def _connected(store: Store, rank: int, world: int, timeout_s: float) -> Iterato
             link.close()
 
 
-def _with_failure(rank: int, card: Card, check: str, detail: str) -> Report:
-    return Report([*card.findings, Finding(check, "FAIL", detail)], [card], [rank])
+def _with_failure(rank: int, card: Card, check: str, detail: str) -> Diagnosis:
+    return Diagnosis([*card.findings, Finding(check, "FAIL", detail)], [card], [rank])
 
 
-def _conclude(title: str, report: Report, options: DoctorOptions) -> int:
-    show_report(title, report)
+def _conclude(title: str, diagnosis: Diagnosis, options: DoctorOptions) -> int:
+    show_report(title, diagnosis)
     if options.json_file is not None:
-        write_files({options.json_file: to_json(describe(report)).encode()})
-    return int(any_failed(report.findings))
+        write_files({options.json_file: to_json(describe(diagnosis)).encode()})
+    return int(any_failed(diagnosis.findings))

@@ -34,7 +34,7 @@ _EXAMINATIONS: Mapping[str, Callable[[Link, int], None]] = {"clock": tell_time, 
 
 
 @dataclass
-class Report:
+class Diagnosis:
     """What rank 0 knows at the end.
 
     ``ranks`` are those that gave ``cards``; ``offsets`` and ``looks`` are by the rank that was examined.
@@ -59,7 +59,7 @@ class _Conductor:
 
 def lead(
     words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
-) -> Report:
+) -> Diagnosis:
     """Be rank 0: examine all ranks and return what was found.
 
     Parameters
@@ -77,17 +77,17 @@ def lead(
     lines
         Whether line rates are looked at.
     """
-    report, conductor, code = Report(), _Conductor(words), 1
+    diagnosis, conductor, code = Diagnosis(), _Conductor(words), 1
     try:
-        if _introduce(words, card, world, timeout_s, report):
-            _examine(words, conductor, connect, timeout_s, report, lines=lines)
-        code = int(any_failed(report.findings))
+        if _introduce(words, card, world, timeout_s, diagnosis):
+            _examine(words, conductor, connect, timeout_s, diagnosis, lines=lines)
+        code = int(any_failed(diagnosis.findings))
     finally:
         with suppress(LinkError):
             conductor.order("end", code=code)
-            for rank in report.ranks[1:]:  # the store may be this process's: let them hear it
+            for rank in diagnosis.ranks[1:]:  # the store may be this process's: let them hear it
                 words.hear(f"bye/{rank}", _FAREWELL_S)
-    return report
+    return diagnosis
 
 
 def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: float) -> int:
@@ -129,60 +129,66 @@ class _Patient:
             _EXAMINATIONS[order["do"]](self.link, 0)
 
 
-def _introduce(words: Words, card: Card, world: int, timeout_s: float, report: Report) -> bool:
+def _introduce(words: Words, card: Card, world: int, timeout_s: float, diagnosis: Diagnosis) -> bool:
     """Receive and compare all cards; return whether the ranks can be connected."""
-    report.cards, report.ranks, deadline = [card], [0], monotonic() + timeout_s
+    diagnosis.cards, diagnosis.ranks, deadline = [card], [0], monotonic() + timeout_s
     missing, strange = list[int](), list[int]()
     for rank in range(1, world):
         try:
             left_s = max(0.1, deadline - monotonic())
-            report.cards.append(Card.from_dict(words.hear(f"card/{rank}", left_s)))
-            report.ranks.append(rank)
+            diagnosis.cards.append(Card.from_dict(words.hear(f"card/{rank}", left_s)))
+            diagnosis.ranks.append(rank)
         except LinkError:
             missing.append(rank)
         except JobError:
             strange.append(rank)
     if missing or strange:
-        report.findings += card.findings
+        diagnosis.findings += card.findings
         if missing:
             told = (
                 f"{name_ranks(missing)} of {world} said nothing within {timeout_s:g} s; start it there, too"
             )
-            report.findings.append(Finding("ranks", "FAIL", told))
+            diagnosis.findings.append(Finding("ranks", "FAIL", told))
         if strange:
             told = f"{name_ranks(strange)} with another version; install the same on all machines"
-            report.findings.append(Finding("same gradwire", "FAIL", told))
+            diagnosis.findings.append(Finding("same gradwire", "FAIL", told))
         return False
-    across = compare(report.cards)
-    report.findings += [*merge([each.findings for each in report.cards]), *across]
+    across = compare(diagnosis.cards)
+    diagnosis.findings += [*merge([each.findings for each in diagnosis.cards]), *across]
     unreachable = any(each.check == "reachable" and each.result == "FAIL" for each in across)
     return not unreachable
 
 
 def _examine(
-    words: Words, conductor: _Conductor, connect: Connect, timeout_s: float, report: Report, *, lines: bool
+    words: Words,
+    conductor: _Conductor,
+    connect: Connect,
+    timeout_s: float,
+    diagnosis: Diagnosis,
+    *,
+    lines: bool,
 ) -> None:
     """Connect the ranks and use the link between them; what breaks is a finding."""
     doing = "connection"
     conductor.order("connect")
     try:
         with connect() as link:
-            report.findings.append(Finding(doing, "ok", f"{link.world} ranks are connected"))
+            diagnosis.findings.append(Finding(doing, "ok", f"{link.world} ranks are connected"))
             doing = "clocks"
             for peer in range(1, link.world):
                 conductor.order("clock", rank=peer)
-                report.offsets[peer] = measure_offset(link, peer)
-            report.findings.append(check_clocks(report.offsets))
+                diagnosis.offsets[peer] = measure_offset(link, peer)
+            diagnosis.findings.append(check_clocks(diagnosis.offsets))
             doing = "line rate"
             for peer in range(1, link.world) if lines else ():
                 conductor.order("line", rank=peer)
-                report.looks[peer] = look_at_line(link, peer)
-            report.findings += check_lines(report.looks) if lines else []
+                diagnosis.looks[peer] = look_at_line(link, peer)
+            diagnosis.findings += check_lines(diagnosis.looks) if lines else []
             doing = "trial"
-            report.findings += _trial(words, conductor, link, timeout_s, report.cards)
+            diagnosis.findings += _trial(words, conductor, link, timeout_s, diagnosis.cards)
     except LinkError as error:
         remedy = "check the interface (GLOO_SOCKET_IFNAME), the firewall and whether all ranks still run"
-        report.findings.append(Finding(doing, "FAIL", f"{error}; {remedy}"))
+        diagnosis.findings.append(Finding(doing, "FAIL", f"{error}; {remedy}"))
 
 
 def _trial(

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gradwire import collectives
 from gradwire.timing.closed_form import formulas
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma
-from gradwire.timing.schedule_model.cost import cost
 from gradwire.timing.schedule_model.network import Groups, Network
 from gradwire.timing.schedule_model.rounds import rounds
 from gradwire.timing.schedule_model.simulate import simulate
+from support.schedule_cost import cost
 
 LINK = AlphaBetaGamma(13e-6, 0.8e-9, 0.11e-9)
 POWERS = [2**k for k in range(1, 13)]

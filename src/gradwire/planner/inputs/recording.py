@@ -15,7 +15,7 @@ from torch import nn
 from gradwire.errors import DataError, TensorError
 
 
-class GradientRecord:
+class RecordedGradients:
     """The gradients of a few backward passes, each flat: 1-D float32 on the CPU, zeros if missing."""
 
     def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
@@ -61,7 +61,7 @@ class GradientRecord:
 
 
 @contextmanager
-def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[GradientRecord]:
+def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradients]:
     """Record the gradients of the first ``steps`` backward passes within a ``with`` block.
 
     Hooks copy what backward leaves in every ``.grad``; nothing else changes. If gradients accumulate over
@@ -81,7 +81,7 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[GradientRecor
             "recording gradients wants a model with trainable parameters and 1 step or more, but got "
             f"{len(parameters)} parameters and {steps} steps"
         )
-    record = GradientRecord(parameters, steps)
+    record = RecordedGradients(parameters, steps)
     handles = [
         parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
             partial(record._note, index)
@@ -98,7 +98,7 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[GradientRecor
 
 
 def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
-    """Read a file of ``GradientRecord.save``, or a tensor or list of tensors of ``torch.save``.
+    """Read a file of ``RecordedGradients.save``, or a tensor or list of tensors of ``torch.save``.
 
     This reads only tensors and runs no code. Raises ``DataError``.
     """

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gradwire import collectives
 from gradwire.timing.closed_form import formulas
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma
-from gradwire.timing.schedule_model.cost import cost
+from support.schedule_cost import cost
 
 LINK = AlphaBetaGamma(13e-6, 0.8e-9, 0.11e-9)
 POWERS = (2, 4, 8, 16, 32, 64)
