@@ -117,7 +117,7 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ),
         (
             {"segment_nbytes": 1 << 30},
-            rf"but {MAX_FRAME_NBYTES} is the most; choose a smaller segment_nbytes",
+            rf"but {MAX_FRAME_NBYTES} is the most; choose smaller segments",
         ),
     ],
 )

@@ -73,17 +73,17 @@ class Plan:
                 f"codec must be a Codec, but is {shown(self.codec)}; gradwire.codecs.parse reads specs"
             )
         collectives.get(self.algorithm)
-        _check_count("pipeline", self.pipeline, 1, MAX_PIPELINE)
-        _check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES, MAX_SEGMENT_NBYTES)
+        check_count("pipeline", self.pipeline, 1, MAX_PIPELINE)
+        check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES, MAX_SEGMENT_NBYTES)
         if self.bucket_nbytes is not None:
-            _check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
+            check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
         if self.residual is not None and not isinstance(self.residual, bool):
             raise SpecError(f"residual must be True, False or None, but is {shown(self.residual)}")
         longest_nbytes = frame_nbytes(self.codec, self.segment_nbytes)
         if longest_nbytes > MAX_FRAME_NBYTES:
             raise SpecError(
                 f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes with "
-                f"{self.codec}, but {MAX_FRAME_NBYTES} is the most; choose a smaller segment_nbytes"
+                f"{self.codec}, but {MAX_FRAME_NBYTES} is the most; choose smaller segments"
             )
 
     @property
@@ -220,7 +220,8 @@ def _is_path(text: str) -> bool:
     return text.partition(":")[0] not in {row.name for row in TABLE} and Path(text).is_file()
 
 
-def _check_count(name: str, value: int, unit: int, most: int) -> None:
+def check_count(name: str, value: int, unit: int, most: int) -> None:
+    """Raise ``SpecError``, which names the value, unless it is a multiple of ``unit`` up to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or not unit <= value <= most:
         raise SpecError(f"{name} must be a whole number from {unit} to {most}, but is {shown(value)}")
     if value % unit != 0:

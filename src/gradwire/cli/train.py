@@ -25,7 +25,15 @@ from gradwire.job.runs import (
     parse_runs,
 )
 from gradwire.launch.launched import launched_workers
-from gradwire.plan import Plan
+from gradwire.plan import (
+    FLOAT_NBYTES,
+    MAX_BUCKET_NBYTES,
+    MAX_PIPELINE,
+    MAX_SEGMENT_NBYTES,
+    SEGMENT_UNIT_NBYTES,
+    Plan,
+    check_count,
+)
 from gradwire.units import parse_size
 
 PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket", "staleness")
@@ -166,10 +174,15 @@ def _exchange(words: argparse.Namespace) -> Plan:
     if words.plan is None:
         parts = {"algorithm": words.algorithm, "segment_nbytes": words.segment, "bucket_nbytes": words.bucket}
         given = {name: part for name, part in parts.items() if part is not None}
-        try:
-            return Plan(pipeline=PIPELINE if words.pipeline is None else words.pipeline, **given)
-        except SpecError as error:
-            raise SpecError(_in_options(str(error))) from error
+        pipeline = PIPELINE if words.pipeline is None else words.pipeline
+        for option, value, unit, most in (
+            ("--pipeline", pipeline, 1, MAX_PIPELINE),
+            ("--segment", words.segment, SEGMENT_UNIT_NBYTES, MAX_SEGMENT_NBYTES),
+            ("--bucket", words.bucket, FLOAT_NBYTES, MAX_BUCKET_NBYTES),
+        ):
+            if value is not None:
+                check_count(option, value, unit, most)
+        return Plan(pipeline=pipeline, **given)
     said = [f"--{option}" for option in PLANNED if getattr(words, option) not in (None, False)]
     if said:
         raise SpecError(f"--plan says everything about the exchange itself; leave out {' and '.join(said)}")
@@ -181,13 +194,6 @@ def _exchange(words: argparse.Namespace) -> Plan:
     words.method = "sync" if plan.pipeline == 1 else "pipe"
     words.codec = str(plan.codec)
     return plan
-
-
-def _in_options(complaint: str) -> str:
-    """Return what a plan says of its fields, in the words of the command line."""
-    for part in ("segment_nbytes", "bucket_nbytes", "pipeline"):
-        complaint = complaint.replace(part, f"--{part.removesuffix('_nbytes')}")
-    return complaint
 
 
 def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
