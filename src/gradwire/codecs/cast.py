@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gradwire.codecs.magnitude import half_ulp, largest_finite
-from gradwire.codecs.native import NativeCodec
-from gradwire.codecs.spec import Reader
+from gradwire.codecs.native import PlainCodec
 from gradwire.deferred import torch
 
 
 @dataclass(frozen=True)
-class Fp16(NativeCodec):
+class Fp16(PlainCodec):
     """IEEE binary16, rounded to nearest even.
 
     Formula: y = the nearest half-precision number. Payload: 2n bytes, little-endian. Bound: half a unit in
@@ -35,19 +34,7 @@ class Fp16(NativeCodec):
     wire_id: ClassVar[int] = 1
     EXAMPLES: ClassVar[tuple[str, ...]] = ("fp16",)
     _format: ClassVar[str] = "fp16"
-
-    @property
-    def _params(self) -> tuple[int, ...]:
-        return ()
-
-    def __str__(self) -> str:
-        return self.name
-
-    @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Fp16:
-        """Return the codec of ``fp16``."""
-        Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
-        return cls()
+    _params: ClassVar[tuple[int, ...]] = ()
 
     def bound(self, x: torch.Tensor) -> float:
         """Return half a unit in the last place of the largest element; ``inf`` where it overflows."""
@@ -56,7 +43,7 @@ class Fp16(NativeCodec):
 
 
 @dataclass(frozen=True)
-class Bf16(NativeCodec):
+class Bf16(PlainCodec):
     """The upper half of a float32, rounded to nearest even.
 
     Formula: y = the nearest number with 8 significant bits. Payload: 2n bytes, little-endian. Bound: half a
@@ -76,19 +63,7 @@ class Bf16(NativeCodec):
     wire_id: ClassVar[int] = 2
     EXAMPLES: ClassVar[tuple[str, ...]] = ("bf16",)
     _format: ClassVar[str] = "bf16"
-
-    @property
-    def _params(self) -> tuple[int, ...]:
-        return ()
-
-    def __str__(self) -> str:
-        return self.name
-
-    @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Bf16:
-        """Return the codec of ``bf16``."""
-        Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
-        return cls()
+    _params: ClassVar[tuple[int, ...]] = ()
 
     def bound(self, x: torch.Tensor) -> float:
         """Return half a unit in the last place of the largest element; ``inf`` where it overflows."""

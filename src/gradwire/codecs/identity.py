@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gradwire.codecs.native import NativeCodec
-from gradwire.codecs.spec import Reader
+from gradwire.codecs.native import PlainCodec
 from gradwire.deferred import torch
 
 
 @dataclass(frozen=True)
-class Identity(NativeCodec):
+class Identity(PlainCodec):
     """Uncompressed floats.
 
     Formula: y = x. Payload: 4n bytes, the floats little-endian. Bound: 0. Non-finite values: carried exactly,
@@ -30,19 +29,7 @@ class Identity(NativeCodec):
     EXAMPLES: ClassVar[tuple[str, ...]] = ("identity",)
     EXACT: ClassVar[bool] = True
     _format: ClassVar[str] = "pack"
-
-    @property
-    def _params(self) -> tuple[int, ...]:
-        return (32,)
-
-    def __str__(self) -> str:
-        return self.name
-
-    @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Identity:
-        """Return the codec of ``identity``."""
-        Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
-        return cls()
+    _params: ClassVar[tuple[int, ...]] = (32,)
 
     def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the contract's parameter
         """Return 0: nothing is lost."""

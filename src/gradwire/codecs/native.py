@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 from gradwire import _native
 from gradwire.codecs.base import Codec
+from gradwire.codecs.spec import Reader
 from gradwire.deferred import torch
 
 
@@ -52,6 +53,19 @@ class NativeCodec(Codec):
 
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         _KERNELS[acc.device.type].decode_add(self._format, payload, acc, self._params)
+
+
+class PlainCodec(NativeCodec):
+    """A compiled codec without parameters, whose spec is its name."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> Self:
+        """Return the codec. Raises ``SpecError`` for an argument or option."""
+        Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
+        return cls()
 
 
 def as_int32(bits: int) -> int:
