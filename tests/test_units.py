@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
 from gradwire.units import (
+    counted,
     exact_size,
     format_duration,
     format_rate,
@@ -13,6 +14,7 @@ from gradwire.units import (
     parse_duration,
     parse_rate,
     parse_size,
+    ranks_in_words,
 )
 
 
@@ -140,3 +142,8 @@ def test_an_exact_size_is_written_the_short_way(nbytes: int, text: str) -> None:
 @given(st.integers(1, 1 << 33))
 def test_an_exact_size_is_read_back_exactly(nbytes: int) -> None:
     assert parse_size(exact_size(nbytes)) == nbytes
+
+
+def test_counts_and_ranks_are_words() -> None:
+    assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    assert [ranks_in_words(ranks) for ranks in ([1], [0, 3])] == ["rank 1", "ranks 0, 3"]

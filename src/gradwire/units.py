@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 from gradwire.errors import SpecError
@@ -156,6 +157,16 @@ def _number(digits: str) -> float | None:
     except ValueError:
         return None
     return number if 0 <= number < math.inf else None
+
+
+def counted(count: int, word: str) -> str:
+    """Return a number with its word, such as ``2 steps``."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Return ranks as errors name them, such as ``rank 1`` or ``ranks 1, 3``."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def is_number(value: object) -> bool:

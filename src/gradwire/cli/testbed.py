@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 
@@ -90,7 +90,7 @@ def _perform(
         bed = stack.enter_context(Testbed(topology))
         if out is None:
             return bed.run(command, timeout_s=timeout_s, grace_s=grace_s)
-        logs = stack.enter_context(Logs(out, topology.hosts))
+        logs = stack.enter_context(closing(Logs(out, topology.hosts)))
         done = bed.run(command, timeout_s=timeout_s, grace_s=grace_s, sinks=(show, logs))
         write_files({out / RECORD: done.to_json().encode()})
     sys.stdout.write(f"record and logs are in {out}\n")

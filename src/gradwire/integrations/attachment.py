@@ -142,6 +142,22 @@ class Attachment:
         self.resume(saved_world, folder.read(saved_world), step)
 
 
+class Attaches:
+    """A mixin for what a framework calls: its ``Attachment``, and what users ask it for."""
+
+    _gradwire: Attachment
+
+    @property
+    def attached(self) -> Attached:
+        """What ``gradwire.attach`` returned. Raises ``AttachError`` before training begins."""
+        return self._gradwire.attached
+
+    @property
+    def ledger(self) -> Ledger:
+        """What it counted, also after training. Raises ``AttachError`` before."""
+        return self._gradwire.attached.ledger
+
+
 @contextmanager
 def _advice() -> Iterator[None]:
     try:

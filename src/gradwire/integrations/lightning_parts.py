@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradwire.errors import SpecError
-from gradwire.integrations.attachment import Attachment, LedgerLike
+from gradwire.integrations.attachment import Attaches, Attachment, LedgerLike
 from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.residual_files import file_name
 from gradwire.plan import PlanLike
-from gradwire.training.ddp.hook import Attached
-from gradwire.training.ledger.ledger import Ledger
 
 NAME = "gradwire"
 DESCRIPTION = "DDP whose gradients gradwire averages, compressed on every hop"
@@ -29,7 +27,7 @@ else:
     _Base = object
 
 
-class StrategyParts(_Base):
+class StrategyParts(Attaches, _Base):
     """A mixin for ``DDPStrategy`` that attaches when DDP is created, and saves residuals with checkpoints."""
 
     def __init__(
@@ -51,16 +49,6 @@ class StrategyParts(_Base):
         )
         self._updates = 0
         self._restored_from = ""
-
-    @property
-    def attached(self) -> Attached:
-        """What ``gradwire.attach`` returned. Raises ``AttachError`` before ``fit``."""
-        return self._gradwire.attached
-
-    @property
-    def ledger(self) -> Ledger:
-        """What it counted, also after ``fit``. Raises ``AttachError`` before."""
-        return self._gradwire.attached.ledger
 
     def configure_ddp(self) -> None:
         """Wrap the model, and attach."""
@@ -134,7 +122,7 @@ class StrategyParts(_Base):
         return f"{os.fspath(filepath)}.{file_name(rank, world)}"
 
 
-class CallbackParts(_Base):
+class CallbackParts(Attaches, _Base):
     """A mixin for ``Callback`` that attaches gradwire to the DDP model of any strategy."""
 
     def __init__(
@@ -153,16 +141,6 @@ class CallbackParts(_Base):
                 "each rank; train with GradwireStrategy, which does"
             )
         self._began_at = 0
-
-    @property
-    def attached(self) -> Attached:
-        """What ``gradwire.attach`` returned. Raises ``AttachError`` before ``fit``."""
-        return self._gradwire.attached
-
-    @property
-    def ledger(self) -> Ledger:
-        """What it counted, also after ``fit``. Raises ``AttachError`` before."""
-        return self._gradwire.attached.ledger
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Attach to the model that the strategy has wrapped."""

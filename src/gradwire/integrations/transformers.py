@@ -7,20 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.errors import StateError
-from gradwire.integrations.attachment import Attachment, LedgerLike
+from gradwire.integrations.attachment import Attaches, Attachment, LedgerLike
 from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.needed import needed
 from gradwire.integrations.residual_files import ResidualFolder
 from gradwire.plan import PlanLike
-from gradwire.training.ddp.hook import Attached
-from gradwire.training.ledger.ledger import Ledger
 
 with needed("transformers", "huggingface"):
     from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 
-class GradwireCallback(TrainerCallback):
+class GradwireCallback(Attaches, TrainerCallback):
     """Let gradwire average a ``Trainer``'s gradients, from the start of ``train()`` to its end.
 
     If the plan keeps residuals, every rank writes its own to the folder of each checkpoint, unless
@@ -73,16 +71,6 @@ class GradwireCallback(TrainerCallback):
             plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
         )
         self._began_at = 0
-
-    @property
-    def attached(self) -> Attached:
-        """What ``gradwire.attach`` returned. Raises ``AttachError`` before ``train()``."""
-        return self._gradwire.attached
-
-    @property
-    def ledger(self) -> Ledger:
-        """What it counted, also after ``train()``. Raises ``AttachError`` before."""
-        return self._gradwire.attached.ledger
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Attach, and read the residuals of the checkpoint that training resumes from."""

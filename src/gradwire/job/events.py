@@ -77,7 +77,7 @@ class RunResult:
 
     @property
     def ratio(self) -> float:
-        """Bytes of floats per byte sent."""
+        """Bytes of floats per byte on the wire."""
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
 

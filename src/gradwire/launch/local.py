@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from time import monotonic
@@ -14,7 +14,8 @@ from gradwire.errors import JobError
 from gradwire.launch import child
 from gradwire.launch.context import Event, Failed, Finished, Options, Task
 from gradwire.launch.rendezvous import open_store
-from gradwire.launch.signals import ending_on_signals, interrupts_held
+from gradwire.launch.signals import ending_on_signals
+from gradwire.testbed.run.interrupts import interrupts_held
 
 GRACE_S = 1.0
 """How long to listen on after a first failure: the others' reports tell the cause from its echoes."""
@@ -44,8 +45,9 @@ class _Children(Generic[Options, Event]):
         self._last: Event | None = None
 
     def __enter__(self) -> _Children[Options, Event]:
+        resource_tracker.ensure_running()  # starting it would end the blocking
         try:
-            with interrupts_held():
+            with interrupts_held():  # Ctrl-C reaches all of them, but only this process is to act
                 for rank in range(self._task.world):
                     self._start(rank)
         except BaseException:

@@ -5,20 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from types import FrameType
 from typing import NoReturn
-
-
-@contextmanager
-def interrupts_held() -> Iterator[None]:
-    """Start processes with SIGINT blocked: Ctrl-C reaches them all, but only the parent is to act."""
-    resource_tracker.ensure_running()  # starting it would end the blocking
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_a_terminal_that_knows_less_letters_is_no_reason_to_stop(monkeypatch: py
 
 
 def test_logs_are_what_the_hosts_wrote(tmp_path: Path) -> None:
-    with Logs(tmp_path / "new" / "runs", 2) as logs:
+    with closing(Logs(tmp_path / "new" / "runs", 2)) as logs:
         logs(1, "out", b"a\n")
         logs(1, "err", b"b \xff")
         logs(1, "out", b"c")

@@ -40,14 +40,15 @@ def test_the_efficiency_is_the_time_alone_over_the_time_together(
 
 def test_sequential_and_segmented_exchange_by_hand() -> None:
     """Four ranks and 800 bytes: 6 s of latency, 12 s of transfer, 0.6 s of additions."""
-    sequential_s = step_time.sequential_exchange_s(
+    sequential_s = step_time.segmented_exchange_s(
         10,
         update_s=1,
         forward_s=2,
-        backward_s=4,
+        first_backward_s=4,
         world=4,
         nbytes=800,
         link=LINK,
+        segments=1,
         synchronisation_s=0.5,
     )
     assert sequential_s == pytest.approx(10 * (6 + 12 + 0.6 + 0.5))
@@ -68,8 +69,8 @@ def test_sequential_and_segmented_exchange_by_hand() -> None:
 def test_when_computation_decides_segments_save_its_rest() -> None:
     fast = AlphaBetaGamma(0.0, 0.0)
     assert (
-        step_time.sequential_exchange_s(
-            1, update_s=1, forward_s=2, backward_s=4, world=4, nbytes=800, link=fast
+        step_time.segmented_exchange_s(
+            1, update_s=1, forward_s=2, first_backward_s=4, world=4, nbytes=800, link=fast, segments=1
         )
         == 7
     )

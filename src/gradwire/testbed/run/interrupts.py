@@ -34,7 +34,7 @@ def interrupts() -> Iterator[socket.socket]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold back SIGINT in this thread during a short cleanup."""
+    """Hold back SIGINT in this thread, and in the processes that it starts meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

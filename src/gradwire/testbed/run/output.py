@@ -6,8 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Literal, Self, TextIO
+from typing import BinaryIO, Literal, TextIO
 
 from gradwire.errors import TestbedError
 from gradwire.testbed.network.topology import host_name
@@ -75,11 +74,3 @@ class Logs:
         """Close the files."""
         for file in self._files.values():
             file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

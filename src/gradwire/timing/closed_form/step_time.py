@@ -36,28 +36,6 @@ def pipelined_s(iterations: int, *, update_s: float, compute_s: float, communica
     return iterations * max(update_s + compute_s, communicate_s)
 
 
-def sequential_exchange_s(
-    iterations: int,
-    *,
-    update_s: float,
-    forward_s: float,
-    backward_s: float,
-    world: int,
-    nbytes: float,
-    link: AlphaBetaGamma,
-    synchronisation_s: float = 0.0,
-) -> float:
-    """Return the seconds of a pipeline that exchanges the whole gradient by one ring all-reduce per step.
-
-    ``T max(l_up + l_for + l_back, 2 (p - 1) alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + S)``. Source:
-    Pipe-SGD, equation 5.
-    """
-    exchange_s = segmented_ring_s(world, nbytes, link, segments=1, synchronisation_s=synchronisation_s)
-    return pipelined_s(
-        iterations, update_s=update_s, compute_s=forward_s + backward_s, communicate_s=exchange_s
-    )
-
-
 def segmented_exchange_s(
     iterations: int,
     *,
@@ -74,7 +52,8 @@ def segmented_exchange_s(
 
     ``T max(l_up + l_for + l_b, 2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S)``, where
     ``first_backward_s``, l_b, is the backward pass of only the first segment. Because the equation omits the
-    rest of the backward pass, it is a lower bound if computation dominates. Source: Pipe-SGD, equation 6.
+    rest of the backward pass, it is a lower bound if computation dominates. One segment, whose backward pass
+    is all of it, is the whole gradient in one ring all-reduce. Source: Pipe-SGD, equations 5 and 6.
     """
     exchange_s = segmented_ring_s(world, nbytes, link, segments=segments, synchronisation_s=synchronisation_s)
     return pipelined_s(

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -98,9 +97,7 @@ class AttachedFsdp:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

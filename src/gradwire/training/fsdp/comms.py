@@ -7,7 +7,8 @@ group, and a process group can be written in Python.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -19,7 +20,7 @@ from gradwire.codecs import Bf16, Codec, Fp16, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged, device_of
 from gradwire.exchange.feedback import is_finite
-from gradwire.training.fsdp.lines import Lines, Purpose
+from gradwire.training.fsdp.lines import Line, Lines, Purpose
 from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger, profiled
@@ -37,6 +38,16 @@ class Office:
     ledger: Ledger
     residuals: Residuals
     meter: FsdpMeter
+
+    @contextmanager
+    def line(self, purpose: Purpose, group: dist.ProcessGroup, bucket: str) -> Iterator[Line]:
+        """Lend the line of a group for an exchange of a bucket, which a profile shows."""
+        with profiled(bucket), self.lines.using(purpose, group, bucket) as line:
+            yield line
+
+    def residual_of(self, bucket: str, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Return what this rank's encodings lost of a bucket, where the plan keeps it."""
+        return self.residuals.of(f"{bucket}/{gradient.numel()}", gradient.numel())
 
 
 class _Comm:
@@ -77,10 +88,7 @@ class GatherWeights(_Comm):
             work: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
             return work
         started = perf_counter()
-        with (
-            profiled(self._bucket),
-            self._office.lines.using(Purpose.GATHER, group, self._bucket) as line,
-        ):
+        with self._office.line(Purpose.GATHER, group, self._bucket) as line:
             gathered = line.staging.stand_in(output_tensor)
             line.staging.load(gathered.chunk(line.world)[line.place], input_tensor).wait()
             accounting = line.exchange.broadcast(gathered, self._codec_for(output_tensor.dtype))
@@ -120,12 +128,9 @@ class ScatterGradients(_Comm):
             work: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
             return work
         started = perf_counter()
-        with (
-            profiled(self._bucket),
-            self._office.lines.using(Purpose.SCATTER, group, self._bucket) as line,
-        ):
+        with self._office.line(Purpose.SCATTER, group, self._bucket) as line:
             gradient = Staged(input_tensor, staging=line.staging).floats()
-            residual = self._office.residuals.of(f"{self._bucket}/{gradient.numel()}", gradient.numel())
+            residual = self._office.residual_of(self._bucket, gradient)
             measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), line.world))
             accounting = line.exchange.reduce(gradient, residual, measure.norms)
             shard = gradient.chunk(line.world)[line.place]
@@ -177,13 +182,10 @@ class ReplicaGroup(dist.ProcessGroup):
 
     def _exchange(self, tensor: torch.Tensor, op: Any) -> None:
         started = perf_counter()
-        with (
-            profiled(self._bucket),
-            self._office.lines.using(Purpose.REPLICATE, self.before, self._bucket) as line,
-        ):
+        with self._office.line(Purpose.REPLICATE, self.before, self._bucket) as line:
             staged = Staged(tensor, staging=line.staging)
             gradient = staged.floats()
-            residual = self._office.residuals.of(f"{self._bucket}/{gradient.numel()}", gradient.numel())
+            residual = self._office.residual_of(self._bucket, gradient)
             measure = self._office.meter.measure(self._layouts.replicated(gradient.numel()))
             accounting = line.exchange.all_reduce(gradient, False, residual, measure.norms)
             _scale(gradient, op, line.world)

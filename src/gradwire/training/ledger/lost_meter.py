@@ -22,6 +22,7 @@ from gradwire.exchange import Exchange, Norms
 from gradwire.plan import Plan
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.shares import Layout, Measured, sampled
+from gradwire.units import counted
 
 MOST = 0.5
 """The share of a parameter's norm above which a sample counts against the codec."""
@@ -193,7 +194,7 @@ class LostMeter:
         return max(known, key=lambda name: self._last[name], default=None)
 
     def _sentence(self, name: str, share: float, others: int) -> str:
-        more = f" (and more than half of {_count(others, 'other parameter')} beside it)" if others else ""
+        more = f" (and more than half of {counted(others, 'other parameter')} beside it)" if others else ""
         return (
             f"{self._plan.codec} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
             f"residual, so it may not learn; {_advice(self._plan)}"
@@ -208,8 +209,4 @@ def _advice(plan: Plan) -> str:
 
 
 def _and_others(ranks: Sequence[int]) -> str:
-    return f" (and {_count(len(ranks), 'other rank')})" if ranks else ""
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    return f" (and {counted(len(ranks), 'other rank')})" if ranks else ""

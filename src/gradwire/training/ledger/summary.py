@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gradwire.tables import Column, Table, lines
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.training.ledger.lost import LostBook, LostCounts
-from gradwire.units import format_duration, format_size
+from gradwire.units import counted, format_duration, format_size
 
 _COLUMNS = (
     Column.of_text("bucket"),
@@ -74,7 +74,7 @@ class Summary:
         return self.total.exposed_s / self.wall_s if self.wall_s > 0 else math.nan
 
     def __str__(self) -> str:
-        head = f"gradwire, rank {self.rank}: {_times(self.steps, 'step')} in {format_duration(self.wall_s)}"
+        head = f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
         said = [self._exposed(), *self._nonfinite(), *self._worst(), *self._bypasses()]
         below = [*said, *self.warnings, *self.lost_sinks]
         return "\n".join([head, "", *lines(self._table()), "", *below])
@@ -101,16 +101,16 @@ class Summary:
             return []
         often = [(name, often) for name, each in self.buckets.items() if (often := each.cost.nonfinite)]
         worst = sorted(often, key=lambda each: -each[1])[:_WORST]
-        where = ", ".join(f"{name} ({_times(count, 'time')})" for name, count in worst)
+        where = ", ".join(f"{name} ({counted(count, 'time')})" for name, count in worst)
         return [
-            f"NaN or infinity came out of {count} of {_times(total.exchanges, 'exchange')}, most "
+            f"NaN or infinity came out of {count} of {counted(total.exchanges, 'exchange')}, most "
             f"of {where}; look at the loss"
         ]
 
     def _worst(self) -> list[str]:
         if self.lost.total.mean is None:
             return []
-        steps = f"of the norm of its gradients, on average over {_times(self.lost.total.samples, 'step')}"
+        steps = f"of the norm of its gradients, on average over {counted(self.lost.total.samples, 'step')}"
         worst = [
             f"{name} {counts.mean:.2%} (at most {counts.largest:.2%})"
             for name, counts in self.lost.worst(_WORST)
@@ -127,7 +127,7 @@ class Summary:
         return [
             f"compression did not run for {nbytes} of {self.gradient_nbytes} bytes ({share:.1%}):",
             *(
-                f"  {reason}: {_times(bypass.count, 'time')}, {bypass.nbytes} bytes"
+                f"  {reason}: {counted(bypass.count, 'time')}, {bypass.nbytes} bytes"
                 for reason, bypass in self.bypasses.items()
             ),
         ]
@@ -153,7 +153,3 @@ def _row(name: str, counts: BucketCounts, lost: LostCounts) -> tuple[str, ...]:
         format_duration(counts.exposed_s),
         "-" if counts.largest_error is None else f"{counts.largest_error:.3g}",
     )
-
-
-def _times(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -15,6 +15,7 @@ from gradwire.errors import AttachError, LinkError, shown
 from gradwire.launch.store import TimedStore
 from gradwire.links.process_group import store_of
 from gradwire.links.rendezvous.attempt import AbsentError, own_part
+from gradwire.units import ranks_in_words
 
 REFUSED = "refused"
 """The fact with which a rank tells why it cannot take part."""
@@ -57,8 +58,8 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
     except AbsentError as error:
         raise AttachError(
             f"rank {rank}: within {timeout_s:g} s not all {world} ranks of the model's group attached "
-            f"(no word from {_ranks(error.ranks)}); look for a rank that failed, and let all of them call "
-            "attach for the same models in the same order"
+            f"(no word from {ranks_in_words(error.ranks)}); look for a rank that failed, and let all of them "
+            "call attach for the same models in the same order"
         ) from error
     except LinkError as error:
         raise AttachError(str(error)) from error
@@ -127,9 +128,5 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
         ranks.setdefault(value, []).append(rank)
     if len(ranks) == 1:
         return None
-    groups = [f"{value} on {_ranks(own)}" for value, own in ranks.items()]
+    groups = [f"{value} on {ranks_in_words(own)}" for value, own in ranks.items()]
     return f"{name} is {', '.join(groups)}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -13,6 +13,7 @@ from gradwire.devices import on_host
 from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
+from gradwire.units import ranks_in_words
 
 
 def weights_sha256(model: nn.Module) -> bytes:
@@ -102,7 +103,7 @@ def _different(every: list[bytes]) -> str | None:
     """Return which ranks have other bytes than the majority, or None if all have the same."""
     right = max(every, key=every.count)  # the first of equals: rank 0's side
     wrong = [rank for rank, bytes_ in enumerate(every) if bytes_ != right]
-    return f"{_ranks(wrong)} differ from those of rank {every.index(right)}" if wrong else None
+    return f"{ranks_in_words(wrong)} differ from those of rank {every.index(right)}" if wrong else None
 
 
 def _compared_buffers(model: nn.Module) -> list[torch.Tensor]:
@@ -141,7 +142,3 @@ def _gather(own: bytes, exchange: Exchange, timeout_s: float | None = None) -> l
     rows[exchange.link.rank] = torch.tensor(list(own), dtype=torch.float32, device="cpu")
     Exchange(exchange.link, Plan()).all_reduce(rows.view(-1), average=False, timeout_s=timeout_s)
     return [bytes(int(value) for value in row) for row in rows.tolist()]
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
