@@ -13,13 +13,7 @@ from gradwire.errors import LinkError
 
 
 class Words:
-    """One rank's way to say and to hear.
-
-    Parameters
-    ----------
-    store
-        What all ranks share.
-    """
+    """One rank's way to say and to hear, through the store that all ranks share."""
 
     def __init__(self, store: Store) -> None:
         self._store = PrefixStore("gradwire/doctor", store)

@@ -60,22 +60,10 @@ class _Conductor:
 def lead(
     words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
 ) -> Diagnosis:
-    """Be rank 0: examine all ranks and return what was found.
+    """Be rank 0, which has this card: examine all ranks and return what was found.
 
-    Parameters
-    ----------
-    words
-        What the ranks share.
-    card
-        This rank's own.
-    world
-        The number of ranks.
-    connect
-        Makes the link.
-    timeout_s
-        How long any single wait lasts at most, in seconds.
-    lines
-        Whether line rates are looked at.
+    ``connect`` makes the link, ``timeout_s`` limits any single wait, ``lines`` says whether line rates are
+    looked at.
     """
     diagnosis, conductor, code = Diagnosis(), _Conductor(words), 1
     try:

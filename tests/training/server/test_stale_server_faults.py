@@ -38,6 +38,9 @@ def _until_it_fails(
             try:
                 server.serve(steps)
             except ExchangeError:
+                assert server.exchange.failure is not None, "the exchange alone keeps the reason"
+                with pytest.raises(ExchangeError, match=re.escape(server.exchange.failure)):
+                    server.serve(1)
                 with pytest.raises(ExchangeError, match="this server failed before; make a new one"):
                     server.serve(1)
                 before_step(0, round(model.weight.item()))

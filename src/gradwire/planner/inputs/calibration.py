@@ -38,25 +38,9 @@ def measure_codecs(
 ) -> dict[str, CodecCost]:
     """Return the cost of every codec, by its spec, on sums of up to ``world`` of the gradients.
 
-    Parameters
-    ----------
-    codecs
-        The codecs to measure.
-    gradients
-        Gradients of different steps or ranks, of any shape and floating dtype, all of one size.
-    world
-        The number of ranks.
-    threads
-        The number of threads of a rank.
-    line
-        The line that frames will wait for.
-    show
-        Progress.
-
-    Raises
-    ------
-    TensorError
-        For gradients that are empty or of different sizes.
+    The gradients are those of different steps or ranks, of any shape and floating dtype, all of one size; the
+    threads are those of one rank; frames will wait for the line. Raises ``TensorError`` for gradients that
+    are empty or of different sizes.
     """
     samples = [excerpt(gradient) for gradient in gradients]
     rest_s, total = rest_between_segments(line, SEGMENT_NBYTES), ROUNDS * len(codecs)

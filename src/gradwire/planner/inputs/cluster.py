@@ -23,24 +23,9 @@ ASSUMED_LATENCY_S = 50e-6
 
 @dataclass(frozen=True)
 class Cluster:
-    """The network and the hosts.
+    """The network and the hosts; ``planner.choose_plan`` describes the parameters.
 
-    Parameters
-    ----------
-    hosts
-        The number of hosts, from 2 up.
-    line
-        A line, a measured line, or the file of one (``gradwire bench line-rate --json FILE``).
-    elsewhere
-        Whether that file may be of another machine.
-    rate, latency
-        The line as given, instead: bytes per second or ``"10gbit"``, seconds or ``"50us"``.
-    group_size, core_rate
-        The number of neighbouring hosts that share an uplink, and its rate; None for a flat network.
-    host
-        The cost of frames; None uses the cost measured with the line, or measures it on this machine.
-    shared_machine
-        Whether all hosts are this one machine and share its cores; None checks for a testbed.
+    Without ``host``, the cost of frames is the one measured with the line, or measured on this machine.
     """
 
     hosts: int

@@ -16,17 +16,7 @@ from gradwire.wire import frame_memory
 
 
 class Pair:
-    """One of two ranks that send each other messages.
-
-    Parameters
-    ----------
-    link
-        This rank's end.
-    peer
-        The other rank.
-    window
-        How many messages of a stream are under way at once.
-    """
+    """One of two ranks that send each other messages, ``window`` of a stream at once."""
 
     def __init__(self, link: Link, peer: int, window: int) -> None:
         self.link, self.peer, self.window = link, peer, window

@@ -57,18 +57,11 @@ class StaleServer(Method):
 
     Parameters
     ----------
-    model
-        The master weights: dense float32 parameters on one device. Raises ``TensorError`` otherwise.
-    optimizer
-        Any ``torch.optim`` optimizer whose ``step`` needs no closure. It and its state exist only here.
-    plan
-        What ``Plan.of`` reads, with the algorithm ``star``: it chooses the codec of the gradients and their
-        segments. Raises ``SpecError`` otherwise, and for any other rank than 0, and where there is no worker.
+    model, optimizer, plan, weight_codec
+        See ``Server``.
     staleness
         S, how many steps a worker may be ahead of the slowest, from 0 up; the same on all ranks. Raises
         ``SpecError`` otherwise.
-    weight_codec
-        What the weights are sent through; exact by default. The workers name the same.
     group, timeout_s
         See ``Method``.
     ledger

@@ -36,16 +36,11 @@ class StaleWorker(WorkerMethod):
 
     Parameters
     ----------
-    model
-        Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
-    plan
-        What ``Plan.of`` reads, with the algorithm ``star``: it chooses the codec of the gradients and their
-        segments. Raises ``SpecError`` otherwise, and for rank 0.
+    model, plan, weight_codec
+        See ``Worker``.
     staleness
         How many steps this worker may be ahead of the slowest; the same on all ranks, as ``SpecError`` asks
         for a whole number from 0 up.
-    weight_codec
-        What the server sends the weights through; exact by default.
     group, timeout_s, ledger
         See ``Method``.
 
