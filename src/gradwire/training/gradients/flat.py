@@ -195,16 +195,6 @@ class FlatWeights:
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.copy_(view)
 
-    def load(self, flat: torch.Tensor) -> None:
-        """Copy ``flat``, laid out like the buffer, into buffer and weights. Raises ``TensorError``."""
-        if flat.shape != self.buffer.shape or flat.dtype != torch.float32:
-            raise TensorError(
-                f"these parameters take a 1-D float32 tensor of {self.buffer.numel()} weights, but a "
-                f"{flat.dtype} tensor of shape {tuple(flat.shape)} came; was it taken from another model?"
-            )
-        self.buffer.copy_(flat)
-        self.scatter()
-
 
 def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
     """Return the parameters that ask for a gradient, each once. Raises ``TensorError``, also for none."""
