@@ -48,17 +48,7 @@ class DataSpec:
 class Data:
     """The buckets of all ranks: windows into one pool of numbers, each rank's begins somewhere else.
 
-    Parameters
-    ----------
-    spec
-        Where the numbers come from.
-    count
-        The longest bucket's elements.
-
-    Raises
-    ------
-    SpecError
-        For a file that holds no finite floats.
+    ``count`` is the longest bucket's elements. Raises ``SpecError`` for a file that holds no finite floats.
     """
 
     def __init__(self, spec: DataSpec, count: int) -> None:

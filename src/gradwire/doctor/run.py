@@ -27,21 +27,7 @@ from gradwire.records import to_json
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What is asked for.
-
-    Parameters
-    ----------
-    plan_file
-        A plan to read and, among ranks, to try.
-    json_file
-        Where the record goes, on rank 0.
-    timeout_s
-        How long any single wait for another rank lasts at most.
-    lines
-        Whether rank 0 looks at its lines to the other ranks.
-    overwrite
-        Whether an older file at ``json_file`` may go.
-    """
+    """What is asked for: a plan to try, where rank 0's record goes, how long waits last, a look at lines."""
 
     plan_file: Path | None = None
     json_file: Path | None = None

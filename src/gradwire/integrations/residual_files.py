@@ -61,15 +61,7 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
 
 
 class ResidualFolder:
-    """The files of all ranks in the folder of a checkpoint.
-
-    Parameters
-    ----------
-    folder
-        The checkpoint's folder.
-    key
-        Tells several models apart.
-    """
+    """The files of all ranks in the folder of a checkpoint; ``key`` tells several models apart."""
 
     def __init__(self, folder: str | os.PathLike[str], key: str = "") -> None:
         self.folder = Path(folder)

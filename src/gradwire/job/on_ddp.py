@@ -28,22 +28,8 @@ class OnDDP:
     returns. gradwire's ledger says how codec and network share it, and how many bytes travelled. PyTorch
     counts no bytes: what stands here is what a ring all-reduce sends.
 
-    Parameters
-    ----------
-    model
-        The module that DDP wraps.
-    optimizer
-        Of the module's parameters.
-    hook
-        Called with the DDP model, to register a hook or to attach gradwire; None leaves DDP as it is.
-    group
-        The ranks; None is the world.
-    bucket_mb
-        DDP's ``bucket_cap_mb``.
-    float_nbytes
-        The bytes in which the hook sends a number.
-    timeout_s
-        That of the group, for messages.
+    ``hook`` is called with the DDP model, to register a hook or to attach gradwire; None leaves DDP as it is.
+    It sends a number in ``float_nbytes`` bytes. ``timeout_s`` is the group's, for messages.
     """
 
     def __init__(

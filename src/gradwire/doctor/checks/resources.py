@@ -65,17 +65,7 @@ def find_resources() -> Resources:
 
 
 def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
-    """Judge the threads of all ranks on this machine against its cores.
-
-    Parameters
-    ----------
-    found
-        What this process may use.
-    threads
-        Threads that one rank uses for a large tensor.
-    neighbours
-        Ranks on this machine, this one included.
-    """
+    """Judge the threads of all ranks on this machine, this one among its neighbours, against its cores."""
     usable = min(found.cores, math.ceil(found.quota_cores)) if found.quota_cores < math.inf else found.cores
     ranks = f"{neighbours} rank{'s' if neighbours > 1 else ''} x {threads} threads"
     has = f"{found.cores} cores"

@@ -41,18 +41,7 @@ class _Pending:
 class Acceptor:
     """One rank's listening socket, until all ranks in ``wanted`` have connected.
 
-    Parameters
-    ----------
-    listening
-        A listening, non-blocking socket.
-    token
-        What every connection has to send first.
-    rank, wanted
-        This rank, and those that are to connect.
-    endpoints
-        What ranks have published, and their names.
-    encryption
-        What to ask connections for.
+    ``listening`` does not block. Every connection has to send the token first.
     """
 
     def __init__(

@@ -34,15 +34,7 @@ class Bucket:
 
 
 def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
-    """Cut parameters of so many floats into buckets, in the order of their exchange.
-
-    Parameters
-    ----------
-    counts
-        The sizes of the parameters in the order of the buffer, at least one.
-    bucket_nbytes
-        The most bytes in a bucket; a parameter that is larger has a bucket of its own. None: all in one.
-    """
+    """Cut parameters of so many floats into buckets, as ``plan.bucket_members`` does."""
     starts = [0, *accumulate(counts)]
     return [
         Bucket(starts[members.start], starts[members.stop], members)

@@ -165,8 +165,7 @@ class FlatWeights:
     Parameters
     ----------
     parameters
-        Dense float32 parameters on one device, in the same order on every rank. Raises ``TensorError`` for
-        any other, and when there is none.
+        See ``FlatGradients``.
 
     Attributes
     ----------

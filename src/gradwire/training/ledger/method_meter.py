@@ -18,16 +18,8 @@ from gradwire.training.ledger.shares import Layout
 class MethodMeter(LostMeter):
     """Measures what is lost of the trainable parameters of a model, in the order of ``FlatGradients``.
 
-    Parameters
-    ----------
-    model
-        Whose gradients.
-    exchange
-        Its plan's codec loses.
-    ledger, strict
-        See ``LostMeter``.
-    optimizer
-        Its parameter groups belong together; all parameters of a bucket do where there is none.
+    The parameter groups of ``optimizer`` belong together; all parameters of a bucket do where there is none.
+    ``LostMeter`` describes the others.
     """
 
     def __init__(

@@ -42,16 +42,8 @@ class Eager(Correction):
     It keeps as many copies of the gradient, and the memory of ``VirtualWeights``. A gradient with a value
     that is not finite makes no virtual update, and a parameter that backward has not reached has none.
 
-    Parameters
-    ----------
-    parameters
-        The trained parameters, each once.
-    optimizer
-        See ``VirtualWeights``.
-    pipeline
-        K, from 2 up.
-    max_norm
-        Own gradients are clipped to this 2-norm, each by its own; infinite for no clipping.
+    ``pipeline`` is K, from 2 up. Own gradients are clipped to the 2-norm ``max_norm``, each by its own;
+    infinite means no clipping.
     """
 
     CORRECTS = True

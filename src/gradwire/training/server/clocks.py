@@ -18,15 +18,7 @@ LARGEST_STALENESS = 1 << 20
 
 
 class Clocks:
-    """One clock per worker, which counts its gradients.
-
-    Parameters
-    ----------
-    workers
-        The ranks that have one.
-    staleness
-        S: how many steps a worker may be ahead of the slowest, from 0 up.
-    """
+    """One clock per worker, which counts its gradients; ``staleness`` is S."""
 
     def __init__(self, workers: Iterable[int], staleness: int) -> None:
         self.staleness = staleness

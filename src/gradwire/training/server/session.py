@@ -62,18 +62,8 @@ class Session:
     then that the server lives, so that being held back for long is no failure. While the thread receives,
     ``gradient`` is its own, from the event to the answer it is the server's.
 
-    Parameters
-    ----------
-    talk
-        With the worker.
-    gradient
-        Where its gradients go, 1-D float32.
-    parameters
-        How many parameters those are of.
-    clocks
-        Read, for who holds the worker back and what it may ask for next.
-    codecs
-        The same as the worker's.
+    ``gradient``, 1-D float32, is of so many ``parameters``. ``clocks`` are only read: for who holds the
+    worker back, and what it may ask for next.
     """
 
     def __init__(

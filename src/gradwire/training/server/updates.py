@@ -20,16 +20,7 @@ Schedule = Callable[[int], None]
 class Updates(ABC):
     """Keeps one gradient per worker, which is applied as a whole or not at all.
 
-    Parameters
-    ----------
-    trained
-        The master weights.
-    optimizer
-        Theirs.
-    clocks
-        They have counted a gradient before it is applied.
-    workers
-        The ranks that send gradients, in the order of summing.
+    The clocks have counted a gradient before it is applied; workers are summed in the order given.
 
     Attributes
     ----------
