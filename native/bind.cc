@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/delta.h"
+#include "gradwire/entropy.h"
 #include "gradwire/float_environment.h"
 #include "gradwire/format.h"
 #include "gradwire/norms.h"
@@ -30,6 +32,11 @@ const Format& format(const std::string& name) {
 template <typename T>
 T* pointer(std::uintptr_t address) {
   return reinterpret_cast<T*>(address);
+}
+
+std::optional<std::string> reason_of(const char* reason) {
+  if (reason == nullptr) return std::nullopt;
+  return std::string(reason);
 }
 
 std::vector<std::string> available_targets() {
@@ -69,8 +76,7 @@ std::optional<std::string> decode(const std::string& name, std::uintptr_t payloa
     reason = chosen.decode(gradwire::current_target(), pointer<const std::uint8_t>(payload), nbytes,
                            pointer<float>(out), n, Params{a, b, c}, add, threads);
   }
-  if (reason == nullptr) return std::nullopt;
-  return std::string(reason);
+  return reason_of(reason);
 }
 
 double sum_norms(gradwire::Pass pass, std::uintptr_t x, std::uintptr_t y, std::size_t n, std::size_t start,
@@ -79,6 +85,40 @@ double sum_norms(gradwire::Pass pass, std::uintptr_t x, std::uintptr_t y, std::s
   const gradwire::FloatEnvironment environment;
   return gradwire::sum_norms(gradwire::current_target(), pass, pointer<float>(x), pointer<float>(y), n, start,
                              pointer<const std::int64_t>(borders), ranges, pointer<double>(sums), threads);
+}
+
+std::size_t entropy_encode(std::uintptr_t symbols, std::size_t n, std::uintptr_t out, int threads) {
+  const nb::gil_scoped_release release;
+  const gradwire::FloatEnvironment environment;
+  return gradwire::entropy_encode(gradwire::current_target(), pointer<const std::uint8_t>(symbols), n,
+                                  pointer<std::uint8_t>(out), threads);
+}
+
+const char* run_entropy_decode(std::uintptr_t payload, std::size_t nbytes, std::uintptr_t out, std::size_t n,
+                               int threads) {
+  const nb::gil_scoped_release release;
+  return gradwire::entropy_decode(gradwire::current_target(), pointer<const std::uint8_t>(payload), nbytes,
+                                  pointer<std::uint8_t>(out), n, threads);
+}
+
+std::size_t delta_encode(gradwire::Words words, std::uintptr_t masters, std::uintptr_t base, std::size_t n,
+                         std::uintptr_t out, bool code, int threads) {
+  const nb::gil_scoped_release release;
+  const gradwire::FloatEnvironment environment;
+  return gradwire::delta_encode(gradwire::current_target(), words, pointer<const float>(masters),
+                                pointer<void>(base), n, pointer<std::uint8_t>(out), code, threads);
+}
+
+const char* run_delta_apply(gradwire::Words words, std::uintptr_t body, std::size_t nbytes, std::uintptr_t base,
+                            std::size_t n, int threads) {
+  const nb::gil_scoped_release release;
+  return gradwire::delta_apply(gradwire::current_target(), words, pointer<const std::uint8_t>(body), nbytes,
+                               pointer<void>(base), n, threads);
+}
+
+std::uint64_t hash64(std::uintptr_t data, std::size_t nbytes, int threads) {
+  const nb::gil_scoped_release release;
+  return gradwire::hash64(gradwire::current_target(), pointer<const std::uint8_t>(data), nbytes, threads);
 }
 
 std::uint32_t crc32c(std::uintptr_t data, std::size_t nbytes, std::uint32_t seed) {
@@ -106,6 +146,18 @@ NB_MODULE(_core, m) {
       .value("SUBTRACT", gradwire::Pass::subtract)
       .value("ADOPT", gradwire::Pass::adopt);
   m.def("sum_norms", &sum_norms);
+  m.def("entropy_max_nbytes", &gradwire::entropy_max_nbytes);
+  m.def("entropy_encode", &entropy_encode);
+  m.def("entropy_decode", [](std::uintptr_t payload, std::size_t nbytes, std::uintptr_t out, std::size_t n,
+                             int threads) { return reason_of(run_entropy_decode(payload, nbytes, out, n, threads)); });
+  nb::enum_<gradwire::Words>(m, "Words").value("BF16", gradwire::Words::bf16).value("FP32", gradwire::Words::fp32);
+  m.def("delta_max_nbytes", &gradwire::delta_max_nbytes);
+  m.def("delta_encode", &delta_encode);
+  m.def("delta_apply", [](gradwire::Words words, std::uintptr_t body, std::size_t nbytes, std::uintptr_t base,
+                          std::size_t n, int threads) {
+    return reason_of(run_delta_apply(words, body, nbytes, base, n, threads));
+  });
+  m.def("hash64", &hash64);
   m.def("crc32c", &crc32c);
   m.def("crc32c_of_bytes", &crc32c_of_bytes);
 }

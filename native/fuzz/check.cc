@@ -5,27 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "gradwire/parallel.h"
-#include "gradwire/target.h"
+#include "engines.h"
 
 namespace gradwire::fuzz {
 
 namespace {
-
-struct Engine {
-  const Target* target;
-  int threads;
-};
-
-// All targets; with three threads too where the chunk is long enough to be split at all.
-std::vector<Engine> engines(std::size_t n) {
-  std::vector<Engine> all;
-  for (const Target* const* target = available_targets(); *target != nullptr; ++target) {
-    all.push_back({*target, 1});
-    if (count_parts(n, 3) > 1) all.push_back({*target, 3});
-  }
-  return all;
-}
 
 [[noreturn]] void fail(const Case& chosen, const Engine& engine, std::size_t n, const std::string& what) {
   const Params& p = chosen.params;

@@ -1,4 +1,4 @@
-// Fuzzes every format on every target of this machine; build it with sanitizers. A failure names the seed and the
+// Fuzzes every format, the entropy coder and the weight deltas on every target of this machine; build it with sanitizers. A failure names the seed and the
 // round that repeat it.
 //
 //   fuzz_formats [--seconds S] [--rounds N] [--seed K] [--first-round R]
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "check.h"
+#include "check_lossless.h"
 #include "gradwire/float_environment.h"
 #include "inputs.h"
 
@@ -79,6 +80,12 @@ void run_round(const Case& chosen, Random& random, Count& count) {
   count.rounds += 1;
 }
 
+void count_verdicts(const Verdicts& verdicts, Count& count) {
+  count.rounds += 1;
+  count.refused += verdicts.refused;
+  count.accepted += verdicts.accepted;
+}
+
 void run(const Options& options) {
   using Clock = std::chrono::steady_clock;
   const std::vector<std::vector<Case>> cases = all_cases();
@@ -88,6 +95,14 @@ void run(const Options& options) {
   for (std::uint64_t i = 0; i < options.rounds && Clock::now() < end; ++i) {
     current_round = options.first_round + i;
     Random random(Random(options.seed ^ current_round * 0xD1342543DE82EF95U).next());
+    if (random.one_in(6)) {
+      count_verdicts(check_entropy(random), counts["(entropy)"]);
+      continue;
+    }
+    if (random.one_in(5)) {
+      count_verdicts(check_delta(random), counts["(delta)"]);
+      continue;
+    }
     const Case& chosen = pick(cases, random.below(1 << 16), random.below(1 << 16));
     run_round(chosen, random, counts[chosen.format->name]);
   }

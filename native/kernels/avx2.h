@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/bits.h"
+
 namespace gradwire {
 
 template <bool kAdd>
@@ -26,6 +28,18 @@ static inline void store_half(void* to, __m128i bytes) { _mm_storeu_si128(static
 static inline __m128i load_quarter(const void* from) { return _mm_loadl_epi64(static_cast<const __m128i*>(from)); }
 
 static inline __m256i magnitude8(__m256i bits) { return _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF)); }
+
+// Floats to bfloat16: adds half of the kept unit, less one where the kept bits are even, and cuts; a NaN is cut and made quiet instead.
+static inline __m128i bf16_of(const float* x) {
+  const __m256i bits = load_vector(x);
+  const __m256i upper = _mm256_srli_epi32(bits, 16);
+  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+  const __m256i raised = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+  const __m256i nan = _mm256_cmpgt_epi32(magnitude8(bits), _mm256_set1_epi32(kInfinityBits));
+  const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+  const __m256i words = _mm256_blendv_epi8(_mm256_srli_epi32(raised, 16), quiet, nan);
+  return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+}
 
 static inline std::uint32_t largest_of(__m256i words) {
   __m128i peak = _mm_max_epu32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));

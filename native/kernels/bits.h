@@ -41,6 +41,13 @@ static inline std::int32_t round_half_even(float value) {
   return static_cast<std::int32_t>(bits_of(value + 0x1.8p23F) - 0x4B400000U);
 }
 
+// Rounds to bfloat16, to nearest even; a NaN is cut and made quiet.
+static inline std::uint16_t bf16_of(float value) {
+  const std::uint32_t bits = bits_of(value);
+  if ((bits & kMagnitudeMask) > kInfinityBits) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
+  return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+}
+
 // 2^exponent for -149 <= exponent <= 127, subnormals included.
 static constexpr float power_of_two(int exponent) {
   return float_of(exponent >= -126 ? static_cast<std::uint32_t>(exponent + 127) << 23 : 1U << (exponent + 149));

@@ -14,18 +14,6 @@ __m128i fp16_of(const float* x) {
 
 __m256 floats_of_fp16(__m128i halves) { return _mm256_cvtph_ps(halves); }
 
-// Adds half of the kept unit, less one where the kept bits are even, and cuts; a NaN is cut and made quiet instead.
-__m128i bf16_of(const float* x) {
-  const __m256i bits = load_vector(x);
-  const __m256i upper = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-  const __m256i raised = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
-  const __m256i nan = _mm256_cmpgt_epi32(magnitude8(bits), _mm256_set1_epi32(kInfinityBits));
-  const __m256i quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
-  const __m256i words = _mm256_blendv_epi8(_mm256_srli_epi32(raised, 16), quiet, nan);
-  return _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-}
-
 __m256 floats_of_bf16(__m128i words) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
 }

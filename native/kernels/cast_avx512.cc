@@ -14,17 +14,6 @@ __m256i fp16_of(const float* x) {
 
 __m512 floats_of_fp16(__m256i halves) { return _mm512_cvtph_ps(halves); }
 
-// Adds half of the kept unit, less one where the kept bits are even, and cuts; a NaN is cut and made quiet instead.
-__m256i bf16_of(const float* x) {
-  const __m512i bits = load16_bits(x);
-  const __m512i upper = _mm512_srli_epi32(bits, 16);
-  const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-  const __m512i raised = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
-  const __mmask16 nan = _mm512_cmpgt_epu32_mask(magnitude16(bits), _mm512_set1_epi32(kInfinityBits));
-  const __m512i rounded = _mm512_srli_epi32(raised, 16);
-  return _mm512_cvtepi32_epi16(_mm512_mask_or_epi32(rounded, nan, upper, _mm512_set1_epi32(0x40)));
-}
-
 __m512 floats_of_bf16(__m256i words) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
 }

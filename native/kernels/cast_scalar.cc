@@ -34,12 +34,6 @@ float float_of_fp16(std::uint16_t half) {
   return float_of(sign | kInfinityBits | mantissa << 13 | (mantissa != 0 ? 0x400000U : 0U));
 }
 
-std::uint16_t bf16_of(float value) {
-  const std::uint32_t bits = bits_of(value);
-  if ((bits & kMagnitudeMask) > kInfinityBits) return static_cast<std::uint16_t>(bits >> 16 | 0x40U);
-  return static_cast<std::uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
-}
-
 float float_of_bf16(std::uint16_t brief) { return float_of(static_cast<std::uint32_t>(brief) << 16); }
 
 template <std::uint16_t (*kConvert)(float)>

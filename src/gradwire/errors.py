@@ -29,6 +29,10 @@ class LinkTimeoutError(LinkError, TimeoutError):
     """A peer didn't send or receive a frame within the link's timeout."""
 
 
+class VersionError(GradwireError, ValueError):
+    """A delta of weights starts from other weights than the receiver's; the sender must send a full copy."""
+
+
 class StateError(GradwireError, ValueError):
     """A saved state belongs to another rank, world size, or model, or the states of replicas differ."""
 

@@ -14,6 +14,8 @@ struct BfpKernels;
 struct Fp8Kernels;
 struct CastKernels;
 struct NormKernels;
+struct RansKernels;
+struct DeltaKernels;
 
 struct Target {
   const char* name;
@@ -26,8 +28,12 @@ struct Target {
   const Fp8Kernels* fp8;
   const CastKernels* cast;
   const NormKernels* norms;
+  const RansKernels* rans;
+  const DeltaKernels* delta;
   // CRC32C (Castagnoli, reflected polynomial 0x82F63B78), continuing from `seed` (0 at the start).
   std::uint32_t (*crc32c)(const std::uint8_t* data, std::size_t nbytes, std::uint32_t seed);
+  // See kernels/hash64.h.
+  std::uint64_t (*hash64)(const std::uint8_t* data, std::size_t nbytes);
 };
 
 // What the CPU can run; answered in dispatch.cc alone.

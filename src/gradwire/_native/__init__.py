@@ -24,12 +24,20 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
 
 __all__ = [
     "Pass",
+    "Words",
     "available_targets",
     "crc32c",
     "crc32c_of_bytes",
     "decode",
     "decode_add",
+    "delta_apply",
+    "delta_encode",
+    "delta_max_nbytes",
     "encode",
+    "entropy_decode",
+    "entropy_encode",
+    "entropy_max_nbytes",
+    "hash64",
     "max_nbytes",
     "sum_norms",
     "target",
@@ -39,6 +47,7 @@ __all__ = [
 
 
 Pass = _core.Pass
+Words = _core.Words
 
 
 def available_targets() -> list[str]:
@@ -129,6 +138,50 @@ def sum_norms(
     if borders is not None and sums is not None:
         ranges, at, into = sums.numel(), borders.data_ptr(), sums.data_ptr()
     return _core.sum_norms(how, x.data_ptr(), y.data_ptr(), x.numel(), start, at, ranges, into, threads())
+
+
+def entropy_max_nbytes(n: int) -> int:
+    """Return the largest payload of ``n`` symbols."""
+    return _core.entropy_max_nbytes(n)
+
+
+def entropy_encode(symbols: torch.Tensor, out: torch.Tensor) -> int:
+    """Encode bytes into ``out``, which holds ``entropy_max_nbytes``; return the bytes used."""
+    _obey_environment()
+    return _core.entropy_encode(symbols.data_ptr(), symbols.numel(), out.data_ptr(), threads())
+
+
+def entropy_decode(payload: torch.Tensor, out: torch.Tensor) -> str | None:
+    """Decode into ``out``; return what is wrong, if anything (``out`` then has no meaning)."""
+    _obey_environment()
+    return _core.entropy_decode(payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), threads())
+
+
+def delta_max_nbytes(words: _core.Words, n: int) -> int:
+    """Return the largest body of a delta of ``n`` weights."""
+    return _core.delta_max_nbytes(words, n)
+
+
+def delta_encode(
+    words: _core.Words, masters: torch.Tensor, base: torch.Tensor, out: torch.Tensor, *, code: bool
+) -> int:
+    """Encode how ``base`` becomes the masters' words, and change it so; return the bytes of ``out`` used."""
+    _obey_environment()
+    return _core.delta_encode(
+        words, masters.data_ptr(), base.data_ptr(), base.numel(), out.data_ptr(), code, threads()
+    )
+
+
+def delta_apply(words: _core.Words, body: torch.Tensor, base: torch.Tensor) -> str | None:
+    """Change ``base`` in place; return what is wrong, if anything (``base`` is then as before)."""
+    _obey_environment()
+    return _core.delta_apply(words, body.data_ptr(), body.numel(), base.data_ptr(), base.numel(), threads())
+
+
+def hash64(data: torch.Tensor) -> int:
+    """Return a 64-bit hash of a contiguous tensor's bytes (native/kernels/hash64.h)."""
+    _obey_environment()
+    return _core.hash64(data.data_ptr(), data.numel() * data.element_size(), threads())
 
 
 def crc32c(data: torch.Tensor, seed: int = 0) -> int:

@@ -28,6 +28,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from gradwire import _native
+from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, TensorError
 
@@ -129,12 +130,12 @@ class Codec(ABC):
 
 def check_chunk(x: torch.Tensor, what: str) -> None:
     """Raise ``TensorError`` unless ``x`` is a 1-D contiguous float32 CPU tensor."""
-    _check(x, what, torch.float32)
+    check_tensor(x, what, torch.float32)
 
 
 def check_bytes(x: torch.Tensor, what: str) -> None:
     """Raise ``TensorError`` unless ``x`` is a 1-D contiguous uint8 CPU tensor."""
-    _check(x, what, torch.uint8)
+    check_tensor(x, what, torch.uint8)
 
 
 def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
@@ -142,26 +143,4 @@ def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> Paylo
     return PayloadError(
         f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements: {reason}; "
         "do all ranks use the same codec?"
-    )
-
-
-def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
-    if not isinstance(x, torch.Tensor):
-        raise TensorError(f"{what} must be a torch tensor, but is a {type(x).__name__}")
-    if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or not x.is_cpu:
-        layout = "" if x.is_contiguous() else "non-contiguous "
-        raise TensorError(
-            f"{what} must be a 1-D contiguous {dtype} tensor on the CPU, but is a {layout}{x.dtype} tensor "
-            f"of shape {tuple(x.shape)} on {x.device}; {_instead(what, dtype)}"
-        )
-    if x.is_neg() or x._is_zerotensor() or (x.numel() and x.data_ptr() == 0):
-        raise TensorError(
-            f"{what} must have its values in memory, but negates or lacks them; {_instead(what, dtype)}"
-        )
-
-
-def _instead(what: str, dtype: torch.dtype) -> str:
-    """Return advice that keeps the copy: results written to a temporary copy would be lost."""
-    return (
-        f"make flat = {what}.detach().to('cpu', {dtype}).clone().flatten(), pass flat, and read results there"
     )

@@ -1,0 +1,183 @@
+// Sections and blocks of weight deltas, validation and threads. The kernels are in kernels/delta_*.
+#include "gradwire/delta.h"
+
+#include <memory>
+#include <vector>
+
+#include "gradwire/entropy.h"
+#include "gradwire/target.h"
+#include "kernels/delta.h"
+#include "kernels/hash64.h"
+#include "sections.h"
+
+namespace gradwire {
+
+namespace {
+
+constexpr std::size_t kSection = std::size_t{1} << 20;
+constexpr std::size_t kHashPiece = std::size_t{1} << 21;
+
+template <typename Word>
+constexpr std::size_t kBlocks = 1 + sizeof(Word);
+
+template <typename Word>
+constexpr std::size_t kHeadNbytes = 4 * kBlocks<Word>;
+
+// Memory that is written before it is read; zeros would cost a pass.
+template <typename T>
+std::unique_ptr<T[]> scratch(std::size_t size) {
+  return std::unique_ptr<T[]>(new T[size]);
+}
+
+std::size_t classes_nbytes(std::size_t n) { return (n + 3) / 4; }
+
+template <typename Word>
+const DeltaCoder<Word>& coder_of(const Target& target) {
+  if constexpr (sizeof(Word) == 2) {
+    return target.delta->bf16;
+  } else {
+    return target.delta->fp32;
+  }
+}
+
+template <typename Word>
+std::size_t section_max_nbytes(std::size_t n) {
+  return kHeadNbytes<Word> + block_max_nbytes(classes_nbytes(n)) + sizeof(Word) * block_max_nbytes(n);
+}
+
+template <typename Word>
+std::size_t max_nbytes(std::size_t n) {
+  const Sections sections{n, kSection};
+  const std::size_t full = n / kSection;
+  const std::size_t rest = n % kSection != 0 ? section_max_nbytes<Word>(n % kSection) : 0;
+  return sections.directory_nbytes() + full * section_max_nbytes<Word>(kSection) + rest;
+}
+
+// What one thread needs for a section at a time.
+template <typename Word>
+struct Workspace {
+  std::unique_ptr<std::uint8_t[]> classes = scratch<std::uint8_t>(classes_nbytes(kSection));
+  std::unique_ptr<Word[]> escapes = scratch<Word>(kSection + kEscapeSlack);
+  std::unique_ptr<std::uint8_t[]> plane = scratch<std::uint8_t>(kSection);
+};
+
+template <typename Word>
+std::size_t encode_section(const Target& target, const float* masters, Word* base, std::size_t n, std::uint8_t* out,
+                           bool code, const Workspace<Word>& own) {
+  const std::size_t escapes = coder_of<Word>(target).code(masters, n, base, own.classes.get(), own.escapes.get());
+  std::uint8_t* at = out + kHeadNbytes<Word>;
+  const auto put = [&](std::size_t block, const std::uint8_t* symbols, std::size_t count) {
+    const std::size_t nbytes = encode_block(target, symbols, count, at, code);
+    store_word(out + 4 * block, static_cast<std::uint32_t>(nbytes));
+    at += nbytes;
+  };
+  put(0, own.classes.get(), classes_nbytes(n));
+  for (std::size_t place = 0; place < sizeof(Word); ++place) {
+    for (std::size_t i = 0; i < escapes; ++i) {
+      own.plane[i] = static_cast<std::uint8_t>(own.escapes[i] >> 8 * place);
+    }
+    put(1 + place, own.plane.get(), escapes);
+  }
+  return static_cast<std::size_t>(at - out);
+}
+
+template <typename Word>
+std::size_t encode(const Target& target, const float* masters, Word* base, std::size_t n, std::uint8_t* out, bool code,
+                   int threads) {
+  const Sections sections{n, kSection};
+  const auto hire = [&] {
+    return [&, own = Workspace<Word>()](std::size_t i, std::uint8_t* at) {
+      const std::size_t first = sections.first(i);
+      return encode_section(target, masters + first, base + first, sections.elements(i), at, code, own);
+    };
+  };
+  return write_sections(sections, section_max_nbytes<Word>(kSection), threads, out, hire);
+}
+
+template <typename Word>
+const char* read_escapes(const Target& target, const std::uint8_t* section, const std::size_t* starts,
+                         std::size_t count, Word* escapes) {
+  const auto plane = scratch<std::uint8_t>(count);
+  for (std::size_t place = 0; place < sizeof(Word); ++place) {
+    const std::size_t from = starts[1 + place];
+    const std::size_t nbytes = starts[2 + place] - from;
+    if (const char* reason = decode_block(target, section + from, nbytes, plane.get(), count)) return reason;
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto byte = static_cast<Word>(static_cast<Word>(plane[i]) << 8 * place);
+      escapes[i] = place == 0 ? byte : static_cast<Word>(escapes[i] | byte);
+    }
+  }
+  return nullptr;
+}
+
+template <typename Word>
+const char* read_section(const Target& target, const std::uint8_t* section, std::size_t nbytes, std::size_t n,
+                         std::uint8_t* classes, std::unique_ptr<Word[]>& escapes) {
+  if (nbytes < kHeadNbytes<Word>) return "a section ends within the sizes of its blocks";
+  std::size_t starts[kBlocks<Word> + 1] = {kHeadNbytes<Word>};
+  for (std::size_t i = 0; i < kBlocks<Word>; ++i) {
+    starts[i + 1] = starts[i] + load_word<std::uint32_t>(section + 4 * i);
+  }
+  if (starts[kBlocks<Word>] != nbytes) return "the blocks of a section announce another number of bytes";
+  const std::size_t size = classes_nbytes(n);
+  if (const char* reason = decode_block(target, section + starts[0], starts[1] - starts[0], classes, size)) {
+    return reason;
+  }
+  if (n % 4 != 0 && classes[size - 1] >> 2 * (n % 4) != 0) return "unused bits of its last class are set";
+  const std::size_t count = target.delta->count_escapes(classes, size);
+  escapes = scratch<Word>(count + kEscapeSlack);
+  return read_escapes(target, section, starts, count, escapes.get());
+}
+
+// All sections are read before any is applied, so that a refused payload changes nothing.
+template <typename Word>
+const char* apply(const Target& target, const std::uint8_t* body, std::size_t nbytes, Word* base, std::size_t n,
+                  int threads) {
+  const Sections sections{n, kSection};
+  const auto classes = scratch<std::uint8_t>(classes_nbytes(n));
+  std::vector<std::unique_ptr<Word[]>> escapes(sections.count());
+  const auto classes_of = [&](std::size_t i) { return classes.get() + classes_nbytes(sections.first(i)); };
+  const char* const reason = read_sections(
+      sections, threads, body, nbytes, [&](std::size_t i, const std::uint8_t* from, std::size_t size) {
+        return read_section(target, from, size, sections.elements(i), classes_of(i), escapes[i]);
+      });
+  if (reason != nullptr) return reason;
+  const auto apply_section = [&](std::size_t i) {
+    coder_of<Word>(target).apply(classes_of(i), escapes[i].get(), sections.elements(i), base + sections.first(i));
+  };
+  for_each_section(sections, threads, [&] { return apply_section; });
+  return nullptr;
+}
+
+}  // namespace
+
+std::size_t delta_max_nbytes(Words words, std::size_t n) {
+  return words == Words::bf16 ? max_nbytes<std::uint16_t>(n) : max_nbytes<std::uint32_t>(n);
+}
+
+std::size_t delta_encode(const Target& target, Words words, const float* masters, void* base, std::size_t n,
+                         std::uint8_t* out, bool code, int threads) {
+  return words == Words::bf16
+             ? encode(target, masters, static_cast<std::uint16_t*>(base), n, out, code, threads)
+             : encode(target, masters, static_cast<std::uint32_t*>(base), n, out, code, threads);
+}
+
+const char* delta_apply(const Target& target, Words words, const std::uint8_t* body, std::size_t nbytes, void* base,
+                        std::size_t n, int threads) {
+  return words == Words::bf16 ? apply(target, body, nbytes, static_cast<std::uint16_t*>(base), n, threads)
+                              : apply(target, body, nbytes, static_cast<std::uint32_t*>(base), n, threads);
+}
+
+std::uint64_t hash64(const Target& target, const std::uint8_t* data, std::size_t nbytes, int threads) {
+  const Sections pieces{nbytes, kHashPiece};
+  std::vector<std::uint64_t> hashes(pieces.count());
+  const auto hash_piece = [&](std::size_t i) {
+    hashes[i] = target.hash64(data + pieces.first(i), pieces.elements(i));
+  };
+  for_each_section(pieces, threads, [&] { return hash_piece; });
+  std::uint64_t hash = 0;
+  for (const std::uint64_t each : hashes) hash_mix(hash ^= each);
+  return hash;
+}
+
+}  // namespace gradwire

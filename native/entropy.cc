@@ -1,0 +1,215 @@
+// Frequencies, tables, and the choice of a block's mode; the coding itself is in kernels/rans_*.
+#include "gradwire/entropy.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "gradwire/target.h"
+#include "kernels/rans.h"
+#include "sections.h"
+
+namespace gradwire {
+
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{1} << 18;
+constexpr std::size_t kHeadNbytes = 8;
+constexpr std::uint64_t kVersion = 1;
+constexpr std::size_t kMostTable = 512;
+constexpr std::uint32_t kTwoBytes = 192;
+
+enum Mode : std::uint8_t { kRaw, kConstant, kCoded };
+
+struct Counts {
+  std::uint64_t of[256] = {};
+
+  Counts(const std::uint8_t* symbols, std::size_t n) {
+    // Several tables, because equal symbols in a row would wait for each other's counts.
+    constexpr std::size_t kTables = 8;
+    std::uint32_t tables[kTables][256] = {};
+    std::size_t i = 0;
+    for (; i + kTables <= n; i += kTables) {
+      const auto eight = load_word<std::uint64_t>(symbols + i);
+      for (std::size_t k = 0; k < kTables; ++k) ++tables[k][eight >> 8 * k & 0xFF];
+    }
+    for (; i < n; ++i) ++tables[0][symbols[i]];
+    for (const auto& table : tables) {
+      for (std::size_t symbol = 0; symbol < 256; ++symbol) of[symbol] += table[symbol];
+    }
+  }
+
+  std::size_t present() const {
+    return static_cast<std::size_t>(std::count_if(of, of + 256, [](std::uint64_t count) { return count > 0; }));
+  }
+};
+
+// Whether 2 to the power of the entropy of order two, which Shannon's is not below, is above 256 / (1 + 1/64): then
+// coding gains less than 0.3 % and is not tried.
+bool is_nearly_uniform(const Counts& counts, std::size_t n) {
+  double squares = 0.0;  // exact: n is at most 2^20
+  for (const std::uint64_t count : counts.of) squares += static_cast<double>(count * count);
+  return 256.0 * squares <= static_cast<double>(n) * static_cast<double>(n) * (1.0 + 1.0 / 64);
+}
+
+// Every value that occurs has one slot, and the other slots are shared out by the cumulative counts: the frequencies
+// add up to 2^14 without a correction.
+void share_slots(const Counts& counts, std::size_t n, std::size_t present, RansTable& table) {
+  const std::uint64_t shared = kRansSlots - present;
+  std::uint64_t before = 0;
+  std::uint32_t start = 0;
+  for (std::size_t symbol = 0; symbol < 256; ++symbol) {
+    const std::uint64_t count = counts.of[symbol];
+    table.of_symbol[symbol] = 0;
+    if (count == 0) continue;
+    const std::uint64_t share = (before + count) * shared / n - before * shared / n;
+    const auto frequency = static_cast<std::uint32_t>(share + 1);
+    table.of_symbol[symbol] = start | frequency << 16;
+    start += frequency;
+    before += count;
+  }
+}
+
+std::size_t write_table(const RansTable& table, std::uint8_t* out) {
+  std::uint8_t* at = out;
+  std::uint32_t sum = 0;
+  for (std::size_t symbol = 0; sum < kRansSlots; ++symbol) {
+    const std::uint32_t frequency = table.of_symbol[symbol] >> 16;
+    if (frequency == 0) {
+      std::uint8_t more = 0;
+      while (table.of_symbol[symbol + 1] == 0) ++symbol, ++more;
+      *at++ = 0;
+      *at++ = more;
+    } else if (frequency < kTwoBytes) {
+      *at++ = static_cast<std::uint8_t>(frequency);
+    } else {
+      *at++ = static_cast<std::uint8_t>(kTwoBytes + (frequency >> 8));
+      *at++ = static_cast<std::uint8_t>(frequency);
+    }
+    sum += frequency;
+  }
+  return static_cast<std::size_t>(at - out);
+}
+
+// Returns the bytes of the table, or 0 for one that no encoder writes.
+std::size_t read_table(const std::uint8_t* from, std::size_t nbytes, RansTable& table) {
+  std::memset(table.of_symbol, 0, sizeof table.of_symbol);
+  std::uint32_t sum = 0;
+  std::size_t at = 0;
+  bool absent = false;
+  for (std::size_t symbol = 0; sum < kRansSlots; ++symbol) {
+    if (symbol >= 256 || at == nbytes) return 0;
+    std::uint32_t frequency = from[at++];
+    if (frequency == 0 || frequency >= kTwoBytes) {
+      if (at == nbytes) return 0;
+      const std::uint32_t second = from[at++];
+      if (frequency == 0) {
+        if (absent) return 0;
+        absent = true;
+        symbol += second;
+        continue;
+      }
+      frequency = (frequency - kTwoBytes) << 8 | second;
+      if (frequency < kTwoBytes) return 0;
+    }
+    absent = false;
+    if (frequency > kRansSlots - sum || frequency == kRansSlots) return 0;
+    table.of_symbol[symbol] = sum | frequency << 16;
+    std::memset(table.of_slot + sum, static_cast<int>(symbol), frequency);
+    sum += frequency;
+  }
+  return at;
+}
+
+// Returns the size, or 0 where the block is not smaller than its raw symbols.
+std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std::size_t n, const Counts& counts,
+                         std::size_t present, std::uint8_t* out) {
+  RansTable table;
+  std::uint8_t head[kMostTable];
+  share_slots(counts, n, present, table);
+  const std::size_t table_nbytes = write_table(table, head);
+  if (table_nbytes >= n) return 0;
+  std::memcpy(out + 1, head, table_nbytes);
+  const std::size_t stream =
+      target.rans->encode(symbols, n, table, out + 1 + table_nbytes, n - table_nbytes);
+  return stream == 0 ? 0 : 1 + table_nbytes + stream;
+}
+
+}  // namespace
+
+std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std::size_t n, std::uint8_t* out,
+                         bool code) {
+  if (code && n > 0) {
+    const Counts counts(symbols, n);
+    const std::size_t present = counts.present();
+    if (present == 1) {
+      out[0] = kConstant;
+      out[1] = symbols[0];
+      return 2;
+    }
+    if (!is_nearly_uniform(counts, n)) {
+      const std::size_t nbytes = encode_coded(target, symbols, n, counts, present, out);
+      out[0] = kCoded;
+      if (nbytes != 0) return nbytes;
+    }
+  }
+  out[0] = kRaw;
+  if (n > 0) std::memcpy(out + 1, symbols, n);
+  return 1 + n;
+}
+
+const char* decode_block(const Target& target, const std::uint8_t* block, std::size_t nbytes, std::uint8_t* symbols,
+                         std::size_t n) {
+  if (nbytes == 0) return "a block is empty";
+  const std::uint8_t* const body = block + 1;
+  const std::size_t body_nbytes = nbytes - 1;
+  switch (block[0]) {
+    case kRaw:
+      if (body_nbytes != n) return "a raw block has another number of symbols";
+      if (n > 0) std::memcpy(symbols, body, n);
+      return nullptr;
+    case kConstant:
+      if (body_nbytes != 1 || n == 0) return "a constant block has not one symbol";
+      std::memset(symbols, body[0], n);
+      return nullptr;
+    case kCoded: {
+      RansTable table;
+      const std::size_t table_nbytes = read_table(body, body_nbytes, table);
+      if (table_nbytes == 0) return "the table of a block is malformed";
+      if (target.rans->decode(body + table_nbytes, body_nbytes - table_nbytes, table, symbols, n)) return nullptr;
+      return "the words of a block do not lead back to its first symbol";
+    }
+    default:
+      return "a block has an unknown mode";
+  }
+}
+
+std::size_t entropy_max_nbytes(std::size_t n) {
+  const Sections blocks{n, kBlock};
+  return kHeadNbytes + blocks.directory_nbytes() + blocks.count() + n;
+}
+
+std::size_t entropy_encode(const Target& target, const std::uint8_t* symbols, std::size_t n, std::uint8_t* out,
+                           int threads) {
+  const Sections blocks{n, kBlock};
+  store_word(out, kVersion | static_cast<std::uint64_t>(n) << 8);
+  const auto encode = [&](std::size_t i, std::uint8_t* at) {
+    return encode_block(target, symbols + blocks.first(i), blocks.elements(i), at, true);
+  };
+  return kHeadNbytes +
+         write_sections(blocks, block_max_nbytes(kBlock), threads, out + kHeadNbytes, [&] { return encode; });
+}
+
+const char* entropy_decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes,
+                           std::uint8_t* symbols, std::size_t n, int threads) {
+  if (nbytes < kHeadNbytes) return "it ends within its first eight bytes";
+  const auto head = load_word<std::uint64_t>(payload);
+  if ((head & 0xFF) != kVersion) return "its first byte is not 1, the version of this format";
+  if (head >> 8 != n) return "it announces another number of symbols";
+  const Sections blocks{n, kBlock};
+  const auto decode = [&](std::size_t i, const std::uint8_t* from, std::size_t size) {
+    return decode_block(target, from, size, symbols + blocks.first(i), blocks.elements(i));
+  };
+  return read_sections(blocks, threads, payload + kHeadNbytes, nbytes - kHeadNbytes, decode);
+}
+
+}  // namespace gradwire

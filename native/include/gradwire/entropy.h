@@ -1,0 +1,43 @@
+// The entropy coder: bytes to fewer bytes, without loss, by how often each value occurs. Every target and every number of
+// threads gives the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradwire {
+
+struct Target;
+
+// A block: symbols that share a table. Its first byte is its mode:
+//   0  raw        the n symbols as they are
+//   1  constant   one byte, the value of all n symbols
+//   2  coded      the table, then a stream of kernels/rans.h
+//
+// The table names the frequencies of the values 0, 1, 2, ... until they add up to 2^14; all values after that are absent:
+//   0, r        values are absent, r + 1 of them
+//   1 .. 191    a frequency
+//   192 + h, l  the frequency 256 h + l, of 192 or more
+//
+// A block never takes more than its symbols and one byte.
+inline std::size_t block_max_nbytes(std::size_t n) { return n + 1; }
+
+// Writes within out[0 .. block_max_nbytes(n)) and returns the bytes used. Without `code`, the block is raw.
+std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std::size_t n, std::uint8_t* out,
+                         bool code);
+
+// Returns null, or a static sentence fragment that says what is wrong; then what `symbols` hold has no meaning.
+const char* decode_block(const Target& target, const std::uint8_t* block, std::size_t nbytes, std::uint8_t* symbols,
+                         std::size_t n);
+
+// Any number of symbols: one byte 1, the version of this format; seven bytes n; four bytes for the size of each block of
+// 2^18 symbols (the last has the rest); the blocks. All numbers are little-endian.
+std::size_t entropy_max_nbytes(std::size_t n);
+std::size_t entropy_encode(const Target& target, const std::uint8_t* symbols, std::size_t n, std::uint8_t* out,
+                           int threads);
+
+// As decode_block.
+const char* entropy_decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes,
+                           std::uint8_t* symbols, std::size_t n, int threads);
+
+}  // namespace gradwire

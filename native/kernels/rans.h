@@ -1,0 +1,98 @@
+// Kernels of the entropy coder: range asymmetric numeral systems (rANS; Duda, 2013) over bytes, 32 coders side by side
+// (the interleaving of Giesen, 2014), so that vectors, or the threads of a warp, code a round of 32 symbols at once.
+//
+// A coder's state x lies in [2^16, 2^32). Of the 2^14 slots, symbol s has frequency(s), from start(s) on.
+//   Encode: if x >= frequency << 18, the word x & 0xFFFF is written and x >>= 16; then
+//           x = (x / frequency << 14) + start + x % frequency.
+//   Decode: slot = x & 0x3FFF says the symbol; x = frequency * (x >> 14) + slot - start; if x < 2^16, a word is read
+//           and x = x << 16 | word.
+// Symbol i belongs to coder i % 32. The decoder runs from the first round to the last and takes words from the end of
+// the stream; the encoder does the reverse. Within a round the words stand in the order of their coders.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace gradwire {
+
+inline constexpr unsigned kRansBits = 14;
+inline constexpr std::uint32_t kRansSlots = 1U << kRansBits;
+inline constexpr std::uint32_t kRansLow = 1U << 16;
+inline constexpr std::size_t kRansCoders = 32;
+inline constexpr std::size_t kRansStatesNbytes = 4 * kRansCoders;
+// The words of a round; vectors store and load no further.
+inline constexpr std::size_t kRansRoundNbytes = 2 * kRansCoders;
+
+struct RansTable {
+  // start | frequency << 16 of each symbol; 0 for one that does not occur.
+  std::uint32_t of_symbol[256];
+  // The symbol of each slot, for decoding alone; vectors load four bytes for one.
+  std::uint8_t of_slot[kRansSlots + 3];
+};
+
+struct RansKernels {
+  // Writes the words of n symbols, all of which the table has, then the 32 states. Returns the bytes written, or 0 as
+  // soon as `capacity` may not hold the next round and the states.
+  std::size_t (*encode)(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
+                        std::size_t capacity);
+  // Returns whether the stream has at least 32 states, each within its range, and n symbols take it to its first word
+  // and all states to 2^16; `symbols` are written in any case.
+  bool (*decode)(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
+                 std::size_t n);
+};
+
+extern const RansKernels kRansScalar;
+extern const RansKernels kRansAvx2;
+extern const RansKernels kRansAvx512;
+
+// The definition of a round of `count` <= 32 symbols, and what vectors leave over. Both return where the stream goes on:
+// above the words written, or below the words read; a null pointer where the words do not reach.
+std::uint8_t* rans_put_round(const std::uint8_t* symbols, std::size_t count, const RansTable& table,
+                             std::uint32_t* states, std::uint8_t* at);
+const std::uint8_t* rans_get_round(const std::uint8_t* begin, const std::uint8_t* at, const RansTable& table,
+                                   std::uint32_t* states, std::uint8_t* symbols, std::size_t count);
+
+namespace {
+
+// How streams begin and end, the same for all targets; without a name, so that each compiles its own.
+struct RansStates {
+  std::uint32_t x[kRansCoders];
+  RansStates() {
+    for (std::uint32_t& each : x) each = kRansLow;
+  }
+};
+
+[[maybe_unused]] bool rans_has_room(const std::uint8_t* out, const std::uint8_t* at, std::size_t capacity) {
+  return capacity - static_cast<std::size_t>(at - out) >= kRansRoundNbytes + kRansStatesNbytes;
+}
+
+// How many symbols the last of the rounds that cover `left` symbols has.
+[[maybe_unused]] std::size_t rans_last_round(std::size_t left) { return (left - 1) % kRansCoders + 1; }
+
+[[maybe_unused]] std::size_t rans_end(const RansStates& states, const std::uint8_t* out, std::uint8_t* at) {
+  std::memcpy(at, states.x, kRansStatesNbytes);
+  return static_cast<std::size_t>(at - out) + kRansStatesNbytes;
+}
+
+// Returns the end of the words, or null where the states are not all there or out of range.
+[[maybe_unused]] const std::uint8_t* rans_begin(RansStates& states, const std::uint8_t* stream, std::size_t nbytes) {
+  if (nbytes < kRansStatesNbytes) return nullptr;
+  const std::uint8_t* const at = stream + nbytes - kRansStatesNbytes;
+  std::memcpy(states.x, at, kRansStatesNbytes);
+  for (const std::uint32_t each : states.x) {
+    if (each < kRansLow) return nullptr;
+  }
+  return at;
+}
+
+[[maybe_unused]] bool rans_is_done(const RansStates& states, const std::uint8_t* stream, const std::uint8_t* at) {
+  for (const std::uint32_t each : states.x) {
+    if (each != kRansLow) return false;
+  }
+  return at == stream;
+}
+
+}  // namespace
+
+}  // namespace gradwire

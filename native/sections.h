@@ -1,0 +1,80 @@
+// A payload of sections of variable size that threads write and read on their own: a directory of 32-bit sizes, then
+// the sections.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "gradwire/parallel.h"
+#include "kernels/bits.h"
+
+namespace gradwire {
+
+// n elements in sections of `length`, of which the last may have less.
+struct Sections {
+  std::size_t n;
+  std::size_t length;
+
+  std::size_t count() const { return n / length + (n % length != 0 ? 1 : 0); }
+  std::size_t directory_nbytes() const { return 4 * count(); }
+  std::size_t first(std::size_t index) const { return index * length; }
+  std::size_t elements(std::size_t index) const { return std::min(length, n - first(index)); }
+};
+
+// Calls work(index) for every section, on several threads, each with a work of its own from hire(), so that what it
+// needs for a section at a time is there once.
+template <typename Hire>
+void for_each_section(const Sections& sections, int threads, const Hire& hire) {
+  const std::size_t count = sections.count();
+  if (count == 0) return;
+  const int wanted = count_parts(sections.n, threads);
+  const int parts = static_cast<std::size_t>(wanted) < count ? wanted : static_cast<int>(count);
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(count, parts, index, 1);
+    auto&& work = hire();
+    for (std::size_t i = part.begin; i < part.end; ++i) work(i);
+  });
+}
+
+// Each part of the sections is written where it would start if all before it had `most_nbytes`, and then moves down.
+// The encode(index, at) of hire() returns the size of a section. Returns the bytes used.
+template <typename Hire>
+std::size_t write_sections(const Sections& sections, std::size_t most_nbytes, int threads, std::uint8_t* out,
+                           const Hire& hire) {
+  std::uint8_t* const data = out + sections.directory_nbytes();
+  const std::size_t count = sections.count();
+  std::vector<std::size_t> sizes(count);
+  for_each_section(sections, threads, [&] {
+    return [&, encode = hire()](std::size_t index) {
+      sizes[index] = encode(index, data + index * most_nbytes);
+      store_word(out + 4 * index, static_cast<std::uint32_t>(sizes[index]));
+    };
+  });
+  std::size_t used = 0;
+  for (std::size_t index = 0; index < count; ++index) {
+    if (index > 0) std::memmove(data + used, data + index * most_nbytes, sizes[index]);
+    used += sizes[index];
+  }
+  return sections.directory_nbytes() + used;
+}
+
+// decode(index, from, nbytes) returns null or what is wrong. Returns the reason of the first section that has one.
+template <typename Decode>
+const char* read_sections(const Sections& sections, int threads, const std::uint8_t* payload, std::size_t nbytes,
+                          const Decode& decode) {
+  const std::size_t count = sections.count();
+  if (nbytes / 4 < count) return "it ends within its directory";
+  std::vector<std::size_t> starts(count + 1);
+  starts[0] = sections.directory_nbytes();
+  for (std::size_t i = 0; i < count; ++i) starts[i + 1] = starts[i] + load_word<std::uint32_t>(payload + 4 * i);
+  if (starts[count] != nbytes) return "its directory announces another number of bytes";
+  std::vector<const char*> reasons(count);
+  for_each_section(sections, threads, [&] {
+    return [&](std::size_t i) { reasons[i] = decode(i, payload + starts[i], starts[i + 1] - starts[i]); };
+  });
+  const auto wrong = std::find_if(reasons.begin(), reasons.end(), [](const char* reason) { return reason != nullptr; });
+  return wrong == reasons.end() ? nullptr : *wrong;
+}
+
+}  // namespace gradwire

@@ -1,0 +1,51 @@
+"""An entropy coder for bytes: interleaved rANS with a table for each block of 2^18 symbols.
+
+Payload (numbers are little-endian): one byte 1, the version of the format; seven bytes, the number of
+symbols; four bytes for the size of each block; the blocks. ``docs/weight_delta.md`` describes a block byte by
+byte. Every target and every number of threads gives the same bytes. A block that coding wouldn't make smaller
+carries its symbols as they are, so that a payload is at most ``8 + 5 * blocks`` bytes larger than they are.
+
+Sources: J. Duda, "Asymmetric numeral systems" (arXiv 1311.2540, 2013); F. Giesen, "Interleaved entropy
+coders" (arXiv 1402.3392, 2014).
+"""
+
+from __future__ import annotations
+
+from gradwire import _native
+from gradwire._native.tensors import check_tensor
+from gradwire.deferred import torch
+from gradwire.entropy.output import front_of
+from gradwire.errors import PayloadError
+
+
+def max_nbytes(n: int) -> int:
+    """Return the largest payload of ``n`` symbols."""
+    return _native.entropy_max_nbytes(n)
+
+
+def encode(symbols: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the payload of a 1-D uint8 tensor, in new memory or in front of ``out`` of ``max_nbytes``.
+
+    Examples
+    --------
+    >>> import torch
+    >>> encode(torch.full((100_000,), 7, dtype=torch.uint8)).tolist()  # a constant block
+    [1, 160, 134, 1, 0, 0, 0, 0, 2, 0, 0, 0, 1, 7]
+    """
+    check_tensor(symbols, "symbols", torch.uint8)
+    return front_of(out, max_nbytes(symbols.numel()), lambda room: _native.entropy_encode(symbols, room))
+
+
+def decode(payload: torch.Tensor, out: torch.Tensor) -> None:
+    """Decode into ``out``, a 1-D uint8 tensor with as many elements as there were symbols.
+
+    Raises ``PayloadError`` for a payload of another length or that is malformed; ``out`` then has no meaning.
+    """
+    check_tensor(payload, "payload", torch.uint8)
+    check_tensor(out, "out", torch.uint8)
+    reason = _native.entropy_decode(payload, out)
+    if reason is not None:
+        raise PayloadError(
+            f"a payload of {payload.numel()} bytes is no entropy coding of {out.numel()} symbols: {reason}; "
+            "send it again"
+        )

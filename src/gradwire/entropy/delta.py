@@ -1,0 +1,234 @@
+"""Lossless deltas of weights: what changed since the version that a receiver holds, bit for bit.
+
+A delta carries, for each weight, how many units in the last place its bits moved, where the bits are integers
+in total order, so that -0, infinities, and the payloads of NaN survive. Most weights move by -1, 0, or 1. A
+full copy is the delta from weights that are all +0. ``docs/weight_delta.md`` describes the format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gradwire import _native
+from gradwire._native import Words
+from gradwire._native.tensors import check_tensor
+from gradwire.deferred import torch
+from gradwire.entropy.header import HASH_NBYTES, HEADER_NBYTES, LAST_VERSION, Header
+from gradwire.entropy.output import front_of
+from gradwire.errors import PayloadError, SpecError, VersionError, shown
+
+WordName = Literal["bf16", "fp32"]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a receiver holds of each weight."""
+
+    words: Words
+    dtype: torch.dtype
+    nbytes: int
+
+
+def _kind(dtype: str) -> _Kind:
+    if dtype == "bf16":
+        return _Kind(Words.BF16, torch.bfloat16, 2)
+    if dtype == "fp32":
+        return _Kind(Words.FP32, torch.float32, 4)
+    raise SpecError(f"the dtype of a delta must be 'bf16' or 'fp32', but is {shown(dtype)}")
+
+
+class DeltaEncoder:
+    """Encode what changed in float32 master weights, for a receiver that holds them as bfloat16 or float32.
+
+    The receiver's weights are the masters rounded to nearest even (a NaN keeps its sign and the upper bits of
+    its payload and becomes quiet), or the masters themselves. Receivers that may hold different versions need
+    an encoder each.
+
+    Parameters
+    ----------
+    like
+        The masters, or a tensor with as many elements.
+    dtype
+        ``"bf16"`` or ``"fp32"``: what the receiver holds.
+    entropy
+        False leaves the entropy coder out: two bits for each weight, and those that move far in full; a full
+        copy is then the weights themselves.
+
+    Examples
+    --------
+    >>> import torch
+    >>> masters = torch.randn(1000)
+    >>> encoder, decoder = DeltaEncoder(masters), DeltaDecoder()
+    >>> weights = torch.empty(1000, dtype=torch.bfloat16)
+    >>> decoder.apply(encoder.encode(masters, version=1), weights)  # the first is a full copy
+    1
+    >>> masters += 1e-4
+    >>> decoder.apply(encoder.encode(masters, version=2), weights)
+    2
+    >>> torch.equal(weights, masters.bfloat16())
+    True
+    """
+
+    def __init__(self, like: torch.Tensor, dtype: WordName = "bf16", *, entropy: bool = True) -> None:
+        self._kind = _kind(dtype)
+        self._entropy = entropy
+        self.base = torch.zeros(like.numel(), dtype=self._kind.dtype)
+        """What the receiver holds after the last payload."""
+        self.version: int | None = None
+        """The version that the last payload made; None before the first."""
+
+    @property
+    def max_nbytes(self) -> int:
+        """The largest payload."""
+        return HEADER_NBYTES + HASH_NBYTES + _native.delta_max_nbytes(self._kind.words, self.base.numel())
+
+    def encode(
+        self,
+        masters: torch.Tensor,
+        version: int,
+        *,
+        full: bool = False,
+        checked: bool = False,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return what takes a receiver from the last version to this one.
+
+        Parameters
+        ----------
+        masters
+            1-D, contiguous, float32, on the CPU.
+        version
+            The masters' version, such as the number of the step; larger than the one before unless ``full``.
+        full
+            Send a full copy, which any receiver can apply. The first payload always is one.
+        checked
+            Send a hash of the weights, too, which the receiver compares with its own.
+        out
+            Memory of ``max_nbytes``, whose used front is returned; without it, new memory.
+        """
+        check_tensor(masters, "masters", torch.float32)
+        if masters.numel() != self.base.numel():
+            raise SpecError(
+                f"the masters must have {self.base.numel()} elements, as the encoder was made for, but have "
+                f"{masters.numel()}; make an encoder for each tensor"
+            )
+        self._check_version(version, full=full)
+        return front_of(
+            out, self.max_nbytes, lambda room: self._write(masters, version, room, full=full, checked=checked)
+        )
+
+    def _write(
+        self, masters: torch.Tensor, version: int, out: torch.Tensor, *, full: bool, checked: bool
+    ) -> int:
+        base = None if full else self.version
+        plain = base is None and not self._entropy
+        header = Header(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
+        body = out[header.nbytes :]
+        used = self._write_plain(masters, body) if plain else self._write_delta(masters, body, base)
+        if checked:
+            header = replace(header, check=_native.hash64(self.base))
+        out[: header.nbytes] = torch.frombuffer(bytearray(header.write()), dtype=torch.uint8)
+        self.version = version
+        return header.nbytes + used
+
+    def _write_delta(self, masters: torch.Tensor, body: torch.Tensor, base: int | None) -> int:
+        if base is None:
+            self.base.zero_()
+        return _native.delta_encode(self._kind.words, masters, self.base, body, code=self._entropy)
+
+    def _write_plain(self, masters: torch.Tensor, body: torch.Tensor) -> int:
+        words = self.base.view(torch.uint8)
+        if self._kind.words == Words.BF16:
+            _native.encode("bf16", masters, words, ())
+        else:
+            self.base.copy_(masters)
+        body[: words.numel()] = words
+        return words.numel()
+
+    def _check_version(self, version: int, *, full: bool) -> None:
+        if not 0 <= version <= LAST_VERSION:
+            raise SpecError(f"a version must be from 0 to 2^64 - 1, but is {shown(version)}")
+        if not full and self.version is not None and version <= self.version:
+            raise VersionError(
+                f"a delta from version {self.version} must make a larger one, but {version} was asked for; "
+                "pass full=True to start again from an earlier version"
+            )
+
+
+class DeltaDecoder:
+    """Apply deltas to the weights of a receiver, in place, and know which version they are.
+
+    Parameters
+    ----------
+    dtype
+        ``"bf16"`` or ``"fp32"``, as in the encoder.
+    """
+
+    def __init__(self, dtype: WordName = "bf16") -> None:
+        self._kind = _kind(dtype)
+        self.version: int | None = None
+        """The version of the weights; None until a full copy has come, and after weights that were wrong."""
+
+    def apply(self, payload: torch.Tensor, weights: torch.Tensor) -> int:
+        """Take ``weights`` to the payload's version, and return that version.
+
+        ``weights`` is a 1-D contiguous tensor on the CPU of dtype bfloat16 or float32.
+
+        Raises
+        ------
+        PayloadError
+            The payload is malformed or belongs to another tensor. ``weights`` are as before.
+        VersionError
+            The payload starts from another version, and ``weights`` are as before; or its hash says that the
+            weights are wrong now. Either way, ask for a full copy.
+        """
+        check_tensor(payload, "payload", torch.uint8)
+        check_tensor(weights, "weights", self._kind.dtype)
+        header = Header.read(payload)
+        self._check(header, weights)
+        self._apply_body(payload[header.nbytes :], weights, header)
+        self.version = header.version
+        if header.check is not None and header.check != _native.hash64(weights):
+            self.version = None
+            raise VersionError(
+                f"the weights differ from version {header.version} after its delta was applied; "
+                "send a full copy"
+            )
+        return header.version
+
+    def _check(self, header: Header, weights: torch.Tensor) -> None:
+        if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
+            raise PayloadError(
+                f"a delta of {weights.numel()} weights of {self._kind.nbytes} bytes was wanted, but one of "
+                f"{header.n} weights of {header.word_nbytes} bytes came; use the same tensor and dtype "
+                "at both ends"
+            )
+        if header.base is not None and header.base != self.version:
+            held = "no version yet" if self.version is None else f"version {self.version}"
+            raise VersionError(
+                f"a delta from version {header.base} came, but the receiver holds {held}; send a full copy"
+            )
+
+    def _apply_body(self, body: torch.Tensor, weights: torch.Tensor, header: Header) -> None:
+        target = weights if header.base is not None else torch.zeros(weights.numel(), dtype=weights.dtype)
+        reason = (
+            _apply_plain(body, target)
+            if header.plain
+            else _native.delta_apply(self._kind.words, body, target)
+        )
+        if reason is not None:
+            raise PayloadError(
+                f"a body of {body.numel()} bytes is no delta of {weights.numel()} weights: {reason}; "
+                "send a full copy"
+            )
+        if target is not weights:
+            weights.copy_(target)
+
+
+def _apply_plain(body: torch.Tensor, weights: torch.Tensor) -> str | None:
+    words = weights.view(torch.uint8)
+    if body.numel() != words.numel():
+        return f"a plain copy has {words.numel()} bytes"
+    words.copy_(body)
+    return None
