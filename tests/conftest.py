@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from gradwire.links import Link, loopback
 from support.processes import Pool, prepare
@@ -72,23 +74,36 @@ ONE_WORKER = {
     "faults": "faults",  # they load the machine
     "testbed": "testbed",  # they compare its namespaces before and after
     "cli/test_testbed.py": "testbed",
-    "links/mpi/test_link.py": "mpi",  # it does its work once for all of its tests, as the next ones do
-    "docs/test_tls.py": "tls",
-    "timing/closed_form/test_smart_nic_prototype.py": "prototype",
 }
-"""The group of a folder's or a file's tests, which one worker does."""
+"""The group of a folder or a file whose tests one worker does, one file after the other."""
+SPREAD = {"learning", "docs/test_examples.py"}
+"""Folders and files of long tests that share nothing: any worker does any of them."""
+LONG = ("faults", "foreign", "links/mpi", "learning", "docs", "integrations", "job", "cli", "training")
+"""What begins first, so that no worker is left alone with it at the end."""
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in a hook of its own
+class Scheduling(LoadScopeScheduling):
+    """One worker does a file, or a group of files; so a fixture of a module runs once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0].removeprefix("tests/")
+        names = (file, file.partition("/")[0])
+        groups = [ONE_WORKER[name] for name in names if name in ONE_WORKER]
+        return groups[0] if groups else nodeid if SPREAD & {*names} else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Give each worker whole files, in the order in which they were collected."""
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell pytest-xdist which tests one worker does, one after the other (``--dist loadgroup``)."""
-    for item in items:
-        file = item.path.relative_to(TESTS)
-        group = ONE_WORKER.get(file.parts[0]) or ONE_WORKER.get(file.as_posix())
-        if group is None and "run_processes" in getattr(item, "fixturenames", ()):
-            group = "ranks"  # they share them
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+    """Let the long ones begin."""
+    files = [item.path.relative_to(TESTS).as_posix() for item in items]
+    place = {file: [not file.startswith(long) for long in LONG] for file in files}
+    order = sorted(range(len(items)), key=lambda number: place[files[number]])
+    items[:] = [items[number] for number in order]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
