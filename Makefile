@@ -17,7 +17,7 @@ setup: .venv/ready ## make .venv with gradwire in it (needs python3, gcc and mak
 demo: .venv/ready ## compare gradwire with plain DDP on four hosts at 1 Gbit/s, in a minute
 	$(BIN)/gradwire demo --out runs/demo --overwrite
 
-TESTS := $(BIN)/python -m pytest -n 2 --dist loadgroup
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadscope
 
 test: .venv/ready ## the test suite, on two workers
 	$(TESTS)
@@ -44,9 +44,10 @@ lint: .venv/ready ## format, lint, spelling and prose
 types: .venv/ready ## strict types
 	$(BIN)/mypy
 
-layers: .venv/ready ## who may import whom, and how long a file may be
+layers: .venv/ready ## who may import whom, how long a file may be, and which test belongs to which module
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_sizes.py
+	$(BIN)/python scripts/check_tests.py
 
 check: lint types layers ## everything that needs no run
 

@@ -8,17 +8,15 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from gradwire.codecs import parse
-from gradwire.errors import ExchangeError, FrameError, LinkError, LinkTimeoutError
+from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.links import Fault, FaultyLink, Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.training import StaleServer, StaleWorker
-from gradwire.training.server.conversation import Kind, Message
 from support.servers import STAR, run_all, sgd
 
 Ranks = Callable[..., list[Any]]
@@ -255,19 +253,6 @@ def test_ranks_that_disagree_are_told_how(others: dict[str, Any], reason: str) -
     assert isinstance(server, ExchangeError)
     assert isinstance(worker, ExchangeError)
     assert reason in str(server)
-
-
-@pytest.mark.parametrize("numbers", [[0] * 6, [8, 1, 0, 0, 0, 0], [1, -1, 0, 0, 0, 0]])
-def test_numbers_that_are_no_message_are_refused(numbers: list[int]) -> None:
-    floats = torch.tensor(numbers, dtype=torch.int32).view(torch.float32)
-    with pytest.raises(FrameError, match="no message of a parameter server: it holds"):
-        Message.from_floats(floats)
-
-
-def test_messages_keep_every_bit() -> None:
-    """Among them are numbers whose bits are those of NaNs."""
-    message = Message(Kind.HELD, 2**31 - 1, 0, 0x7F800001, 0x7FC00001, 5)
-    assert Message.from_floats(message.to_floats()) == message
 
 
 def server_threads() -> list[Thread]:

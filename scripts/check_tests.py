@@ -1,0 +1,155 @@
+"""Fail if a module has no test file of its own, or a test file names no module.
+
+``src/gradwire/ROOM/WING/module.py`` is tested by ``tests/ROOM/WING/test_module.py``, and by
+``test_module_ASPECT.py`` beside it; ``__init__.py`` by ``test_init.py``. Batteries test one property of many
+modules and have folders of their own. A module without functions needs no test.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCE, TESTS = ROOT / "src" / "gradwire", ROOT / "tests"
+BATTERIES = {
+    "conformance": "every codec, algorithm, link, device or method against its contract",
+    "docs": "pages and examples, as readers run them",
+    "faults": "every fault with every entry point",
+    "foreign": "PyTorch's own tests",
+    "learning": "models that train to a loss",
+    "native": "the kernels of native/ against their definitions",
+    "scripts": "bench/ and scripts/",
+}
+TESTED_ELSEWHERE = [
+    "_native/tensors",
+    "benchmark/allreduce_run",
+    "benchmark/line_rate_run",
+    "benchmark/ranks",
+    "benchmark/report",
+    "cli/parser",
+    "cli/planning",
+    "cli/train",
+    "collectives/levels",
+    "devices/choice",
+    "devices/cpu",
+    "devices/cuda",
+    "devices/kernels",
+    "doctor/facts",
+    "doctor/local",
+    "doctor/messages",
+    "doctor/report",
+    "doctor/run",
+    "entropy/header",
+    "entropy/output",
+    "errors",
+    "exchange/in_place",
+    "exchange/stream",
+    "exchange/walk",
+    "integrations/ddp_inside",
+    "integrations/lightning_parts",
+    "job/data/sources",
+    "job/events",
+    "job/on_ddp",
+    "job/team",
+    "job/train_loop",
+    "job/worker",
+    "launch/child",
+    "launch/context",
+    "launch/joined",
+    "launch/launched",
+    "launch/signals",
+    "launch/within",
+    "links/base",
+    "links/gloo",
+    "links/keepalive",
+    "links/mpi/calls",
+    "links/mpi/keepalives",
+    "links/mpi/shutdown",
+    "links/rendezvous/addresses",
+    "links/rendezvous/endpoints",
+    "links/rendezvous/same_encryption",
+    "planner/query",
+    "planner/result",
+    "planner/search/uncertainty",
+    "testbed/current",
+    "testbed/leftovers",
+    "testbed/network/namespaces",
+    "testbed/run/interrupts",
+    "testbed/run/record",
+    "testbed/run/runner",
+    "testbed/supervisor",
+    "timing/measure/traffic",
+    "timing/replay/backend",
+    "training/communication/buckets",
+    "training/ddp/copies",
+    "training/ddp/grad_bucket",
+    "training/ddp/uneven",
+    "training/fsdp/units",
+    "training/ledger/counts",
+    "training/ledger/lost",
+    "training/methods/dcp",
+    "training/pipe/correction",
+    "training/pipe/pipeline",
+    "training/pipe/virtual_weights",
+    "training/replicas/compare",
+    "training/server/session",
+    "training/server/stale_worker",
+    "training/server/updates",
+]
+"""Modules that only tests of others run so far; the list may only become shorter."""
+
+
+def main() -> int:
+    """Print what is missing and what names no module; return the exit code."""
+    modules = {path.relative_to(SOURCE).with_suffix(""): path for path in SOURCE.rglob("*.py")}
+    wanted = {test_of(name): name for name, path in modules.items() if has_behaviour(path)}
+    problems = [
+        f"src/gradwire/{name}.py: write tests/{test}.py"
+        for test, name in sorted(wanted.items())
+        if name.as_posix() not in TESTED_ELSEWHERE and not (TESTS / test).with_suffix(".py").exists()
+    ]
+    without = {
+        name.as_posix() for test, name in wanted.items() if not (TESTS / test).with_suffix(".py").exists()
+    }
+    problems += [
+        f"scripts/check_tests.py: take {name} off TESTED_ELSEWHERE: it has a test, or is gone"
+        for name in TESTED_ELSEWHERE
+        if name not in without
+    ]
+    names = {test_of(name).as_posix() for name in modules}
+    problems += [
+        f"tests/{test}.py: name it after a module, or move it to a battery ({', '.join(BATTERIES)})"
+        for test in sorted(tests())
+        if not any(test == name or test.startswith(f"{name}_") for name in names)
+    ]
+    for problem in problems:
+        sys.stderr.write(f"{problem}\n")
+    sys.stdout.write(
+        f"{len(wanted)} modules with behaviour, {len(TESTED_ELSEWHERE)} without a test file yet\n"
+    )
+    return 1 if problems else 0
+
+
+def test_of(name: Path) -> Path:
+    """Return the test file of a module, both without suffix."""
+    return name.with_name(f"test_{name.name.strip('_')}")
+
+
+def tests() -> Iterator[str]:
+    """Yield the test files outside batteries, without suffix."""
+    for path in TESTS.rglob("test_*.py"):
+        file = path.relative_to(TESTS)
+        if not BATTERIES.keys() & set(file.parts[:-1]):
+            yield file.with_suffix("").as_posix()
+
+
+def has_behaviour(path: Path) -> bool:
+    """Return whether a module defines a function that does something."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return any(not isinstance(line, ast.Expr | ast.Pass) for each in functions for line in each.body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
