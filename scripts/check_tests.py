@@ -22,7 +22,6 @@ BATTERIES = {
     "scripts": "bench/ and scripts/",
 }
 TESTED_ELSEWHERE = [
-    "_native/tensors",
     "benchmark/allreduce_run",
     "benchmark/line_rate_run",
     "benchmark/ranks",
@@ -40,8 +39,6 @@ TESTED_ELSEWHERE = [
     "doctor/messages",
     "doctor/report",
     "doctor/run",
-    "entropy/header",
-    "entropy/output",
     "errors",
     "exchange/in_place",
     "exchange/stream",

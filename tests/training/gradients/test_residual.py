@@ -386,8 +386,7 @@ def test_a_state_of_another_model_is_refused(make_model: MakeModel, run_ranks: R
     run_ranks(1, body, KEEPING)
 
 
-PAGE = (DOCS / "residual.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", (DOCS / "residual.md").read_text(encoding="utf-8"), re.DOTALL)
 PRINTED = ("", "tensor([0., 1., 2., 3., 4., 5., 6., 7.])", "tensor(2.)")
 
 
