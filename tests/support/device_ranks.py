@@ -45,13 +45,13 @@ def ddp(device: Simulated | None) -> list[torch.Tensor]:
     torch.set_num_threads(1)
     model = DistributedDataParallel(ddp_ranks.make_model(), **ddp_ranks.SMALL_BUCKETS)
     attached = gradwire.attach(model, "quantize:4", timeout_s=5.0)
-    take = attached._take
+    take = attached._rounds.take
 
-    def on_device(bucket: Any) -> Any:
+    def on_device(bucket: Any, **how: bool) -> Any:
         with _kernels(device, bucket.buffer()):
-            return take(bucket)
+            return take(bucket, **how)
 
-    with mock.patch.object(attached, "_take", on_device):
+    with mock.patch.object(attached._rounds, "take", on_device):
         weights = ddp_ranks.train(model, range(STEPS))
     attached.close()
     return [weights]

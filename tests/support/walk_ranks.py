@@ -19,13 +19,19 @@ from gradwire.training.ddp.hook import gradwire_hook
 
 SOURCE = str(Path(gradwire.__file__).parent)
 WARM_STEPS, STEPS = 2, 3
+CROSSINGS = ("put", "sendmsg", "recv_into", "set_result")
+"""What carries a bucket on: between threads, into the kernel and out of it, and back to DDP."""
 
 
 class Walk:
-    """The functions that any thread enters between the hook's call and the future's completion."""
+    """The functions that any thread enters between the hook's call and the future's completion.
+
+    Those that are under way at one of the crossings are the bucket's path.
+    """
 
     def __init__(self) -> None:
         self.entered: list[CodeType] = []
+        self.path: list[CodeType] = []
         self._seen: set[CodeType] = set()
         self._notes = False
 
@@ -42,10 +48,12 @@ class Walk:
 
     def forget(self) -> None:
         """Begin anew."""
-        self.entered, self._seen = [], set()
+        self.entered, self.path, self._seen = [], [], set()
 
     def _profile(self, frame: FrameType, event: str, result: Any) -> None:
         code = frame.f_code
+        if self._notes and event == "c_call" and result.__name__ in CROSSINGS:
+            self._cross(frame)
         if event == "call":
             self._notes |= code is gradwire_hook.__code__
             if self._notes and code not in self._seen and code.co_filename.startswith(SOURCE):
@@ -55,18 +63,25 @@ class Walk:
             result.wait()  # backward goes on afterwards: what ends the step is not the bucket's
             self._notes = False
 
-    @property
-    def names(self) -> list[str]:
-        """The functions in the order in which they were entered, as "links/sockets.py SocketLink.isend"."""
-        return [
-            f"{Path(code.co_filename).relative_to(SOURCE)} {code.co_qualname}"
-            for code in self.entered
-            if not code.co_name.startswith("<")  # comprehensions, which later Pythons enter no more
-        ]
+    def _cross(self, frame: FrameType | None) -> None:
+        stack = list[CodeType]()
+        while frame is not None:
+            stack.insert(0, frame.f_code)
+            frame = frame.f_back
+        self.path += [code for code in stack if code in self._seen and code not in self.path]
 
 
-def walk(spec: str) -> list[str]:
-    """Train with one bucket; return what it enters in some warm steps."""
+def names(codes: list[CodeType]) -> list[str]:
+    """Return functions in the order in which they were entered, as "links/sockets.py SocketLink.isend"."""
+    return [
+        f"{Path(code.co_filename).relative_to(SOURCE)} {code.co_qualname}"
+        for code in codes
+        if not code.co_name.startswith("<")  # comprehensions, which later Pythons enter no more
+    ]
+
+
+def walk(spec: str) -> tuple[list[str], list[str]]:
+    """Train with one bucket; return its path and all that it enters, in some warm steps."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(256, 255))
     noted = Walk()
@@ -77,4 +92,4 @@ def walk(spec: str) -> list[str]:
                 noted.forget()
             model(torch.ones(1, 256)).square().mean().backward()
     attached.close()
-    return noted.names
+    return names(noted.path), names(noted.entered)

@@ -7,7 +7,7 @@ One on another device is copied to pinned memory and back, by a stream of the ow
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 
@@ -100,6 +100,8 @@ class Staged:
     ----------
     nbytes
         Those of the float32.
+    stream
+        The owner's, which stores; a future that it completes then includes that copy.
     """
 
     def __init__(
@@ -108,8 +110,9 @@ class Staged:
         self.tensor, self.nbytes = tensor, 4 * tensor.numel()
         self._staging = Staging() if staging is None else staging
         self._floats = self._staging.stand_in(tensor) if floats is None else floats
-        self._staging.stream.follow()
-        self._loaded: Event | None = self._staging.stream.load(self._floats, tensor)
+        self.stream = self._staging.stream
+        self.stream.follow()
+        self._loaded: Event | None = self.stream.load(self._floats, tensor)
 
     def floats(self) -> torch.Tensor:
         """Return the values, once they are there: 1-D float32 on the CPU, the caller's to change."""
@@ -126,7 +129,3 @@ class Staged:
     def order(self) -> None:
         """Let the current stream wait for that."""
         self._staging.order()
-
-    def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete ``future``: a wait for it includes that copy."""
-        self._staging.stream.complete(future, result)

@@ -155,46 +155,37 @@ class Exchange:
             check_residual(residual, tensor)
         if norms is not None:
             check_norms(norms, tensor)
-        link = self.link
         if not self._at_work.acquire(blocking=False):
-            raise ExchangeError(
-                f"{link.name_of(link.rank)}: another thread is using this exchange; it serves one at a time"
-            )
+            own = self.link.name_of(self.link.rank)
+            raise ExchangeError(f"{own}: another thread is using this exchange; it serves one at a time")
         try:
             if self.failure is not None:
                 raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
-            if codec not in self._framers:
-                self._framers[codec] = Framer(codec, self._segment_count)
-            lent = Resources(
-                link,
-                self._framers[codec],
-                self._incoming,
-                self._sent,
-                self._received,
-                flags,
-                link.timeout_s if timeout_s is None else timeout_s,
-            )
-            losses = self._feedback.of(codec, residual, norms)
+            start = time.perf_counter()
+            tensor, losses = tensor.detach(), self._feedback.of(codec, residual, norms)
+            lent = self._lend(codec, flags, timeout_s)
             if half == "schedule" and self._own is not None and self._own.takes(codec, tensor.numel()):
-                return self._sum_by_transport(self._own, tensor.detach(), losses, lent)
-            return self._walk(half, tensor.detach(), losses, lent)
+                return self._sum_by_transport(self._own, tensor, losses, lent)
+            way = (self.plan.algorithm, half, self.link.rank, self.link.world)
+            walk = Walk(lent, tensor, _frame_order(*way, tensor.numel(), self._segment_count), losses)
+            try:
+                accounting = walk.run()
+            except BaseException as error:
+                self._give_up(self._describe(half, walk.action, error), error)
+                raise
+            if self.link.world == 1:
+                losses.finished(tensor, 0)  # no step of a walk has
+            accounting.nonfinite = int(not losses.finite)
+            accounting.took(time.perf_counter() - start)
+            return accounting
         finally:
             self._at_work.release()
 
-    def _walk(self, half: str, tensor: torch.Tensor, losses: Losses, lent: Resources) -> ExchangeCost:
-        start = time.perf_counter()
-        way = (self.plan.algorithm, half, self.link.rank, self.link.world)
-        walk = Walk(lent, tensor, _frame_order(*way, tensor.numel(), self._segment_count), losses)
-        try:
-            accounting = walk.run()
-        except BaseException as error:
-            self._give_up(self._describe(half, walk.action, error), error)
-            raise
-        if self.link.world == 1:
-            losses.finished(tensor, 0)  # no step of a walk has
-        accounting.nonfinite = int(not losses.finite)
-        accounting.took(time.perf_counter() - start)
-        return accounting
+    def _lend(self, codec: Codec, flags: int, timeout_s: float | None) -> Resources:
+        if codec not in self._framers:
+            self._framers[codec] = Framer(codec, self._segment_count)
+        framer, patience_s = self._framers[codec], self.link.timeout_s if timeout_s is None else timeout_s
+        return Resources(self.link, framer, self._incoming, self._sent, self._received, flags, patience_s)
 
     def _sum_by_transport(
         self, own: OwnAllReduce, tensor: torch.Tensor, losses: Losses, lent: Resources

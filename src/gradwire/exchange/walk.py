@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter
 
 import torch
@@ -11,7 +10,7 @@ from gradwire.collectives.frame_order import Action, Do, Segment
 from gradwire.costs import ExchangeCost
 from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Outgoing, renumber
-from gradwire.exchange.stream import Resources, Stream
+from gradwire.exchange.stream import Incoming, Resources, Stream
 from gradwire.wire import AVERAGE, HEADER_NBYTES
 
 
@@ -36,46 +35,40 @@ class Walk:
 
     def run(self) -> ExchangeCost:
         """Go all the way. On an error ``action`` is the one that failed."""
-        handlers: dict[Do, Callable[[Action, torch.Tensor], None]] = {
-            Do.SEND_PARTIAL: self._send_partial,
-            Do.PUBLISH: self._publish,
-            Do.FORWARD: self._forward,
-            Do.ADD: self._receive,
-            Do.STORE: self._receive,
-        }
         start = perf_counter()
         self._losses.begin(self._tensor)
         self._accounting.encode_s += perf_counter() - start
         self._stream.expect(action for action in self._actions if action.receives)
         for action in self._actions:
             self._stream.place = action
-            handlers[action.do](action, self._tensor[action.segment.start : action.segment.stop])
+            elements = self._tensor[action.segment.start : action.segment.stop]
+            if action.receives:
+                self._take_in(action, elements, self._stream.receive(self._own.framer, elements.numel()))
+            else:
+                outgoing = (
+                    self._forwarded(action) if action.do is Do.FORWARD else self._encoded(action, elements)
+                )
+                self._stream.send(action, outgoing, elements.nbytes)
+                start = perf_counter()
+                self._sent(action, outgoing, elements)
+                self._accounting.decode_s += perf_counter() - start
         self._stream.flush()
         start = perf_counter()
         self._losses.commit()
         self._accounting.decode_s += perf_counter() - start
         return self._accounting
 
-    def _send_partial(self, action: Action, elements: torch.Tensor) -> None:
+    def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
         outgoing = self._stream.encode(action, self._own.framer, elements)
-        self._stream.send(action, outgoing, elements.nbytes)
-        start = perf_counter()
-        self._losses.sent(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
-        self._accounting.decode_s += perf_counter() - start
+        if action.do is Do.PUBLISH:
+            start = perf_counter()
+            self._losses.published(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
+            self._accounting.decode_s += perf_counter() - start
+            if action.keep:
+                self._kept[action.segment] = outgoing
+        return outgoing
 
-    def _publish(self, action: Action, elements: torch.Tensor) -> None:
-        outgoing = self._stream.encode(action, self._own.framer, elements)
-        start = perf_counter()
-        self._losses.published(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
-        self._accounting.decode_s += perf_counter() - start
-        if action.keep:
-            self._kept[action.segment] = outgoing
-        self._stream.send(action, outgoing, elements.nbytes)
-        start = perf_counter()
-        self._finish(elements, action.segment.start)
-        self._accounting.decode_s += perf_counter() - start
-
-    def _forward(self, action: Action, elements: torch.Tensor) -> None:
+    def _forwarded(self, action: Action) -> Outgoing:
         outgoing = self._kept[action.segment]
         if not action.keep:
             del self._kept[action.segment]
@@ -83,10 +76,17 @@ class Walk:
         if sequence != outgoing.sequence:
             self._stream.await_leaving(outgoing)
             renumber(outgoing, sequence)
-        self._stream.send(action, outgoing, elements.nbytes)
+        return outgoing
 
-    def _receive(self, action: Action, elements: torch.Tensor) -> None:
-        frame, payload, buffer, sequence = self._stream.receive(self._own.framer, elements.numel())
+    def _sent(self, action: Action, outgoing: Outgoing, elements: torch.Tensor) -> None:
+        """Do what can be done while the frame is on its way."""
+        if action.do is Do.SEND_PARTIAL:
+            self._losses.sent(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
+        elif action.do is Do.PUBLISH:
+            self._finish(elements, action.segment.start)
+
+    def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
+        frame, payload, buffer, sequence = incoming
         start = perf_counter()
         if action.do is Do.ADD:
             self._own.framer.codec.decode_add(payload, elements)

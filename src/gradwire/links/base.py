@@ -39,7 +39,7 @@ OWN_END = "the own link is closed"
 class Sending(Protocol):
     """A frame on its way out."""
 
-    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> object:
         """Return when the frame's memory may be used again. Raises ``LinkError``."""
 
 

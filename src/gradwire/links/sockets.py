@@ -34,6 +34,7 @@ from gradwire.wire import memory_of
 _LENGTH = struct.Struct("<Q")
 _KEEPALIVE = (1 << 64) - 1
 """What stands in the place of a length; no frame is so long."""
+_SIGN = torch.frombuffer(bytearray(_LENGTH.pack(_KEEPALIVE)), dtype=torch.uint8)
 _LONGEST_SLEEP_S = 3600.0
 """A poll can sleep for 24 days at most."""
 _MOST_AT_ONCE_NBYTES = 1 << 17
@@ -51,31 +52,54 @@ class _Operation:
     link: SocketLink
     channel: _Channel
     what: str
+    frame: torch.Tensor
     done: bool = False
     failure: str | None = None
+
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        """Move everything that can move until this is done; return the frame. Raises ``LinkError``."""
+        if self.done and self.failure is None:
+            return self.frame
+        link, turn, began = self.link, self.channel.turn, time.monotonic()
+        limit_s = link.timeout_s if timeout_s is None else timeout_s
+        with turn:
+            enters = not self.done
+            if enters and self.channel.has_waiter:
+                raise LinkError(
+                    f"{self.what}: another thread waits for {self.channel.name} already; let one thread at a "
+                    "time wait for a peer"
+                )
+            self.channel.has_waiter |= enters
+        try:
+            while enters:
+                if keepalive and link._activity.is_due(limit_s):
+                    link._send_keepalives()
+                with turn:
+                    if not self.done:
+                        self.channel.push()
+                        self.channel.pull()
+                    if self.done:
+                        break
+                link._sleep(self, began, limit_s, keepalive)
+        finally:
+            if enters:
+                with turn:
+                    self.channel.has_waiter = False
+                    if self.channel.ended:
+                        self.channel.socket.close()
+        if self.failure is not None:
+            raise LinkError(f"{self.what}: {self.failure}")
+        return self.frame
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Sending(_Operation):
     views: list[memoryview]
-    is_frame: bool = True
-
-    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
-        if not self.done or self.failure is not None:
-            self.link.drive(self, timeout_s, keepalive)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Receiving(_Operation):
-    buffer: torch.Tensor
     view: memoryview
-    filled: int = 0
-    nbytes: int | None = None
-
-    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        if not self.done or self.failure is not None:
-            self.link.drive(self, timeout_s, keepalive)
-        return self.buffer[: self.nbytes]
 
 
 class _Channel:
@@ -92,8 +116,9 @@ class _Channel:
         self.has_waiter = False
         self.outgoing: deque[_Sending] = deque()
         self.incoming: deque[_Receiving] = deque()
-        self._length = bytearray(_LENGTH.size)
-        self._length_filled = 0
+        self._length = memoryview(bytearray(_LENGTH.size))
+        self._payload: memoryview | None = None  # of the frame whose length has come
+        self._filled = 0  # of that, or of the length before
         self._low_water = 1
         self.ended = self._is_mute = False
         self.closes = False
@@ -101,24 +126,13 @@ class _Channel:
     @property
     def hears(self) -> bool:
         """Whether only a keepalive can come next, for all that is known."""
-        return not (self.incoming or self._is_mute or self._length_filled == _LENGTH.size)
-
-    def listen(self) -> None:
-        """Read keepalives, up to the next frame, which nobody receives yet."""
-        if self.hears:
-            try:
-                self._is_mute = self._next_length() is None
-            except (BlockingIOError, InterruptedError):
-                pass
-            except OSError:  # whoever receives next is told so
-                self._is_mute = True
+        return not (self.incoming or self._is_mute or self._filled == _LENGTH.size)
 
     def send_keepalive(self, link: SocketLink) -> None:
         """Say that this rank moves frames, unless something else is still to leave."""
         if not self.outgoing and not self.ended:
-            views = [memoryview(_LENGTH.pack(_KEEPALIVE))]
-            sign = _Sending(link=link, channel=self, what="a keepalive", views=views, is_frame=False)
-            self.outgoing.append(sign)
+            views, what = [memory_of(_SIGN)], "a keepalive"
+            self.outgoing.append(_Sending(link=link, channel=self, what=what, frame=_SIGN, views=views))
             self.push()
 
     def push(self) -> None:
@@ -132,7 +146,7 @@ class _Channel:
             except OSError as error:
                 self._fail(self.outgoing, self._reason(error))
                 return
-            if sending.is_frame:
+            if sending.frame is not _SIGN:
                 self._activity.moved_at = time.monotonic()
             views = sending.views
             while views and sent >= len(views[0]):
@@ -143,35 +157,25 @@ class _Channel:
             self.outgoing.popleft()
             sending.done = True
 
-    def pull(self) -> None:
-        """Take what the kernel has."""
+    def pull(self, listening: bool = False) -> None:
+        """Take what the kernel has: frames for whoever receives and, if listening, keepalives before one."""
         try:
-            while self.incoming:
-                receiving = self.incoming[0]
-                if receiving.nbytes is None:
-                    nbytes, room = self._next_length(), len(receiving.view)
-                    if nbytes is None:
-                        self._fail(self.incoming, self._gone())
-                        return
-                    if nbytes > room:
-                        self._fail(self.incoming, f"a frame of {nbytes} bytes came where {room} have room")
-                        return
-                    self._length_filled = 0
-                    receiving.nbytes, receiving.view = nbytes, receiving.view[:nbytes]
-                while receiving.filled < len(receiving.view):
-                    came = self.socket.recv_into(receiving.view[receiving.filled :])
+            while self.incoming or (listening and self.hears):
+                memory = self._length if self._payload is None else self._payload
+                if self._filled < len(memory):
+                    came = self.socket.recv_into(memory[self._filled :])
                     if came == 0:
-                        self._fail(self.incoming, self._gone())
+                        self._lose(self._gone())
                         return
-                    receiving.filled += came
+                    self._filled += came
+                if self._payload is not None:
                     self._activity.moved_at = time.monotonic()
-                self.incoming.popleft()
-                receiving.done = True
+                if self._filled == len(memory):
+                    self._go_on()
         except (BlockingIOError, InterruptedError):
-            if self.incoming[0].nbytes is not None:
-                self._wake_at(len(self.incoming[0].view) - self.incoming[0].filled)
+            self._wake_at(1 if self._payload is None else len(self._payload) - self._filled)
         except OSError as error:
-            self._fail(self.incoming, self._reason(error))
+            self._lose(self._reason(error))
 
     def end(self) -> None:
         """Let everything in flight fail; a waiting thread closes the socket, since no other may poll it."""
@@ -181,22 +185,29 @@ class _Channel:
         if not self.has_waiter:
             self.socket.close()
 
-    def _next_length(self) -> int | None:
-        """Return the next frame's length, which stays; None at the end. Raises ``BlockingIOError``."""
-        if self._low_water != 1:
-            self._wake_at(1)
-        length = memoryview(self._length)
-        while True:
-            while self._length_filled < _LENGTH.size:
-                came = self.socket.recv_into(length[self._length_filled :])
-                if came == 0:
-                    return None
-                self._length_filled += came
-            nbytes: int = _LENGTH.unpack(self._length)[0]
-            if nbytes != _KEEPALIVE:
-                return nbytes
-            self._length_filled = 0
+    def _go_on(self) -> None:
+        """Go on from a length to its frame, once somebody receives it, or from a frame to the next length."""
+        if self._payload is not None:
+            self.incoming.popleft().done = True
+            self._payload, self._filled = None, 0
+            return
+        nbytes: int = _LENGTH.unpack(self._length)[0]
+        if nbytes == _KEEPALIVE:
+            self._filled = 0
             self._activity.heard_at = time.monotonic()
+        elif self.incoming:
+            receiving = self.incoming[0]
+            if nbytes > len(receiving.view):
+                room = len(receiving.view)
+                self._fail(self.incoming, f"a frame of {nbytes} bytes came where {room} have room")
+                return
+            receiving.frame = receiving.frame[:nbytes]
+            self._payload, self._filled = receiving.view[:nbytes], 0
+
+    def _lose(self, reason: str) -> None:
+        """Nothing can come any more, of which whoever receives is told."""
+        self._is_mute = True
+        self._fail(self.incoming, reason)
 
     def _wake_at(self, nbytes: int) -> None:
         """Let a poll find something to read only when there are so many bytes, or the peer is gone."""
@@ -256,7 +267,7 @@ class SocketLink(Link):
         """Start sending ``frame`` to the rank ``to``."""
         channel = self._channels.get(to) or self._refuse("sending to", to)
         views = [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)]
-        sending = _Sending(link=self, channel=channel, what=channel.sending, views=views)
+        sending = _Sending(link=self, channel=channel, what=channel.sending, frame=frame, views=views)
         with channel.turn:
             channel.outgoing.append(sending)
             if len(channel.outgoing) == 1:
@@ -267,7 +278,7 @@ class SocketLink(Link):
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
         channel = self._channels.get(source) or self._refuse("receiving from", source)
         receiving = _Receiving(
-            link=self, channel=channel, what=channel.receiving, buffer=buffer, view=memory_of(buffer)
+            link=self, channel=channel, what=channel.receiving, frame=buffer, view=memory_of(buffer)
         )
         with channel.turn:
             channel.incoming.append(receiving)
@@ -300,38 +311,6 @@ class SocketLink(Link):
             poll.register(fd, select.POLLRDHUP)
         return sorted(peers[fd] for fd, _ in poll.poll(0))
 
-    def drive(self, operation: _Sending | _Receiving, timeout_s: float | None, keepalive: bool) -> None:
-        """Move everything that can move until ``operation`` is done. Raises ``LinkError``."""
-        channel, limit_s = operation.channel, self.timeout_s if timeout_s is None else timeout_s
-        with channel.turn:
-            if not operation.done and channel.has_waiter:
-                raise LinkError(
-                    f"{operation.what}: another thread waits for {channel.name} already; let one thread at a "
-                    "time wait for a peer"
-                )
-            enters = not operation.done
-            channel.has_waiter |= enters
-        try:
-            began = time.monotonic()
-            while enters:
-                if keepalive and self._activity.is_due(limit_s):
-                    self._send_keepalives()
-                with channel.turn:
-                    if not operation.done:
-                        channel.push()
-                        channel.pull()
-                    if operation.done:
-                        break
-                self._sleep(operation, began, limit_s, keepalive)
-        finally:
-            if enters:
-                with channel.turn:
-                    channel.has_waiter = False
-                    if channel.ended:
-                        channel.socket.close()
-        if operation.failure is not None:
-            raise LinkError(f"{operation.what}: {operation.failure}")
-
     def _refuse(self, doing: str, peer: int) -> _Channel:
         reason = "this link has no such peer" if self._channels else OWN_END
         name = self._names[peer] if 0 <= peer < self.world else f"rank {peer}"
@@ -340,12 +319,10 @@ class SocketLink(Link):
     def _send_keepalives(self) -> None:
         for channel in list(self._channels.values()):
             with channel.turn:
-                channel.listen()  # so that those of the others do not pile up
+                channel.pull(listening=True)  # so that those of the others do not pile up
                 channel.send_keepalive(self)
 
-    def _sleep(
-        self, operation: _Sending | _Receiving, began: float, timeout_s: float, keepalive: bool
-    ) -> None:
+    def _sleep(self, operation: _Operation, began: float, timeout_s: float, keepalive: bool) -> None:
         """Move what can move on connections that nobody waits for, then sleep until something can."""
         now = time.monotonic()
         listening = keepalive and now - began > timeout_s / SIGNS
@@ -356,9 +333,8 @@ class SocketLink(Link):
                     if each.has_waiter or not (each.incoming or each.outgoing or listening):
                         continue
                     each.push()
-                    each.pull()
-                if listening:
-                    each.listen()
+                if listening or each is not own:
+                    each.pull(listening)
                 reads = each.incoming or (listening and each.hears)
                 events = (select.POLLIN if reads else 0) | (select.POLLOUT if each.outgoing else 0)
                 if events or each is own:

@@ -177,9 +177,9 @@ def test_a_sparse_bucket_and_one_out_of_order_are_refused_for_good() -> None:
     ):
         attached = gradwire.attach(make_model())
         with pytest.raises(kind, match=reason):
-            attached._take(bucket)
+            gradwire_hook(attached, bucket)
         with pytest.raises(ExchangeError, match=f"has failed before .*{reason}"):
-            attached._take(FakeBucket(0, fine))
+            gradwire_hook(attached, FakeBucket(0, fine))
         attached.close()
 
 
@@ -189,9 +189,9 @@ def test_buckets_are_counted_and_an_empty_one_is_a_bypass(caplog: pytest.LogCapt
     assert attached.ledger is ledger
     first, second = torch.arange(3.0), torch.arange(5.0)
     futures = [
-        attached._take(FakeBucket(0, first)),
-        attached._take(FakeBucket(1, torch.ones(0))),
-        attached._take(FakeBucket(2, second, last=True)),
+        gradwire_hook(attached, FakeBucket(0, first)),
+        gradwire_hook(attached, FakeBucket(1, torch.ones(0))),
+        gradwire_hook(attached, FakeBucket(2, second, last=True)),
     ]
     assert [future.wait().tolist() for future in futures] == [[0, 1, 2], [], [0, 1, 2, 3, 4]]
     summary = ledger.summary()

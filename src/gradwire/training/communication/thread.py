@@ -136,25 +136,24 @@ class CommunicationThread:
     def _run(self) -> None:
         while (handover := self._inbox.get()) is not None:  # without limit: backward takes what it takes
             if handover.result.set_running_or_notify_cancel():
-                self._do(handover)
+                unseen = handover.name is None or self._meter.ledger is None
+                try:
+                    self.check()
+                    with nullcontext() if unseen else profiled(f"exchange {handover.name}"):
+                        accounting = handover.work()
+                except BaseException as error:  # it is not lost: whoever waits raises it
+                    self._fail(handover, error)
+                else:
+                    handover.result.set_result(accounting)
             del handover  # it holds a bucket
 
-    def _do(self, handover: Handover) -> None:
-        unseen = handover.name is None or self._meter.ledger is None
-        try:
-            if self.failure is not None:
-                raise self.failure
-            with nullcontext() if unseen else profiled(f"exchange {handover.name}"):
-                accounting = handover.work()
-        except BaseException as error:  # it is not lost: whoever waits raises it
-            if error is not self.failure:
-                error.add_note(f"while the communication thread {handover.done} {handover.what}")
-            if self.failure is None:
-                self.failure = error
-            self._exchange.close()
-            handover.result.set_exception(error)
-        else:
-            handover.result.set_result(accounting)
+    def _fail(self, handover: Handover, error: BaseException) -> None:
+        if error is not self.failure:
+            error.add_note(f"while the communication thread {handover.done} {handover.what}")
+        if self.failure is None:
+            self.failure = error
+        self._exchange.close()
+        handover.result.set_exception(error)
 
 
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:

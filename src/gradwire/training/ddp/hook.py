@@ -24,8 +24,8 @@ from gradwire.exchange import Exchange
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
 from gradwire.training.ddp.copies import Copied, CopiedCheck, TakenHooks, forget_original, own_hooks
-from gradwire.training.ddp.grad_bucket import DDPBucket
-from gradwire.training.ddp.rounds import Averaged, Rounds
+from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket
+from gradwire.training.ddp.rounds import Rounds
 from gradwire.training.ddp.uneven import divides_by_active
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
@@ -147,9 +147,7 @@ class Attached:
         self.plan = exchange.plan
         self.ledger = Ledger(link.rank) if ledger is None else ledger
         self._owns_ledger = ledger is None
-        self._model = weakref.ref(
-            model
-        )  # DDP's C++ side keeps this object, out of the garbage collector's sight
+        self._model = weakref.ref(model)  # DDP's C++ side keeps this object, unseen by the garbage collector
         names = {parameter: name for name, parameter in model.module.named_parameters()}
         counts = {name: parameter.numel() for parameter, name in names.items()}
         self._residuals = Residuals(exchange.plan, link.rank, link.world, counts)
@@ -256,18 +254,12 @@ class Attached:
         state = "closed" if self._rounds.over else f"{self._rounds.steps_done} steps"
         return f"<Attached, {state}, by {self._repr}>"
 
-    def _take(self, bucket: DDPBucket) -> Averaged:
-        model = self._model()
-        # A static graph's first round begins after backward, and DDP ends it without the engine's callbacks.
-        first = self._rounds.steps_done == 0
-        last_waits = first and model is not None and model.static_graph
-        if bucket.index() == 0:
-            self._look_at_scale()
-            if self._loaded:
-                self._loaded = False
-                self.check_replicas()
-        by_active = model is not None and divides_by_active(model)
-        return self._rounds.take(bucket, last_waits=last_waits, by_active=by_active)
+    def _begin(self) -> None:
+        """Do what comes before the first bucket of a step."""
+        self._look_at_scale()
+        if self._loaded:
+            self._loaded = False
+            self.check_replicas()
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
         """Leave this behind where the model is copied or pickled: threads and connections stay here."""
@@ -326,9 +318,18 @@ def _will_cut_buckets(model: nn.Module) -> bool:
     return cuts and not joins and not getattr(model, "_has_rebuilt_buckets", True)
 
 
-def gradwire_hook(state, bucket):  # type: ignore[no-untyped-def] # DDP wants annotations to be classes, not strings
+def gradwire_hook(attached: Attached, bucket: DDPBucket) -> Averaged:
     """Hand a bucket over: DDP's hook, named so in its logs."""
-    return state._take(bucket)
+    model, rounds = attached._model(), attached._rounds
+    if bucket.index() == 0:
+        attached._begin()
+    # A static graph's first round begins after backward, and DDP ends it without the engine's callbacks.
+    last_waits = rounds.steps_done == 0 and model is not None and model.static_graph
+    by_active = model is not None and divides_by_active(model)
+    return rounds.take(bucket, last_waits=last_waits, by_active=by_active)
+
+
+gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they are strings
 
 
 def _agreed_plan(

@@ -18,11 +18,11 @@ from torch import nn
 from torch.autograd import Variable
 
 from gradwire.costs import ExchangeCost
-from gradwire.devices import FLOATS
+from gradwire.devices import FLOATS, Staged
 from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.training.communication.thread import CommunicationThread, Handover
-from gradwire.training.ddp.grad_bucket import DDPBucket, GradientBucket, completed
+from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
 from gradwire.training.ddp.uneven import ActiveCount
 from gradwire.training.gradients.bucket_residuals import BucketResiduals
 from gradwire.training.gradients.residual import Residuals
@@ -30,8 +30,6 @@ from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
 from gradwire.training.ledger.shares import Layout
 from gradwire.training.replicas.compare import check_weights
-
-Averaged = torch.futures.Future[torch.Tensor]
 
 
 class Rounds:
@@ -123,7 +121,10 @@ class Rounds:
             self._waits, self._lent = [], []
             self._active = self._count_active() if by_active else None
         self._next = 0 if last else index + 1
-        averaged = self._start(bucket)
+        averaged = self._go_around(bucket)
+        if averaged is None:
+            handover, averaged = self._prepare(bucket)
+            self._thread.hand_over(handover)
         if last and self._meter.agrees(self.steps_done + 1):
             self._start_agreement()
         if last and (last_waits or not _queued_in_engine(self._finish)):
@@ -191,7 +192,8 @@ class Rounds:
         self._thread.give_up(failure)
         return failure
 
-    def _start(self, bucket: DDPBucket) -> Averaged:
+    def _go_around(self, bucket: DDPBucket) -> Averaged | None:
+        """Return the average of a bucket that no codec takes; None for one that the exchange takes."""
         name, buffer = f"bucket {bucket.index()}", bucket.buffer()
         if buffer.layout != torch.strided:
             raise self._given_up(
@@ -202,18 +204,22 @@ class Rounds:
             )
         if buffer.numel() == 0:
             self._ledger.bypassed("it holds nothing", name, 0)
-            return completed(buffer)
-        if buffer.dtype not in FLOATS:
-            return self._start_bypass(name, buffer)
-        way, residuals, measure = GradientBucket(buffer), self._own_residuals(bucket), self._measure(bucket)
-        timeout_s = self._next_timeout_s()
-        work = partial(self._average, way, buffer.dtype, residuals, measure, timeout_s)
-        what, nbytes = f"{name} of step {self.steps_done + 1}", 4 * buffer.numel()
-        handover = Handover(name, what, work, nbytes, measure, timeout_s)
-        handover.result.add_done_callback(partial(_pass_failure_on, way.averaged))
-        self._waits.append(partial(self._thread.wait, self._thread.hand_over(handover)))
+            averaged = awaited(buffer)
+            averaged.set_result(buffer)
+            return averaged
+        return None if buffer.dtype in FLOATS else self._start_bypass(name, buffer)
+
+    def _prepare(self, bucket: DDPBucket) -> tuple[Handover, Averaged]:
+        """Return the thread's work on a bucket, and what DDP waits for."""
+        buffer, measure, timeout_s = bucket.buffer(), self._measure(bucket), self._next_timeout_s()
+        staged, averaged, residuals = Staged(buffer), awaited(buffer), self._own_residuals(bucket)
+        work = partial(self._average, staged, averaged, residuals, measure, timeout_s)
+        name, step = f"bucket {bucket.index()}", self.steps_done + 1
+        handover = Handover(name, f"{name} of step {step}", work, staged.nbytes, measure, timeout_s)
+        handover.result.add_done_callback(partial(_pass_failure_on, averaged))
+        self._waits.append(partial(self._thread.wait, handover))
         self._lent.append(residuals)
-        return way.averaged
+        return handover, averaged
 
     def _own_residuals(self, bucket: DDPBucket) -> BucketResiduals:
         """Return the residuals of the bucket's parameters in its order: they outlive DDP's cut of buckets."""
@@ -270,20 +276,21 @@ class Rounds:
 
     def _average(
         self,
-        way: GradientBucket,
-        dtype: torch.dtype,
+        staged: Staged,
+        averaged: Averaged,
         residuals: BucketResiduals,
         measure: Measure,
         timeout_s: float,
     ) -> ExchangeCost:
         """Average one bucket; on the communication thread."""
-        values, active = way.load(), self._active
+        values, active = staged.floats(), self._active
         residual = residuals.lend(values)
         accounting = self._exchange.all_reduce(values, active is None, residual, measure.norms, timeout_s)
         if active is not None:
             values.div_(active)
-        residuals.note(values, dtype)
-        way.deliver()
+        residuals.note(values, staged.tensor.dtype)
+        staged.store()
+        staged.stream.complete(averaged, staged.tensor)
         self._meter.note(measure)
         return accounting
 
