@@ -17,7 +17,7 @@ from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.store import TimedStore
 from gradwire.launch.within import within
 from support.project import TESTS
-from support.store_host import connected, serve, served
+from support.store_host import connected, halt, serve, served
 
 
 def soon() -> float:
@@ -59,7 +59,7 @@ def test_no_call_outlasts_a_host_that_stands_still() -> None:
     with served() as (host, store):
         stores = {name: connected(store.port) for name in calls}
         store.set("key", "value")
-        os.kill(host.pid, signal.SIGSTOP)
+        halt(host)
         for name, call in calls.items():
             timed = TimedStore(PrefixStore("", stores[name]), "rank 1 trying")
             started = time.monotonic()

@@ -46,6 +46,12 @@ def served() -> Iterator[tuple[subprocess.Popen[str], TCPStore]]:
             host.kill()  # whatever state it is in
 
 
+def halt(host: subprocess.Popen[str]) -> None:
+    """Let it stand still, and return when it does: a signal takes a moment."""
+    os.kill(host.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, host.pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def connected(port: int) -> TCPStore:
     return TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
 
