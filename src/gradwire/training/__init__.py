@@ -11,6 +11,7 @@ from gradwire.training.replicas.broadcast import broadcast_weights
 from gradwire.training.server.ps_sync import Server, Worker
 from gradwire.training.server.stale_server import StaleServer
 from gradwire.training.server.stale_worker import StaleWorker
+from gradwire.training.sharded.sharded import Sharded
 
 __all__ = [
     "DSync",
@@ -21,6 +22,7 @@ __all__ = [
     "Method",
     "PipeSGD",
     "Server",
+    "Sharded",
     "StaleServer",
     "StaleWorker",
     "StepRecord",

@@ -1,0 +1,224 @@
+"""Synchronous SGD whose update is divided among the ranks, and whose weights travel without loss.
+
+The gradient is reduced and scattered through the plan's codec; each rank steps its shard of exact weights,
+with its share of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020); and the others get
+what the update has changed in the weights that they hold, entropy coded and bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+from torch import nn
+
+from gradwire import collectives
+from gradwire.collectives.frame_order import segments
+from gradwire.costs import ExchangeCost
+from gradwire.errors import SpecError, StateError
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan, PlanLike
+from gradwire.training.communication.buckets import WHOLE
+from gradwire.training.gradients.clip import check_max_norm
+from gradwire.training.gradients.flat import FlatGradients
+from gradwire.training.gradients.reached import Reach, set_aside
+from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.ledger.step_record import StepRecord
+from gradwire.training.methods.checkpoint import RankState
+from gradwire.training.methods.method import Group, WorkerMethod, backward
+from gradwire.training.methods.trained import check_optimizer
+from gradwire.training.replicas.broadcast import count_weights
+from gradwire.training.sharded.moves_codec import Moves
+from gradwire.training.sharded.shard import Shard, check_shardable
+from gradwire.training.sharded.words import kind_of, move, moves, rounded
+
+ALGORITHM = "ring"
+"""Leaves every rank with the sum of a part of its own, of equal size."""
+
+
+class Sharded(WorkerMethod):
+    """Average every step's gradient, let each rank update its share of the weights, and exchange the changes.
+
+    Compared with ``DSync``, a rank keeps one share of the optimizer's state and of the exact weights, the
+    gradient is encoded on one half of the way only, and the other half carries what has changed in the
+    replicas, without loss: few bits a weight where learning rates are small. The replicas, ``model``, have
+    the same bits on all ranks after every step: the exact weights, rounded to ``replicas``.
+
+    Weights that somebody else writes between two steps, as ``model.load_state_dict`` does, are taken as they
+    are; all ranks write the same.
+
+    Parameters
+    ----------
+    model
+        Dense float32 parameters on one device. They are rounded before the first step. Raises ``TensorError``
+        otherwise.
+    optimizer
+        An elementwise one of ``torch.optim`` that has not stepped yet. Its groups get this rank's share.
+    plan
+        What ``Plan.of`` reads, with the algorithm ``ring`` and one bucket; its ``pipeline`` does not count.
+    replicas
+        ``"bf16"``, or ``"fp32"`` for weights that are not rounded at all.
+    max_norm
+        The 2-norm to which longer averaged gradients are scaled down; None for no clipping.
+    strict, group, timeout_s, ledger
+        See ``Method``.
+
+    Raises
+    ------
+    SpecError
+        For another optimizer, plan, or value.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        plan: PlanLike = None,
+        *,
+        replicas: str = "bf16",
+        max_norm: float | None = None,
+        strict: bool = False,
+        group: Group = None,
+        timeout_s: float = 30.0,
+        ledger: Ledger | None = None,
+    ) -> None:
+        check_optimizer(optimizer, "Sharded")
+        chosen = Plan.of(plan)
+        if chosen.algorithm != ALGORITHM or chosen.bucket_nbytes is not None:
+            raise SpecError(
+                f"a Sharded method wants a plan with the algorithm {ALGORITHM} and one bucket, but got "
+                f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; leave both out"
+            )
+        self._kind, self._max_norm, self._optimizer = kind_of(replicas), check_max_norm(max_norm), optimizer
+        super().__init__(model, None, chosen, group, timeout_s, ledger, strict)
+
+    def masters(self) -> dict[str, torch.Tensor]:
+        """Return the exact weights of all ranks, by their names; all ranks call it together.
+
+        Raises ``ExchangeError``.
+        """
+        self.check_open()
+        self._read()
+        flat = self._carrier()
+        flat[self._shard.start : self._shard.stop] = self._shard.masters
+        count_weights(self.ledger, Exchange(self.exchange.link, Plan.of("identity")).broadcast(flat))
+        names = {id(each): name for name, each in self.model.named_parameters()}
+        return {
+            names[id(each)]: self._gradients.part(number, flat).view(each.shape).clone()
+            for number, each in enumerate(self._gradients.parameters)
+        }
+
+    def _lay_out(self) -> None:
+        parameters, link = self.trained.parameters, self.exchange.link
+        check_shardable(self._optimizer, parameters)
+        self._gradients = FlatGradients(parameters)
+        self._residual = self._residual_of(self._gradients)
+        count, chunk = self._gradients.buffer.numel(), (link.rank + 1) % link.world
+        chunks = collectives.get(ALGORITHM).chunks(link.world)
+        own = segments(count, chunks, chunk, max(count, 1))
+        start, stop = (own[0].start, own[-1].stop) if own else (0, 0)
+        self._shard = Shard(parameters, self._optimizer, start, stop)
+        self._words: torch.Tensor | None = None
+        self._written: list[int] = []
+
+    def _before_growing(self) -> StepRecord:
+        raise SpecError(
+            "a Sharded method divides the weights once, but a parameter asks for a gradient since then; "
+            "unfreeze it before, or make a new method and a new optimizer"
+        )
+
+    def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
+        started = perf_counter()
+        self._read()
+        loss = backward(compute_loss, self._gradients)
+        accounting = self._exchange_gradients()
+        self._optimizer.step()
+        accounting += self._exchange_weights()
+        self._gradients.detach()  # nothing of the gradient is left in it
+        return StepRecord.of_wait(accounting.total_s, accounting).within(perf_counter() - started, loss=loss)
+
+    def _exchange_gradients(self) -> ExchangeCost:
+        """Leave the optimizer with the averages of its shard."""
+        step, shard, reach = self.steps_done + 1, self._shard, Reach(self._gradients)
+        measure = self.meter.measure(step, self.meter.all)
+        buffer = self._gradients.staged().floats()
+        with set_aside(reach.parts(self._residual)):
+            accounting = self.exchange.reduce(buffer, self._residual, measure.norms)
+        own = buffer[shard.start : shard.stop].div_(self.exchange.link.world)
+        square = torch.linalg.vector_norm(own, dtype=torch.float64).square().to(torch.float32)
+        told = torch.cat([square.view(1), reach.told(self.meter.all)])
+        cost = Exchange(self.exchange.link, Plan()).all_reduce(told, average=False)
+        cost.raw_nbytes = 0  # no float of a gradient
+        norm = math.sqrt(float(told[0]))
+        if self._max_norm < norm < math.inf:
+            own.mul_(self._max_norm / norm)
+        shard.give(own, {number for number, count in enumerate(told[1:].tolist()) if count == 0})
+        accounting += cost + self.meter.finish(step, measure, self.exchange)
+        self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)
+        return accounting
+
+    def _exchange_weights(self) -> ExchangeCost:
+        """Let the replicas follow the masters of all ranks."""
+        words, shard, carrier = self._own_words(), self._shard, self._carrier()
+        new = rounded(shard.masters, self._kind)
+        own = slice(shard.start, shard.stop)
+        carrier[own] = moves(new, words[own], self._kind)
+        accounting = self.exchange.broadcast(carrier, Moves())
+        move(words, carrier, self._kind)
+        self._write()
+        count_weights(self.ledger, accounting)
+        return accounting
+
+    def _carrier(self) -> torch.Tensor:
+        """Return the flat gradient's memory, which is free between an update and the next backward pass."""
+        return self._gradients.buffer
+
+    def _own_words(self) -> torch.Tensor:
+        assert self._words is not None
+        return self._words
+
+    @torch.no_grad()
+    def _read(self) -> None:
+        """Take the model's weights over, at first and where somebody else has written them."""
+        if self._words is not None and self._written == self._versions():
+            return
+        flat = torch.cat([each.detach().reshape(-1).cpu() for each in self._gradients.parameters])
+        words, own = rounded(flat, self._kind), slice(self._shard.start, self._shard.stop)
+        changed = torch.ones(1, dtype=torch.bool) if self._words is None else words[own] != self._words[own]
+        self._shard.masters.copy_(torch.where(changed, flat[own], self._shard.masters))
+        self._words = words
+        self._write()
+
+    @torch.no_grad()
+    def _write(self) -> None:
+        weights = self._own_words().view(self._kind.dtype)
+        for number, each in enumerate(self._gradients.parameters):
+            each.copy_(self._gradients.part(number, weights).view(each.shape))
+        self._written = self._versions()
+
+    def _versions(self) -> list[int]:
+        return [each._version for each in self._gradients.parameters]
+
+    def _state(self, drained: bool) -> RankState:
+        self._read()
+        kept = {"masters": self._shard.masters, "words": self._own_words()}
+        own = super()._state(drained)
+        return RankState(
+            own.rank, own.world, own.steps_done, own.method, own.plan, residuals=own.residuals, model=kept
+        )
+
+    def _adopt(self, own: RankState) -> None:
+        kept, count = own.model or {}, self._gradients.buffer.numel()
+        masters, words = kept.get("masters"), kept.get("words")
+        wanted = (self._shard.masters.shape, (count,), self._kind.bits)
+        if masters is None or words is None or (masters.shape, tuple(words.shape), words.dtype) != wanted:
+            raise StateError(
+                f"a Sharded method of {count} weights, {self._shard.masters.numel()} of them on this rank, "
+                "wants its own state, but that of another model, method, or kind of replicas came"
+            )
+        super()._adopt(own)
+        self._shard.masters.copy_(masters)
+        self._words = words.clone()
+        self._write()

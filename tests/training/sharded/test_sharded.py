@@ -1,0 +1,225 @@
+"""Sharded training is DSync's, but for what replicas are rounded; and costs fewer bytes and less memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.codecs import parse
+from gradwire.errors import SpecError, StateError
+from gradwire.exchange import Exchange
+from gradwire.links import Link
+from gradwire.plan import Plan
+from gradwire.training import DSync, Ledger, Sharded
+
+Ranks = Callable[..., list[Any]]
+STEPS = 6
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
+
+
+def loss_of(model: nn.Module, t: int, rank: int) -> Callable[[], torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * t + rank)
+    x, y = torch.randn(8, 6, generator=generator), torch.randn(8, 4, generator=generator)
+    return lambda: nn.functional.mse_loss(model(x), y)
+
+
+def bits(model: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("optimizer", [adamw, lambda model: torch.optim.SGD(model.parameters(), 0.1, 0.9)])
+def test_without_rounding_it_is_d_sync(world: int, optimizer: Any, run_ranks: Ranks) -> None:
+    def trained(exchange: Exchange, method: Any, **how: Any) -> torch.Tensor:
+        model = make_model()
+        with method(model, optimizer(model), exchange.plan, group=exchange.link, **how) as going:
+            for t in range(STEPS):
+                going.step(loss_of(model, t, exchange.link.rank))
+        return bits(model)
+
+    plain = run_ranks(world, lambda exchange: trained(exchange, DSync))
+    for found in run_ranks(world, lambda exchange: trained(exchange, Sharded, replicas="fp32")):
+        torch.testing.assert_close(found, plain[0], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("spec", ["identity", "quantize:8", "terngrad", "fp8"])
+def test_replicas_are_the_rounded_masters_and_the_same_on_all_ranks(spec: str, run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        model, found = make_model(), []
+        with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
+            for t in range(STEPS):
+                method.step(loss_of(model, t, exchange.link.rank))
+                exact = torch.cat([each.reshape(-1) for each in method.masters().values()])
+                assert torch.equal(exact.bfloat16().float(), bits(model))
+                assert not torch.equal(exact, bits(model)), "masters are finer than replicas"
+                found.append(bits(model))
+        return found
+
+    ranks = run_ranks(3, body, Plan(parse(spec)))
+    assert all(torch.equal(a, b) for other in ranks[1:] for a, b in zip(ranks[0], other, strict=True))
+    assert not torch.equal(ranks[0][0], ranks[0][-1])
+
+
+def test_the_optimizer_keeps_its_share_of_the_state(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> int:
+        model = make_model()
+        optimizer = adamw(model)
+        with Sharded(model, optimizer, exchange.plan, group=exchange.link) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+        return sum(each["exp_avg"].numel() for each in optimizer.state.values())
+
+    counts, total = run_ranks(4, body), bits(make_model()).numel()
+    assert sum(counts) == total
+    assert max(counts) - min(counts) <= 1
+
+
+def test_it_sends_at_most_three_quarters_of_what_an_all_reduce_sends(run_ranks: Ranks) -> None:
+    """At a small learning rate most weights keep their bits."""
+
+    def sent(exchange: Exchange, method: Any) -> int:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 200))
+        optimizer, total = torch.optim.AdamW(model.parameters(), lr=1e-4), 0
+        x = torch.randn(8, 200, generator=torch.Generator().manual_seed(exchange.link.rank))
+        with method(model, optimizer, exchange.plan, group=exchange.link) as going:
+            going.synchronise()
+            for _ in range(5):
+                total += going.step(lambda: (model(x) - x).square().mean()).cost.wire_nbytes
+        return total
+
+    plan = Plan(parse("quantize:8"))
+    whole = run_ranks(4, lambda exchange: sent(exchange, DSync), plan)
+    sharded = run_ranks(4, lambda exchange: sent(exchange, Sharded), plan)
+    assert max(sharded) <= 0.75 * min(whole)
+
+
+def test_the_average_is_within_the_bound_of_the_encodings(run_ranks: Ranks) -> None:
+    """One step of SGD with the rate 1 shows the average; a sum is encoded world - 1 times."""
+    codec, world = parse("truncate:16"), 4
+
+    def body(exchange: Exchange) -> torch.Tensor:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        before = bits(model)
+        with Sharded(model, optimizer, exchange.plan, replicas="fp32", group=exchange.link) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+        return before - bits(model)
+
+    exact, lossy = run_ranks(world, body), run_ranks(world, body, Plan(codec))
+    largest = torch.full((1,), float(exact[0].abs().max()) * world * 4)
+    assert 0 < (exact[0] - lossy[0]).abs().max() <= (world - 1) * codec.bound(largest) / world + 1e-6
+
+
+def test_clipping_scales_to_the_norm_of_the_whole_average(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange, max_norm: float | None) -> torch.Tensor:
+        model = make_model()
+        before, optimizer = bits(model), torch.optim.SGD(model.parameters(), lr=1.0)
+        how: dict[str, Any] = {"replicas": "fp32", "max_norm": max_norm, "group": exchange.link}
+        with Sharded(model, optimizer, **how) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+        return before - bits(model)
+
+    free = run_ranks(3, lambda exchange: body(exchange, None))[0]
+    clipped = run_ranks(3, lambda exchange: body(exchange, 0.01))[0]
+    torch.testing.assert_close(clipped, free * (0.01 / free.norm()), rtol=1e-4, atol=1e-7)
+
+
+def test_a_parameter_that_no_rank_reaches_is_not_stepped(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> torch.Tensor:
+        model = make_model()
+        model.register_parameter("unreached", nn.Parameter(torch.ones(5)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+        with Sharded(model, optimizer, exchange.plan, group=exchange.link) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+        return model.get_parameter("unreached").detach()
+
+    assert all(bool((each == 1).all()) for each in run_ranks(3, body))
+
+
+def test_it_goes_on_from_a_state_bit_for_bit(run_ranks: Ranks) -> None:
+    plan = Plan(parse("quantize:4"), residual=True)
+
+    def straight(exchange: Exchange) -> torch.Tensor:
+        return body(exchange, None)
+
+    def body(exchange: Exchange, stop: int | None) -> torch.Tensor:
+        rank, model = exchange.link.rank, make_model()
+        optimizer = adamw(model)
+        method = Sharded(model, optimizer, exchange.plan, group=exchange.link)
+        for t in range(STEPS):
+            if t == stop:
+                states = copy.deepcopy((method.state_dict(), optimizer.state_dict()))
+                method.close()
+                model = make_model()
+                optimizer = adamw(model)
+                method = Sharded(model, optimizer, exchange.plan, group=exchange.link)
+                optimizer.load_state_dict(states[1])
+                method.load_state_dict(states[0])
+            method.step(loss_of(model, t, rank))
+        method.close()
+        return bits(model)
+
+    expected = run_ranks(3, straight, plan)
+    for found in run_ranks(3, lambda exchange: body(exchange, 3), plan):
+        assert torch.equal(found, expected[0])
+
+
+def test_weights_that_somebody_writes_are_taken_as_they_are(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+            before = {name: each.clone() for name, each in method.masters().items()}
+            with torch.no_grad():
+                model.get_parameter("0.bias").fill_(1 + 2**-12)
+            after = method.masters()
+            assert bool((after.pop("0.bias") == 1 + 2**-12).all())
+            assert bool((model.get_parameter("0.bias") == 1).all()), "rounded"
+            assert all(torch.equal(before[name], each) for name, each in after.items()), "exact as before"
+
+    run_ranks(3, body)
+
+
+def test_the_ledger_counts_both_halves(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model, ledger = make_model(), Ledger(exchange.link.rank)
+        with Sharded(model, adamw(model), exchange.plan, group=exchange.link, ledger=ledger) as method:
+            record = method.step(loss_of(model, 0, exchange.link.rank))
+        assert record.cost.wire_nbytes > 0
+        assert {"gradient", "weights"} <= set(ledger.summary().buckets)
+
+    run_ranks(2, body)
+
+
+def test_what_does_not_fit_is_refused(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        link: Link = exchange.link
+        model = make_model()
+        with pytest.raises(SpecError, match=r"with the algorithm ring and one bucket, but got star"):
+            Sharded(model, adamw(model), Plan(algorithm="star"), group=link)
+        with pytest.raises(SpecError, match="replicas must be one of bf16, fp32"):
+            Sharded(model, adamw(model), replicas="int8", group=link)
+        with pytest.raises(SpecError, match="elementwise optimizer"):
+            Sharded(model, torch.optim.Adafactor(model.parameters()), group=link)
+        other = make_model()
+        with DSync(other, adamw(other), group=link) as d_sync:
+            state = d_sync.state_dict()
+        method = Sharded(model, adamw(model), group=link)
+        with pytest.raises(StateError, match="wants its own state"):
+            method.load_state_dict(state)
+        method.close()
+
+    run_ranks(1, body)
