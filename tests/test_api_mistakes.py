@@ -9,11 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 
@@ -92,60 +90,6 @@ def test_who_does_what_a_refusal_says_has_the_average(run_processes: RunProcesse
     expected["windows"] = [1.5, 3.0, 3.0, 6.0]
     expected["complex"] = [1.5, 3.0, 3.0, 6.0, 6.0, 12.0]
     assert run_processes(2, following_the_advice) == [expected] * 2
-
-
-def freed() -> torch.Tensor:
-    tensor = torch.ones(4)
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
-def fake() -> torch.Tensor:
-    with FakeTensorMode():
-        return torch.ones(4)
-
-
-NO_VALUES: dict[str, Callable[[], torch.Tensor]] = {
-    "meta": lambda: torch.ones(3, device="meta"),
-    "freed": freed,
-    "fake": fake,
-    "zeros that are not there": lambda: torch._efficientzerotensor(3),
-}
-
-
-def test_a_parameter_that_has_no_shape_yet_is_refused() -> None:
-    assert "this lazy parameter has none yet; run the model once" in refusal(torch.nn.LazyLinear(3).weight)
-
-
-@pytest.mark.parametrize("name", NO_VALUES)
-def test_a_tensor_without_values_in_memory_is_refused(name: str) -> None:
-    assert "all_reduce wants values in memory, but this" in refusal(NO_VALUES[name]())
-
-
-def test_a_tensor_that_a_transform_stands_behind_is_refused() -> None:
-    transforms: list[Callable[[], object]] = [
-        lambda: torch.vmap(gradwire.all_reduce)(torch.ones(2, 3)),
-        lambda: torch.func.grad(lambda x: gradwire.all_reduce(x).sum())(torch.ones(3)),
-    ]
-    for transform in transforms:
-        with pytest.raises(TensorError, match="values in memory"):
-            transform()
-
-
-FOREIGN = [
-    None,
-    1.0,
-    [torch.ones(3)],
-    np.ones(3),
-    torch.nn.Linear(2, 2),
-    torch.nn.Linear(2, 2).parameters(),
-    "x",
-]
-
-
-@pytest.mark.parametrize("thing", FOREIGN, ids=lambda thing: type(thing).__name__)
-def test_something_else_than_a_tensor_is_refused(thing: object) -> None:
-    assert f"wants one torch tensor, but got a {type(thing).__name__}; call it for each" in refusal(thing)
 
 
 def arguments_of_the_wrong_kind() -> dict[str, str]:

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from gradwire.devices import Simulated, Staged, Staging, device_of
-from gradwire.errors import TensorError
 from gradwire.exchange.in_place import check_in_place
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
@@ -118,18 +117,3 @@ def test_autograd_learns_that_a_copied_tensor_has_changed(put: Put) -> None:
     assert weight.is_leaf
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()  # type: ignore[no-untyped-call]
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.ones(3).expand(2, 3),
-        torch.ones(1).expand(4),
-        torch.arange(9.0).unfold(0, 3, 1),
-        torch.ones(9).as_strided((3, 3), (2, 1)),
-    ],
-    ids=["rows", "one value", "windows", "overlapping rows"],
-)
-def test_elements_that_share_memory_are_refused(tensor: torch.Tensor) -> None:
-    with pytest.raises(TensorError, match="some of this tensor's share theirs"):
-        check_in_place(tensor, "the test")

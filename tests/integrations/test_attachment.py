@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError
 from gradwire.integrations.attachment import Attachment
-from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.residual_files import ResidualFolder
 from gradwire.training import JsonLines, Ledger
-
-
-@pytest.fixture
-def model() -> Iterator[DistributedDataParallel]:
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield DistributedDataParallel(nn.Linear(4, 2))
-    dist.destroy_process_group()
 
 
 def backward(model: nn.Module) -> None:
@@ -130,31 +119,6 @@ def test_another_world_s_residuals_come_back_as_their_sum(model: DistributedData
     assert (state["step"], state["residuals"]["world"]) == (6, 1)
     assert torch.equal(state["residuals"]["residuals"]["weight"], sum(own, torch.zeros(8)))
     attachment.close()
-
-
-def test_a_ddp_is_found_in_what_is_compiled_around_it(model: DistributedDataParallel) -> None:
-    assert ddp_inside(model, "the test") is model
-    assert ddp_inside(torch.compile(model, backend="eager"), "the test") is model
-    with pytest.raises(AttachError, match="trains 2 DistributedDataParallel models in one"):
-        ddp_inside(nn.ModuleList([model, DistributedDataParallel(nn.Linear(1, 1))]), "the test")
-
-
-def test_a_model_without_ddp_is_refused() -> None:
-    with pytest.raises(
-        AttachError,
-        match=r"the test has no DistributedDataParallel around its Linear.*one process alone.*torchrun",
-    ):
-        ddp_inside(nn.Linear(4, 2), "the test")
-    with pytest.raises(AttachError, match="around its NoneType"):
-        ddp_inside(None, "the test")
-
-
-def test_with_several_processes_another_kind_of_parallelism_is_named(
-    model: DistributedDataParallel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    with pytest.raises(AttachError, match=r"let it use DDP.*gradwire\.attach_fsdp.*use_cpu=True"):
-        ddp_inside(model.module, "the test")
 
 
 def test_the_plan_is_read_once() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
 
@@ -15,9 +12,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.store import TimedStore
-from gradwire.launch.within import within
-from support.project import TESTS
-from support.store_host import connected, halt, serve, served
+from support.store_host import connected, halt, served
 
 
 def soon() -> float:
@@ -84,46 +79,3 @@ def test_a_host_that_is_gone_is_named() -> None:
         host.wait()
         with pytest.raises(LinkError, match=r"^rank 1 trying: torch's store at .* is gone \(asked for 'key'"):
             TimedStore(store, "rank 1 trying").has(["key"], soon())
-
-
-@pytest.mark.processes
-def test_a_process_that_leaves_a_call_behind_ends_as_any_other() -> None:
-    host, port = serve()
-    try:
-        words = ["-m", "support.store_host", str(port), str(host.pid), "0.05"]
-        done = subprocess.run([sys.executable, *words], cwd=TESTS, timeout=60, check=False)
-    finally:
-        host.kill()
-        host.communicate()
-    assert done.returncode == 0
-
-
-_LEAVE_BESIDE_A_UNIX_SOCKET = """
-import socket
-from gradwire.launch.within import within
-beside = socket.socketpair()
-server = socket.create_server(("127.0.0.1", 0))
-silent = socket.create_connection(server.getsockname())
-try:
-    within(lambda: print("woken by", silent.recv(1)), 0.05, server.getsockname()[1])
-except TimeoutError:
-    print("left")
-"""
-
-
-@pytest.mark.processes
-def test_a_call_that_hangs_at_the_end_is_woken_whatever_other_sockets_there_are() -> None:
-    program = [sys.executable, "-c", _LEAVE_BESIDE_A_UNIX_SOCKET]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["left", "woken by b''"]
-
-
-def test_a_call_brings_its_result_its_error_or_a_timeout() -> None:
-    assert within(lambda: "result", 5.0) == "result"
-    with pytest.raises(ZeroDivisionError):
-        within(lambda: 1 // 0, 5.0)
-    never = threading.Event()
-    with pytest.raises(TimeoutError):
-        within(never.wait, 0.05)
-    never.set()

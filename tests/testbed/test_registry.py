@@ -1,11 +1,5 @@
 from __future__ import annotations
 
-import fcntl
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -13,42 +7,9 @@ import pytest
 
 from gradwire import errors
 from gradwire.testbed.leftovers import clean
-from gradwire.testbed.registry import MARK, dead_and_living, enter, forget, registry_folder
-from support.beds import SOURCE
+from gradwire.testbed.registry import dead_and_living, enter, forget, registry_folder
 
-HOLDER = """
-import sys
-from gradwire.testbed.registry import enter
-print(enter().path, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-def killed_testbed(folder: Path) -> Path:
-    """Return the entry of a testbed that was killed."""
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER],
-        env={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(SOURCE)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None
-    entry = Path(holder.stdout.readline().strip())
-    assert dead_and_living() == ([], [entry])
-    holder.kill()
-    holder.communicate()
-    return entry
-
-
-def marked(mark: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark})
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def test_an_entry_lives_as_long_as_its_testbed(folder: Path) -> None:
@@ -94,29 +55,6 @@ def test_many_come_and_go_at_once(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_clean_ends_what_a_killed_testbed_left_and_nothing_else(folder: Path) -> None:
-    entry = killed_testbed(folder)
-    living = enter()
-    left, foreign, nobodys = marked(entry.stem), marked(living.mark), marked(entry.stem[:-1])
-    try:
-        os.kill(left.pid, signal.SIGSTOP)
-        assert clean() == [
-            f"ended process {left.pid}, sleep 60",
-            f"removed {entry}",
-            f"left alone: {living.path}, whose testbed is at work",
-        ]
-        assert left.wait(10) == -signal.SIGKILL
-        assert foreign.poll() is None
-        assert nobodys.poll() is None
-    finally:
-        for process in (left, foreign, nobodys):
-            process.kill()
-            process.wait()
-    living.leave()
-    assert clean() == ["nothing is left behind"]
-    assert not list(folder.iterdir())
-
-
 def test_what_has_a_strange_name_is_not_ours() -> None:
     entry = enter()
     stranger = registry_folder() / "notes.txt"
@@ -141,20 +79,3 @@ def test_a_link_in_its_place_is_not_followed(folder: Path) -> None:
     with pytest.raises(errors.TestbedError, match=r"cannot be written .*; set TMPDIR"):
         enter()
     assert not list((folder / "elsewhere").iterdir())
-
-
-def test_nothing_is_cleaned_while_somebody_enters(folder: Path) -> None:
-    entry = killed_testbed(folder)
-    done: list[list[str]] = []
-    descriptor = os.open(registry_folder(), os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    try:
-        thread = threading.Thread(target=lambda: done.append(clean()))
-        thread.start()
-        thread.join(0.2)
-        assert thread.is_alive()
-        assert entry.exists()
-    finally:
-        os.close(descriptor)
-    thread.join(10)
-    assert done == [[f"removed {entry}"]]

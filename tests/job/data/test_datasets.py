@@ -1,56 +1,15 @@
-import gzip
 import hashlib
 import os
-import struct
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
 import pytest
 import torch
 
 from gradwire.errors import DataError
 from gradwire.job.data import find, load, sources
 from gradwire.job.data.sources import NAMES, SOURCES, Source
-
-
-def write(folder: Path, train: int = 30, test: int = 20, test_labels: int = 20, test_rows: int = 4) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    arrays = (
-        rng.integers(0, 256, (train, 4, 5)),
-        np.arange(train) % 10,
-        rng.integers(0, 256, (test, test_rows, 5)),
-        np.arange(test_labels) % 10,
-    )
-    for name, array in zip(NAMES, arrays, strict=True):
-        header = struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape)
-        (folder / name).write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes(), mtime=0))
-    return folder
-
-
-@pytest.mark.parametrize("place", [".", "mnist"])
-def test_files_are_found_in_the_folder_or_below(tmp_path: Path, place: str) -> None:
-    folder = write(tmp_path / place)
-    found = find("mnist", tmp_path)
-    assert found is not None
-    assert found.resolve() == folder.resolve()
-
-
-def test_the_variable_names_the_folder_and_the_option_wins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path / "a"), write(tmp_path / "b" / "fashion-mnist")
-    monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path / "b"))
-    assert find("fashion") == tmp_path / "b" / "fashion-mnist"
-    assert find("fashion", tmp_path / "a") == tmp_path / "a"
-
-
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    write(tmp_path)
-    (tmp_path / NAMES[3]).unlink()
-    with pytest.raises(DataError, match=f"MNIST is not complete in .*: put {NAMES[3]} there"):
-        find("mnist", tmp_path)
+from support.idx_files import write
 
 
 def test_digits_need_no_folder() -> None:
@@ -98,31 +57,6 @@ def test_the_other_set_under_the_same_names_is_refused(
     with pytest.raises(DataError, match="belongs to Fashion-MNIST, but MNIST is asked for"):
         load("mnist", folder)
     assert len(load("fashion", folder).train_labels) == 30
-
-
-def test_what_is_missing_is_downloaded_to_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = write(tmp_path / "served")
-    md5 = [hashlib.md5((served / name).read_bytes()).hexdigest() for name in NAMES]
-    source = Source("MNIST", "mnist", f"{served.as_uri()}/", (md5[0], md5[1], md5[2], md5[3]))
-    monkeypatch.setattr(sources, "SOURCES", MappingProxyType({"mnist": source}))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("GRADWIRE_DATA", raising=False)
-    folder = find("mnist")
-    assert folder == tmp_path / "cache" / "gradwire" / "mnist"
-    assert sorted(entry.name for entry in folder.iterdir()) == sorted(NAMES)
-    (served / NAMES[0]).unlink()
-    assert find("mnist") == folder, "what is there is not fetched again"
-
-
-def test_without_a_network_the_error_says_what_to_put_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = Source("MNIST", "mnist", "http://127.0.0.1:9/", SOURCES["mnist"].md5)
-    monkeypatch.setattr(sources, "SOURCES", MappingProxyType({"mnist": source}))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("GRADWIRE_DATA", raising=False)
-    with pytest.raises(DataError, match=f"cannot fetch .*put {', '.join(NAMES)} of MNIST into a folder"):
-        find("mnist")
 
 
 @pytest.mark.data

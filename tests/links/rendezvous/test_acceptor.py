@@ -151,43 +151,6 @@ def test_without_a_free_descriptor_a_rank_waits_idly_and_names_the_cause() -> No
     assert busy_s < 0.5, "it spins"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "rubbish",
-        "127.0.0.1 x y z",
-        "127.0.0.1 9 zz 0",
-        "nowhere 9 {token} 0",
-        "127.0.0.1 0 {token} 0",
-        "127.0.0.1 9 {token} 2",
-        "127.0.0.1 9 00 0",
-        "127.0.0.1 9 {token}",
-        "\xff\xfe",
-        "x" * 5000,
-    ],
-)
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_endpoint_that_no_rank_has_written_is_an_error_that_says_so(text: str, rank: int) -> None:
-    store = HashStore()
-    store.set(f"rank {1 - rank}", text.format(token=bytes(16).hex()))
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(connect_ranks, store, rank, names(2), 5.0)
-        if rank == 0:
-            where, token = endpoint(store, 0)
-            with socket.create_connection(where) as caller:
-                caller.sendall(hello(token, 1))
-                error = waiting.exception(20)
-        else:
-            error = waiting.exception(20)
-    assert isinstance(error, LinkError)
-    assert str(error).startswith(
-        f"rank {rank} connecting with the 2 ranks of its group: torch's store holds "
-    )
-    assert f" under 'rank {1 - rank}', which no rank of gradwire has written; find out who else" in str(error)
-    assert len(str(error)) < 400
-
-
 @needs_openssl
 @pytest.mark.parametrize("how", ["silent", "hangs up", "resets", "plain", "other authority", "other name"])
 def test_who_only_reads_the_store_takes_no_seat(how: str) -> None:

@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.rendezvous import addresses
-from gradwire.links.rendezvous.addresses import VARIABLE, listening_address
+from gradwire.links.rendezvous.addresses import VARIABLE
 from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.sockets import SocketLink
 from support.endpoints import endpoint, names
@@ -170,30 +168,7 @@ def test_a_rank_that_does_not_call_is_named() -> None:
         connect_ranks(store, 0, names(2), 0.3)
 
 
-def test_an_interface_with_ipv6_alone_has_its_global_address(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    table = tmp_path / "if_inet6"
-    rows = (
-        "fe800000000000000000000000000001 02 40 20 80 six0",
-        "20010db8000000000000000000000001 02 40 00 80 six0",
-    )
-    table.write_text("".join(f"{row}\n" for row in rows))
-    monkeypatch.setattr(addresses, "_IPV6", table)
-    assert listening_address({VARIABLE: "six0"}) == "2001:db8::1"
-
-
 def test_an_interface_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "nope0")
     with pytest.raises(LinkError, match=r"GLOO_SOCKET_IFNAME names 'nope0', which is no .* one of: .*lo"):
         connect_ranks(HashStore(), 0, names(2), 1.0)
-
-
-def test_without_a_name_the_hosts_own_address_is_taken_where_it_can_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert listening_address({VARIABLE: "lo,eth9"}) == "127.0.0.1"
-    monkeypatch.setattr(socket, "gethostname", lambda: "no.such.host.invalid")
-    assert listening_address({}) == "127.0.0.1"
-    monkeypatch.setattr(socket, "gethostname", lambda: "::1")
-    assert listening_address({}) in ("::1", "127.0.0.1")

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from typing import Any
-
 import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.errors import StateError
-from gradwire.training.ledger.ledger import JsonLines, Ledger, TensorBoard
-from gradwire.training.ledger.lost import LostBook, LostCounts
 from gradwire.training.ledger.shares import Layout, Measured, is_rounding, sampled, share_of
-from support.ledgers import SMALL, Kept
-
-LAYOUT = Layout(("w", "b"), (8, 2), ("all", "all"))
-OTHER = Layout(("c",), (5,), ("all",))
-
-
-def measured(layout: Layout, own: list[float], lost: list[float]) -> Measured:
-    return Measured.of(layout, torch.tensor([own, lost], dtype=torch.float64))
 
 
 def test_samples_come_early_and_then_rarely() -> None:
@@ -49,117 +33,6 @@ def test_a_layout_that_repeats_adds_the_parts_up() -> None:
     assert (found.own, found.lost) == (4.0, 1111.0)
     norms.clear()
     assert found.sums[0].tolist() == [2.0, 2.0], "a copy"
-
-
-def filled(ledger: Ledger) -> Ledger:
-    """Three steps: two parameters in one bucket; another bucket; and one step that is not finite."""
-    for own, lost in (([4.0, 1.0], [1.0, 0.0]), ([16.0, 0.0], [4.0, 2.0])):
-        ledger.exchanged("first", SMALL, lost=measured(LAYOUT, own, lost))
-        ledger.exchanged("second", SMALL, lost=measured(OTHER, [0.0], [0.0]))
-        ledger.exchanged("third", SMALL)
-        ledger.end_step()
-    ledger.exchanged("first", SMALL, lost=measured(LAYOUT, [math.inf, 1.0], [1.0, 1.0]))
-    ledger.exchanged("second", SMALL, lost=measured(OTHER, [1.0], [1.0]))
-    ledger.end_step()
-    return ledger
-
-
-def test_shares_by_hand() -> None:
-    summary = filled(Ledger(0)).summary()
-    first = math.sqrt(1 / 5), math.sqrt(6 / 16)
-    assert summary.lost.parameters == {
-        "w": LostCounts(samples=2, share_sum=1.0, largest=0.5, last=0.5),
-        "b": LostCounts(samples=1, share_sum=0.0, largest=0.0, last=0.0, without_own=1),
-        "c": LostCounts(samples=2),
-    }
-    assert summary.lost.buckets["first"].mean == pytest.approx(sum(first) / 2)
-    assert summary.lost.buckets["second"] == LostCounts(samples=2)
-    assert summary.lost.total.last == pytest.approx(first[1])
-    table = str(summary)
-    assert re.search(r"^first +3 +1\.2kB +300B +4\.00 +53\.0% ", table, re.MULTILINE)
-    assert re.search(r"^third +2 +800B +200B +4\.00 +- ", table, re.MULTILINE)
-    assert (
-        "encoding lost 52.98% of the norm of its gradients, on average over 2 steps; "
-        "most of w 50.00% (at most 50.00%)\n" in table
-    )
-
-
-def test_exchanges_of_one_step_are_one_sample() -> None:
-    ledger = Ledger(0)
-    for _ in range(2):
-        ledger.exchanged("first", SMALL, lost=measured(LAYOUT, [4.0, 1.0], [1.0, 0.0]))
-    ledger.end_step()
-    assert ledger.summary().lost.parameters["w"] == LostCounts(1, 0.5, 0.5, 0.5)
-
-
-def test_the_open_step_counts_in_a_summary_and_once() -> None:
-    ledger = Ledger(0)
-    ledger.exchanged("first", SMALL, lost=measured(LAYOUT, [4.0, 1.0], [1.0, 0.0]))
-    assert ledger.summary().lost.total.samples == 1
-    ledger.end_step()
-    assert ledger.summary().lost.total.samples == 1
-
-
-def test_a_resumed_ledger_goes_on() -> None:
-    ledger = filled(Ledger(1))
-    state = json.loads(json.dumps(ledger.state_dict()))
-    again = Ledger(1)
-    again.load_state_dict(state)
-    assert again.summary().lost == ledger.summary().lost
-    assert again.state_dict() == ledger.state_dict()
-
-
-def test_a_state_of_before_is_read() -> None:
-    state = filled(Ledger(1)).state_dict()
-    del state["lost"]
-    ledger = Ledger(1)
-    ledger.load_state_dict({**state, "version": 1})
-    assert ledger.summary().total == filled(Ledger(1)).summary().total
-    assert ledger.summary().lost == LostBook()
-
-
-@pytest.mark.parametrize(
-    "lost",
-    [
-        None,
-        {},
-        {"total": {}, "buckets": {}, "parameters": {}},
-        {"total": {"samples": 1}, "buckets": {}, "parameters": {}},
-        {**LostBook().state(), "parameters": {"w": 3}},
-        {**LostBook().state(), "total": {**LostBook().state()["total"], "largest": math.nan}},
-    ],
-)
-def test_a_state_whose_shares_do_not_fit_is_refused(lost: object) -> None:
-    ledger = filled(Ledger(1))
-    before = ledger.state_dict()
-    with pytest.raises(StateError, match="a ledger's state has"):
-        ledger.load_state_dict({**before, "lost": lost})
-    assert ledger.state_dict() == before
-
-
-def test_sinks_have_the_shares_of_measured_steps(tmp_path: Any) -> None:
-    class Writer:
-        def __init__(self) -> None:
-            self.tags: dict[tuple[str, int], float] = {}
-
-        def add_scalar(self, tag: str, value: float, step: int) -> None:
-            self.tags[tag, step] = value
-
-    writer, kept = Writer(), Kept()
-    ledger = filled(Ledger(0, [JsonLines(tmp_path / "log.jsonl"), TensorBoard(writer), kept]))
-    ledger.close()
-    one, two, three = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
-    assert one["buckets"]["first"]["lost"] == pytest.approx(math.sqrt(1 / 5))
-    assert "lost" not in one, "parameters are listed in sampled steps, which the first one is not"
-    assert two["lost"] == {"w": 0.5, "b": None, "c": 0.0}
-    assert two["total"]["lost"] == two["buckets"]["first"]["lost"] == pytest.approx(math.sqrt(6 / 16))
-    assert "lost" not in two["buckets"]["third"]
-    assert "lost" not in three
-    assert "lost" not in three["total"]
-    assert writer.tags["gradwire/lost", 1] == one["total"]["lost"]
-    assert writer.tags["gradwire/second/lost", 2] == 0.0
-    assert ("gradwire/lost", 3) not in writer.tags
-    assert [bool(step.lost) for step in kept.steps] == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import copy
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from gradwire.errors import StateError
 from gradwire.links import loopback
 from gradwire.plan import Plan
 from gradwire.training.methods.checkpoint import IN_FLIGHT
-from gradwire.training.methods.dcp import read_ranks
 
 TEXT, OWN, RESIDUAL = (f"gradwire/rank0/{name}" for name in ("pipe", "own", "residual/gradient"))
 State = dict[str, Any]
@@ -117,11 +115,3 @@ def test_states_without_checksums_still_load(state: State) -> None:
             pipe.drain()
             ends.append(nn.utils.parameters_to_vector(pipe.model.parameters()).detach().clone())
     assert torch.equal(*ends)
-
-
-def test_a_folder_of_torchs_checkpoint_that_is_damaged_is_one_named_error(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"nowhere cannot be read: .*; name a folder that dcp.save"):
-        read_ranks(tmp_path / "nowhere", "pipe")
-    (tmp_path / ".metadata").touch()
-    with pytest.raises(StateError, match="cannot be read: Ran out of input; name a folder"):
-        read_ranks(tmp_path, "pipe")

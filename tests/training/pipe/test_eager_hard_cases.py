@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import gradwire
-from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from support.pipes import pipe_sgd
@@ -22,94 +21,6 @@ BatchLoss = Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]]
 
 def _flat(model: nn.Module) -> torch.Tensor:
     return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-
-
-class _Wrapped(torch.optim.Optimizer):
-    """Forwards to another optimizer, as those of frameworks do."""
-
-    def __init__(self, inner: torch.optim.Optimizer) -> None:
-        self.optimizer = inner
-
-    @property
-    def state(self) -> Any:  # type: ignore[override]
-        return self.optimizer.state
-
-    @property
-    def param_groups(self) -> Any:  # type: ignore[override]
-        return self.optimizer.param_groups
-
-    def step(self, closure: object = None) -> None:  # type: ignore[override] # noqa: ARG002
-        self.optimizer.step()
-
-
-def test_an_optimizer_that_wraps_another_is_refused(run_ranks: Ranks, make_model: MakeModel) -> None:
-    def body(exchange: Exchange) -> None:
-        model = make_model()
-        wrapped = _Wrapped(torch.optim.SGD(model.parameters(), lr=0.1))
-        with pytest.raises(SpecError, match=r"this _Wrapped wraps another one; .* correction=\"none\""):
-            pipe_sgd(model, wrapped, exchange)
-        pipe_sgd(model, wrapped, exchange, correction="none").close()
-
-    run_ranks(1, body)
-
-
-class _InAttributes(torch.optim.Optimizer):
-    """Momentum whose state is in attributes that every step changes in place."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.1})
-        self.velocity = [torch.zeros_like(each) for each in self.param_groups[0]["params"]]
-        self.steps = torch.zeros(())
-
-    @torch.no_grad()
-    def step(self, closure: object = None) -> None:  # type: ignore[override] # noqa: ARG002
-        self.steps += 1
-        for parameter, velocity in zip(self.param_groups[0]["params"], self.velocity, strict=True):
-            velocity.mul_(0.9).add_(parameter.grad)
-            parameter.sub_(0.1 * velocity)
-
-
-def test_attributes_that_are_changed_in_place_are_taken_back(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
-) -> None:
-    def body(exchange: Exchange) -> tuple[torch.Tensor, float]:
-        model, rank = make_model(), exchange.link.rank
-        optimizer = _InAttributes(model.parameters())
-        with pipe_sgd(model, optimizer, exchange) as method:
-            for t in range(8):
-                method.step(batch_loss(model, t, slice(rank, rank + 1)))
-        return _flat(model), float(optimizer.steps)
-
-    def plain(exchange: Exchange) -> torch.Tensor:
-        model, rank = make_model(), exchange.link.rank
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        with pipe_sgd(model, optimizer, exchange) as method:
-            for t in range(8):
-                method.step(batch_loss(model, t, slice(rank, rank + 1)))
-        return _flat(model)
-
-    wanted = run_ranks(2, plain)[0]
-    for weights, steps in run_ranks(2, body):
-        assert steps == 8
-        torch.testing.assert_close(weights, wanted, rtol=1e-5, atol=1e-7)
-
-
-def test_a_parameter_that_gets_other_memory_on_the_way_is_told(run_ranks: Ranks) -> None:
-    def body(exchange: Exchange) -> None:
-        model = nn.Linear(3, 1)
-
-        def compute() -> torch.Tensor:
-            loss = model(torch.ones(2, 3)).square().mean()
-            model.weight.data = model.weight.data.clone()
-            return loss  # type: ignore[no-any-return]
-
-        method = pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
-        method.step(lambda: model(torch.ones(2, 3)).square().mean())
-        with pytest.raises(StateError, match="has written a parameter"):
-            method.step(compute)
-        method.close()
-
-    run_ranks(1, body)
 
 
 @pytest.mark.parametrize("warmup_steps", [6, 100])

@@ -14,12 +14,11 @@ from torch.nn import Parameter
 import gradwire
 from gradwire.codecs import DEFAULT as DEFAULT_CODEC
 from gradwire.codecs import parse
-from gradwire.errors import ExchangeError, SpecError, StateError
+from gradwire.errors import ExchangeError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import DSync
 from gradwire.training.gradients.clip import clip
-from gradwire.training.replicas.compare import weights_sha256
 from support.project import DOCS
 
 Ranks = Callable[..., list[Any]]
@@ -245,45 +244,6 @@ def test_replicas_can_be_compared_in_the_middle_of_a_pipeline(
     for one, other in zip(checked, free, strict=True):
         assert torch.equal(torch.stack(one), torch.stack(other))
     assert not torch.equal(*free[0])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"), [([0], "rank 0 differ from those of rank 1"), ([1, 3], "ranks 1, 3 differ")]
-)
-def test_replicas_that_differ_in_one_bit_are_named_on_every_rank(
-    wrong: list[int], named: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
-) -> None:
-    def body(exchange: Exchange) -> str:
-        model, rank = make_model(), exchange.link.rank
-        *_, bias = model.parameters()
-        nn.init.zeros_(bias)
-        bias.requires_grad_(False)  # frozen weights count too
-        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=LR)
-        with gradwire.PipeSGD(model, optimizer, group=exchange.link) as pipe:
-            _train(pipe, batch_loss, 3)
-            pipe.check_replicas()
-            if rank in wrong:
-                bias.data[-1] = -0.0
-            with pytest.raises(StateError) as caught:
-                pipe.check_replicas()
-            pipe.synchronise()
-            pipe.check_replicas()
-        return str(caught.value)
-
-    texts = run_ranks(4, body)
-    assert all(named in text for text in texts), texts
-    assert all("synchronise()" in text for text in texts)
-
-
-def test_the_hash_covers_every_parameter_and_no_buffer() -> None:
-    norm = nn.BatchNorm1d(3)
-    model = nn.Sequential(nn.Linear(2, 3), norm)
-    assert norm.running_mean is not None
-    first = weights_sha256(model)
-    norm.running_mean += 1
-    assert weights_sha256(model) == first
-    norm.bias.data[2] = 1e-30
-    assert weights_sha256(model) != first
 
 
 @pytest.mark.parametrize(
