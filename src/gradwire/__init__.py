@@ -11,6 +11,7 @@ _HOMES = {
     "Codec": "gradwire.codecs",
     "Exchange": "gradwire.exchange",
     "ExchangeCost": "gradwire.costs",
+    "HostOffload": "gradwire.training.offload.host_offload",
     "Ledger": "gradwire.training.ledger.ledger",
     "Link": "gradwire.links",
     "PipeSGD": "gradwire.training.pipe.pipe_sgd",

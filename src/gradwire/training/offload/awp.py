@@ -1,0 +1,146 @@
+"""Adaptive weight precision: bits grow in the layers whose weights' norms stop growing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from gradwire.errors import SpecError, StateError, shown
+from gradwire.training.offload.policies import FORMATS, Policy, check_norms
+from gradwire.units import is_number
+
+_VERSION = 1
+
+
+class AWP(Policy):
+    """Give a layer more bits after so many batches in which its norm changed by less than a threshold.
+
+    Formula, for each layer after each batch i: delta = (|W_i| - |W_(i-1)|) / |W_(i-1)|, where |W| is the l2
+    norm of the layer's weights. If delta < threshold, the layer's count increases by one. When the count
+    reaches ``interval``, the layer's bits increase by ``step_bits``, up to ``max_bits``, and the count starts
+    again from 0. A delta that isn't a number counts nothing. Source: A2DTWP, algorithm 1.
+
+    Parameters
+    ----------
+    threshold
+        T: -5e-2 for AlexNet, -2e-3 for VGG and -2e-5 for ResNet in the paper. ``calibrate_threshold``
+        measures it.
+    interval
+        INTERVAL, in batches: 4000, 4000 and 2000 in the paper.
+    step_bits, start_bits, max_bits
+        N, and the first and the last format: multiples of 8 up to 32.
+
+    Attributes
+    ----------
+    bits, counts
+        Each layer's; empty before the first batch.
+
+    Examples
+    --------
+    >>> policy = AWP(threshold=0.01, interval=2)
+    >>> [policy.observe([norm]) for norm in (1.0, 1.1, 1.1, 1.1)]
+    [[8], [8], [8], [16]]
+    """
+
+    wants_norms = True
+
+    def __init__(
+        self, *, threshold: float, interval: int, step_bits: int = 8, start_bits: int = 8, max_bits: int = 32
+    ) -> None:
+        _check(threshold, interval)
+        for name, bits in (("step_bits", step_bits), ("start_bits", start_bits), ("max_bits", max_bits)):
+            if isinstance(bits, bool) or bits not in FORMATS:
+                raise SpecError(f"{name} must be 8, 16, 24 or 32, but is {shown(bits)}")
+        if start_bits > max_bits:
+            raise SpecError(f"start_bits must be at most max_bits, {max_bits}, but is {start_bits}")
+        self.threshold, self.interval = threshold, interval
+        self.step_bits, self.start_bits, self.max_bits = step_bits, start_bits, max_bits
+        self.bits: list[int] = []
+        self.counts: list[int] = []
+        self._norms: list[float] = []
+
+    def observe(self, norms: Sequence[float]) -> list[int]:
+        """Return the bits of each layer after a batch; the first norms are those that changes start from."""
+        if not self._norms:
+            self.bits, self.counts = [self.start_bits] * len(norms), [0] * len(norms)
+            self._norms = [*norms]
+            return [*self.bits]
+        check_norms(norms, len(self._norms))
+        for layer, (before, now) in enumerate(zip(self._norms, norms, strict=True)):
+            if change(before, now) < self.threshold:
+                self.counts[layer] += 1
+            if self.counts[layer] == self.interval:
+                self.bits[layer] = min(self.bits[layer] + self.step_bits, self.max_bits)
+                self.counts[layer] = 0
+        self._norms = [*norms]
+        return [*self.bits]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the bits, counts, and norms of the layers: plain numbers."""
+        rows = {"bits": [*self.bits], "counts": [*self.counts], "norms": [*self._norms]}
+        return {"version": _VERSION, **rows}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a ``state_dict``. Raises ``StateError``, and is then as before."""
+        if state.get("version") != _VERSION or not _are_rows(state, "bits", "counts", "norms"):
+            raise StateError(
+                "a state of AWP with bits, a count and a norm for each layer is wanted, but "
+                f"{shown(dict(state))} came"
+            )
+        bits, counts, norms = [*state["bits"]], [*state["counts"]], [*state["norms"]]
+        self.bits, self.counts, self._norms = bits, counts, norms
+
+
+def _are_rows(state: Mapping[str, Any], *names: str) -> bool:
+    """Return whether these hold as many numbers each."""
+    rows = [state.get(name) for name in names]
+    if not all(isinstance(row, list) and all(map(is_number, row)) for row in rows):
+        return False
+    return len({len(state[name]) for name in names}) == 1
+
+
+def change(before: float, now: float) -> float:
+    """Return the relative change of a norm: infinite from 0, and NaN where neither is more than 0."""
+    if before == 0:
+        return math.nan if now == 0 else math.inf
+    return (now - before) / before
+
+
+def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float] | None = None) -> float:
+    """Return the mean change of the norm over batches and layers, until the validation error drops.
+
+    Parameters
+    ----------
+    norms
+        For each batch of a few epochs, each layer's norm.
+    errors
+        The validation error after each batch. Batches after the first drop are left out. Without it, all
+        batches count.
+
+    Raises ``SpecError`` where two batches at least are not there.
+
+    Examples
+    --------
+    >>> round(calibrate_threshold([[100.0], [99.0], [98.01], [50.0]], [0.9, 0.9, 0.8, 0.8]), 6)
+    -0.01
+    """
+    if errors is not None and len(errors) != len(norms):
+        raise SpecError(f"an error for each of {len(norms)} batches is wanted, but there are {len(errors)}")
+    drops = [batch for batch, (old, new) in enumerate(pairwise(errors or ()), 1) if new < old]
+    watched = norms[: drops[0] + 1] if drops else norms
+    changes = [
+        change(old, new) for before, now in pairwise(watched) for old, new in zip(before, now, strict=True)
+    ]
+    finite = [each for each in changes if math.isfinite(each)]
+    if not finite:
+        raise SpecError(f"norms of two batches at least are wanted, but there are {len(watched)}")
+    return math.fsum(finite) / len(finite)
+
+
+def _check(threshold: float, interval: int) -> None:
+    if not is_number(threshold) or not math.isfinite(threshold):
+        raise SpecError(f"the threshold must be a finite number, but is {shown(threshold)}")
+    if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+        raise SpecError(f"the interval must be a whole number of batches from 1 up, but is {shown(interval)}")

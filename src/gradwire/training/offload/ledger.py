@@ -1,0 +1,78 @@
+"""What an offload moved: bytes for each layer, and seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class LayerCounts:
+    """One layer's bytes; counts add up.
+
+    Attributes
+    ----------
+    sends
+        How often its weights went to the device.
+    sent_nbytes, float32_nbytes
+        Bytes that went, and what they would have been in float32.
+    gradient_nbytes
+        Bytes of gradient that came back.
+    """
+
+    sends: int = 0
+    sent_nbytes: int = 0
+    float32_nbytes: int = 0
+    gradient_nbytes: int = 0
+
+
+@dataclass
+class OffloadLedger:
+    """What one ``HostOffload`` moved since it was made.
+
+    Attributes
+    ----------
+    layers
+        By name.
+    norm_s, pack_s
+        Seconds of norms and of packing, on the offload's own thread.
+    transfer_s
+        Seconds from the first copy of a send to the end of its last, where they are measured
+        (``timed=True``); packing of the later layers lies within.
+    exposed_s
+        Seconds for which forward passes stood still until weights were packed.
+    gradient_wait_s
+        Seconds for which backward passes stood still at their end, until the gradients were on the host.
+    """
+
+    layers: dict[str, LayerCounts] = field(default_factory=dict)
+    norm_s: float = 0.0
+    pack_s: float = 0.0
+    transfer_s: float = 0.0
+    exposed_s: float = 0.0
+    gradient_wait_s: float = 0.0
+
+    @property
+    def total(self) -> LayerCounts:
+        """The sum over the layers; ``sends`` too."""
+        rows = self.layers.values()
+        return LayerCounts(
+            sum(row.sends for row in rows),
+            sum(row.sent_nbytes for row in rows),
+            sum(row.float32_nbytes for row in rows),
+            sum(row.gradient_nbytes for row in rows),
+        )
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes went to the device than in float32; NaN before the first."""
+        total = self.total
+        return total.float32_nbytes / total.sent_nbytes if total.sent_nbytes else float("nan")
+
+    def sent(self, layer: str, nbytes: int, count: int) -> None:
+        """Count a send of so many numbers."""
+        row = self.layers[layer]
+        row.sends, row.sent_nbytes, row.float32_nbytes = (
+            row.sends + 1,
+            row.sent_nbytes + nbytes,
+            row.float32_nbytes + 4 * count,
+        )

@@ -1,0 +1,126 @@
+"""AWP against an evaluation of algorithm 1 of its own, in plain Python, batch by batch."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from gradwire.errors import SpecError, StateError
+from gradwire.training.offload.awp import AWP, calibrate_threshold
+
+NORMS = st.floats(0, 1e6, allow_subnormal=False) | st.sampled_from([0.0, 1.0, math.inf, math.nan])
+WORDS = st.sampled_from([8, 16, 24, 32])
+
+
+def algorithm_1(
+    norms: list[list[float]], threshold: float, interval: int, step: int, start: int, cap: int
+) -> list[list[int]]:
+    """Return the bits after each batch but the first, whose norms are those of W_(-1)."""
+    bits, counters, found = [start] * len(norms[0]), [0] * len(norms[0]), []
+    for batch in range(1, len(norms)):
+        for layer in range(len(bits)):
+            now, before = norms[batch][layer], norms[batch - 1][layer]
+            try:
+                delta = (now - before) / before
+            except ZeroDivisionError:
+                delta = math.inf
+            if delta < threshold:
+                counters[layer] += 1
+            if counters[layer] == interval:
+                bits[layer] += step
+                counters[layer] = 0
+        found.append([min(each, cap) for each in bits])
+    return found
+
+
+@given(st.data(), st.floats(-1, 1), st.integers(1, 4), WORDS, WORDS)
+def test_bits_are_those_of_algorithm_1_batch_by_batch(
+    data: st.DataObject, threshold: float, interval: int, step: int, start: int
+) -> None:
+    layers = data.draw(st.integers(1, 3))
+    norms = data.draw(st.lists(st.lists(NORMS, min_size=layers, max_size=layers), min_size=2, max_size=30))
+    cap = data.draw(st.sampled_from([each for each in (8, 16, 24, 32) if each >= start]))
+    policy = AWP(threshold=threshold, interval=interval, step_bits=step, start_bits=start, max_bits=cap)
+    assert policy.observe(norms[0]) == [start] * layers
+    found = [policy.observe(row) for row in norms[1:]]
+    assert found == algorithm_1(norms, threshold, interval, step, start, cap)
+
+
+def test_bits_on_norms_recorded_from_a_training_are_those_of_algorithm_1() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.05)
+    x, y = torch.randn(64, 6), torch.randint(3, (64,))
+    norms: list[list[float]] = []
+    for _ in range(60):
+        norms.append([float(each.detach().norm()) for each in model.parameters() if each.dim() > 1])
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    threshold = calibrate_threshold(norms)
+    policy = AWP(threshold=threshold, interval=7)
+    found = [policy.observe(row) for row in norms][1:]
+    assert found == algorithm_1(norms, threshold, 7, 8, 8, 32)
+    assert len({tuple(row) for row in found}) > 2, "the precision adapts"
+
+
+@given(st.lists(st.lists(NORMS, min_size=2, max_size=2), min_size=2, max_size=20), st.integers(0, 19))
+def test_a_resumed_policy_goes_on_with_the_same_bits(norms: list[list[float]], at: int) -> None:
+    whole, first, second = (AWP(threshold=0.01, interval=2) for _ in range(3))
+    expected = [whole.observe(row) for row in norms]
+    found = [first.observe(row) for row in norms[:at]]
+    second.load_state_dict(first.state_dict())
+    assert found + [second.observe(row) for row in norms[at:]] == expected
+
+
+def test_the_threshold_is_the_mean_change_until_the_error_drops() -> None:
+    norms = [[10.0, 1.0], [9.0, 1.1], [8.1, 1.21], [0.1, 99.0]]
+    changes = [(now - old) / old for a, b in pairwise(norms[:3]) for old, now in zip(a, b, strict=True)]
+    assert calibrate_threshold(norms, [0.9, 0.9, 0.7, 0.8]) == pytest.approx(sum(changes) / len(changes))
+    assert calibrate_threshold(norms) > 10
+    assert calibrate_threshold(norms, [0.9] * 4) == calibrate_threshold(norms)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": math.nan}, "the threshold must be a finite number, but is nan"),
+        ({"threshold": "1"}, "the threshold must be a finite number, but is '1'"),
+        ({"interval": 0}, "the interval must be a whole number of batches from 1 up, but is 0"),
+        ({"step_bits": 4}, "step_bits must be 8, 16, 24 or 32, but is 4"),
+        ({"start_bits": 24, "max_bits": 16}, "start_bits must be at most max_bits, 16, but is 24"),
+    ],
+)
+def test_a_mistake_is_one_sentence(options: dict[str, float], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        AWP(**({"threshold": 0.0, "interval": 1} | options))  # type: ignore[arg-type]
+
+
+def test_norms_of_other_layers_are_refused() -> None:
+    policy = AWP(threshold=0.0, interval=1)
+    policy.observe([1.0, 2.0])
+    with pytest.raises(SpecError, match="a norm for each of 2 layers is wanted"):
+        policy.observe([1.0])
+    with pytest.raises(SpecError, match="an error for each of 1 batches is wanted"):
+        calibrate_threshold([[1.0]], [])
+    with pytest.raises(SpecError, match="norms of two batches at least"):
+        calibrate_threshold([[1.0]])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2}, {"bits": None}, {"bits": [8, 8, 8]}, {"counts": ["1", 2]}, {"norms": []}],
+)
+def test_a_state_that_isnt_one_is_refused_and_changes_nothing(change: dict[str, object]) -> None:
+    policy = AWP(threshold=0.0, interval=1)
+    policy.observe([1.0, 2.0])
+    before = policy.state_dict()
+    with pytest.raises(StateError, match="a state of AWP"):
+        policy.load_state_dict(before | change)
+    assert policy.state_dict() == before

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from gradwire.devices.cpu import CPU
+from gradwire.errors import TensorError
+from gradwire.training.offload.gradients import GradientReturn
+from gradwire.training.offload.layers import layers_of
+from gradwire.training.offload.ledger import OffloadLedger
+from gradwire.training.offload.policies import Static
+from gradwire.training.offload.sender import Sender
+
+
+@contextmanager
+def returning(model: nn.Module) -> Iterator[tuple[nn.Module, GradientReturn, OffloadLedger]]:
+    replica = copy.deepcopy(model)
+    layers, ledger = layers_of(model, replica), OffloadLedger()
+    Sender(layers, Static(32), CPU, ledger, timed=False).close()
+    gradients = GradientReturn(layers, CPU, ledger)
+    yield replica, gradients, ledger
+    gradients.close()
+
+
+def backward(loss: torch.Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def grads(model: nn.Module) -> list[torch.Tensor | None]:
+    return [each.grad for each in model.parameters()]
+
+
+def test_gradients_are_the_masters_when_backward_returns_and_add_up() -> None:
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    expected = copy.deepcopy(model)
+    with returning(model) as (replica, _, ledger):
+        for _ in range(2):
+            backward(expected(x).square().sum())
+            backward(replica(x).square().sum())
+            torch.testing.assert_close(grads(model), grads(expected), rtol=0, atol=0)
+            assert grads(replica) == [None, None]
+        assert ledger.layers[""].gradient_nbytes == 2 * 4 * 8
+    backward(replica(x).sum())
+    assert None not in grads(replica), "closed"
+
+
+def test_a_layer_computed_again_in_backward_gives_its_gradient_once() -> None:
+    model, x = nn.Linear(3, 3), torch.randn(4, 3, requires_grad=True)
+    expected = copy.deepcopy(model)
+    backward(expected(expected(x)).square().sum())
+    with returning(model) as (replica, _, _):
+        hidden = checkpoint(replica, x, use_reentrant=True)
+        backward(checkpoint(replica, hidden, use_reentrant=True).square().sum())
+    for found, wanted in zip(grads(model), grads(expected), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_gradients_stay_while_they_are_held() -> None:
+    model = nn.Linear(3, 2)
+    with returning(model) as (replica, gradients, _):
+        gradients.held = True
+        backward(replica(torch.ones(1, 3)).sum())
+        assert grads(model) == [None, None]
+        gradients.held = False
+        backward(replica(torch.ones(1, 3)).sum())
+        assert model.weight.grad is not None
+        assert torch.equal(model.weight.grad, torch.full((2, 3), 2.0))
+
+
+def test_a_failed_backward_leaves_nothing_behind() -> None:
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, *_: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+            raise ValueError("stop")
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    with returning(model) as (replica, gradients, _):
+        first, second = replica.get_submodule("0"), replica.get_submodule("1")
+        gradients.begin()
+        with pytest.raises(ValueError, match="stop"):
+            backward(second(Fails.apply(first(torch.ones(1, 3)))).sum())  # type: ignore[no-untyped-call]
+        assert grads(model) == [None] * 4
+        gradients.begin()
+        backward(replica(torch.ones(1, 3)).sum())
+        torch.testing.assert_close(grads(model)[3], torch.ones(1))
+
+
+def test_within_ddp_the_averages_come_after_its_own_end(tmp_path: object) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = nn.Linear(3, 2)
+        with returning(model) as (replica, gradients, _):
+            replica.register_forward_pre_hook(lambda *_: gradients.begin())
+            ddp = DistributedDataParallel(replica)
+
+            def tripled(bucket: Any) -> torch.futures.Future[torch.Tensor]:
+                future = torch.futures.Future[torch.Tensor]()
+                future.set_result(bucket.buffer() * 3)
+                return future
+
+            ddp.register_comm_hook(None, lambda _, bucket: tripled(bucket))
+            with ddp.no_sync():
+                backward(ddp(torch.ones(1, 3)).sum())
+            assert grads(model) == [None, None]
+            backward(ddp(torch.ones(1, 3)).sum())
+            assert model.bias.grad is not None
+            assert torch.equal(model.bias.grad, torch.full((2,), 6.0))
+            assert grads(replica) == [None, None]
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_sparse_gradients_are_refused() -> None:
+    with (
+        returning(nn.Embedding(3, 2, sparse=True)) as (replica, _, _),
+        pytest.raises(TensorError, match=r"takes dense float32 gradients.*; use Embedding\(sparse=False\)"),
+    ):
+        backward(replica(torch.tensor([1])).sum())
+
+
+def test_backward_waits_for_the_copies() -> None:
+    with (
+        returning(nn.Linear(1, 1)) as (replica, gradients, ledger),
+        mock.patch.object(gradients, "_stream") as stream,
+    ):
+        backward(replica(torch.ones(1, 1)).sum())
+        assert stream.load.return_value.wait.call_count == 2
+        assert stream.follow.call_count == 2
+        assert ledger.gradient_wait_s > 0

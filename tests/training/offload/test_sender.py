@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.devices.cpu import CPU
+from gradwire.training.offload.layers import Layer, layers_of
+from gradwire.training.offload.ledger import OffloadLedger
+from gradwire.training.offload.policies import Policy
+from gradwire.training.offload.sender import Sender
+
+
+class Recorded(Policy):
+    """Gives every layer the bits that it is told, and keeps the norms; 0 bits are an error."""
+
+    wants_norms = True
+
+    def __init__(self) -> None:
+        self.norms: list[list[float]] = []
+        self.bits = 32
+
+    def observe(self, norms: Sequence[float]) -> list[int]:
+        if not self.bits:
+            raise ArithmeticError("no bits")
+        self.norms.append([*norms])
+        return [self.bits] * len(norms)
+
+
+@pytest.fixture
+def parts() -> Iterator[tuple[nn.Module, list[Layer], Recorded, Sender]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    layers, policy = layers_of(model, copy.deepcopy(model)), Recorded()
+    sender = Sender(layers, policy, CPU, OffloadLedger(), timed=False)
+    yield model, layers, policy, sender
+    sender.close()
+
+
+def arrived(layer: Layer) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(layer.masters, layer.replicas, strict=True))
+
+
+def change(model: nn.Module) -> set[nn.Parameter]:
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(1)
+    return {*model.parameters()}
+
+
+def test_layers_arrive_when_they_are_wanted(
+    parts: tuple[nn.Module, list[Layer], Recorded, Sender],
+) -> None:
+    model, layers, policy, sender = parts
+    every = change(model)
+    sender.send(layers, observe=True, full=True, only=every)
+    sender.arrive(layers[1:2])
+    assert [arrived(each) for each in layers] == [False, True, False]
+    sender.send(layers, observe=False, full=False, only={layers[0].masters[0]})
+    assert [arrived(each) for each in layers] == [True, True, True], "what was on its way comes first"
+    assert sender.bits_by_batch == [[32, 32]]
+    weights = [model.get_parameter(name).detach() for name in ("0.weight", "2.weight")]
+    assert policy.norms == [pytest.approx([math.sqrt(float((each**2).sum())) for each in weights])]
+
+
+def test_an_error_is_raised_once_and_forgotten(
+    parts: tuple[nn.Module, list[Layer], Recorded, Sender],
+) -> None:
+    model, layers, policy, sender = parts
+    policy.bits = 0
+    sender.send(layers, observe=True, full=True, only=change(model))
+    with pytest.raises(ArithmeticError, match="no bits"):
+        sender.arrive(layers)
+    with pytest.raises(ArithmeticError, match="no bits"):
+        sender.join()
+    sender.give_up()
+    sender.join()
+    policy.bits = 32
+    sender.send(layers, observe=True, full=True, only=change(model))
+    sender.arrive(layers)
+    assert all(map(arrived, layers))
