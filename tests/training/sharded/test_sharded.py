@@ -21,9 +21,18 @@ Ranks = Callable[..., list[Any]]
 STEPS = 6
 
 
+def seeded(*layers: Callable[[], nn.Module]) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return nn.Sequential(*[make() for make in layers])
+
+
+SMALL = seeded(lambda: nn.Linear(6, 9), nn.Tanh, lambda: nn.Linear(9, 4))
+LARGE = seeded(lambda: nn.Linear(200, 200), nn.Tanh, lambda: nn.Linear(200, 200))
+
+
 def make_model() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 4))
+    return copy.deepcopy(SMALL)  # ranks are threads, which share one generator
 
 
 def loss_of(model: nn.Module, t: int, rank: int) -> Callable[[], torch.Tensor]:
@@ -90,8 +99,7 @@ def test_it_sends_at_most_three_quarters_of_what_an_all_reduce_sends(run_ranks: 
     """At a small learning rate most weights keep their bits."""
 
     def sent(exchange: Exchange, method: Any) -> int:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(200, 200), nn.Tanh(), nn.Linear(200, 200))
+        model = copy.deepcopy(LARGE)
         optimizer, total = torch.optim.AdamW(model.parameters(), lr=1e-4), 0
         x = torch.randn(8, 200, generator=torch.Generator().manual_seed(exchange.link.rank))
         with method(model, optimizer, exchange.plan, group=exchange.link) as going:
