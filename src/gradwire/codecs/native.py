@@ -41,6 +41,11 @@ class NativeCodec(Codec):
     def _params(self) -> tuple[int, ...]:
         """Up to three signed 32-bit numbers; the format's source file defines their meaning."""
 
+    @property
+    def compiled(self) -> tuple[str, tuple[int, ...]]:
+        """The format and its parameters, for kernels elsewhere (``gradwire.gpu``)."""
+        return self._format, self._params
+
     def max_nbytes(self, n: int) -> int:
         """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
         return _native.max_nbytes(self._format, n, self._params)

@@ -1,0 +1,36 @@
+"""Which formats have kernels here. Codecs that name none of these run on the host."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from gradwire.errors import MissingPackageError
+from gradwire.gpu.contract import Format
+from gradwire.version import how_to_install
+
+PLACES = {
+    "bf16": ("cast", "BF16"),
+    "bfp": ("bfp", "BFP"),
+    "fp16": ("cast", "FP16"),
+    "fp8": ("fp8", "FP8"),
+    "pack": ("pack", "PACK"),
+    "quantize": ("quantize", "QUANTIZE"),
+}
+"""The module and the name of each format's kernels; the modules import Triton, when they are first used."""
+
+
+@cache
+def format_of(name: str) -> Format:
+    """Return the kernels of a format of PLACES. Raises ``MissingPackageError`` without Triton."""
+    module, attribute = PLACES[name]
+    try:
+        found = getattr(import_module(f"gradwire.gpu.{module}"), attribute)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"gradwire.gpu needs the package triton, which does not load here ({error}); "
+            f"{how_to_install('gpu')}, or encode on the host: codec.encode(x.cpu())",
+            name="triton",
+        ) from error
+    assert isinstance(found, Format)
+    return found

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support import gpu_cases
+
+
+@pytest.mark.parametrize("spec", ["fp16", "bf16"])
+def test_the_bytes_are_the_host_s(interpreted: Callable[..., Any], spec: str) -> None:
+    interpreted(gpu_cases.check_chunks, spec)
+    interpreted(gpu_cases.check_malformed, spec)
