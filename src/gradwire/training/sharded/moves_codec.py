@@ -19,7 +19,7 @@ class Moves(Codec):
     """Floats close to +0 in the order of all floats, without loss; ``words.moves`` makes them.
 
     Formula: y = x. Payload: the body of a delta of float32 words from +0 (``docs/weight_delta.md``). Bound:
-    0. It is no codec of gradients, so it has no row in the codecs' table; its number in frames is above
+    0. It isn't a codec of gradients, so it has no row in the codecs' table; its number in frames is above
     theirs.
     """
 
