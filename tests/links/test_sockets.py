@@ -348,3 +348,13 @@ def test_keepalives_come_between_frames_and_pile_up_nowhere() -> None:
     assert int(links[0].irecv(2, buffer()).wait(keepalive=True)[0]) == 3
     links[0].isend(2, frame(4)).wait(keepalive=True)
     assert int(links[2].irecv(0, buffer()).wait(keepalive=True)[0]) == 4
+
+
+def test_reading_keepalives_leaves_a_frame_to_the_thread_that_waits_for_it() -> None:
+    """Taken by another thread it would leave that one asleep: nothing more comes to wake it."""
+    one, other = sockets(2, 5.0)
+    receiving = one.irecv(1, buffer())
+    other.isend(0, frame(5)).wait()
+    one.keep_alive(0.0)
+    assert not receiving.done  # type: ignore[attr-defined] # one of a SocketLink
+    assert int(receiving.wait()[0]) == 5

@@ -319,7 +319,8 @@ class SocketLink(Link):
     def _send_keepalives(self) -> None:
         for channel in list(self._channels.values()):
             with channel.turn:
-                channel.pull(listening=True)  # so that those of the others do not pile up
+                if channel.hears:  # a frame that comes is for the thread that waits for it
+                    channel.pull(listening=True)  # so that those of the others do not pile up
                 channel.send_keepalive(self)
 
     def _sleep(self, operation: _Operation, began: float, timeout_s: float, keepalive: bool) -> None:
