@@ -1,0 +1,97 @@
+"""Counts add up in any order and grouping, and come back from their state."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import astuple
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.costs import ExchangeCost
+from gradwire.errors import StateError
+from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
+
+whole = st.integers(0, 1 << 40)
+seconds = st.integers(0, 1 << 20).map(lambda n: n / 1024)  # whose sums are exact
+costs = st.builds(ExchangeCost, seconds, seconds, seconds, seconds, whole, whole, whole, whole, seconds)
+counts = st.builds(BucketCounts, whole, whole, seconds, st.none() | seconds, costs)
+names = st.sampled_from(["bucket 1", "bucket 2", "gradient"])
+tallies = st.builds(
+    Tally,
+    st.dictionaries(names, counts),
+    st.dictionaries(st.sampled_from(["sparse", "frozen"]), st.builds(BypassCounts, whole, whole)),
+)
+
+
+@given(st.lists(counts, min_size=1, max_size=5))
+def test_a_sum_of_buckets_is_that_of_its_figures(rows: list[BucketCounts]) -> None:
+    total = sum(rows, BucketCounts())
+    assert (total.exchanges, total.gradient_nbytes, total.exposed_s) == tuple(
+        sum(getattr(row, name) for row in rows) for name in ("exchanges", "gradient_nbytes", "exposed_s")
+    )
+    assert total.largest_error == max(
+        (row.largest_error for row in rows if row.largest_error is not None), default=None
+    )
+    columns = zip(*(astuple(row.cost) for row in rows), strict=True)
+    assert astuple(total.cost) == tuple(map(sum, columns))
+
+
+@given(tallies, tallies)
+def test_tallies_add_up_bucket_by_bucket_and_reason_by_reason(one: Tally, other: Tally) -> None:
+    before, total = other.state(), one.copy()
+    total.add(other)
+    for name in {*one.buckets, *other.buckets}:
+        assert total.buckets[name] == one.buckets.get(name, BucketCounts()) + other.buckets.get(
+            name, BucketCounts()
+        )
+    assert total.total == one.total + other.total
+    assert total.bypassed == one.bypassed + other.bypassed
+    assert list(total.buckets) == list(dict.fromkeys([*one.buckets, *other.buckets]))
+    assert other.state() == before
+    assert bool(total) == (bool(one) or bool(other))
+
+
+@given(tallies)
+def test_a_state_through_json_is_the_same_tally(tally: Tally) -> None:
+    assert Tally.of_state(json.loads(json.dumps(tally.state()))) == tally
+
+
+def test_an_error_that_is_not_a_number_stays() -> None:
+    total = BucketCounts(largest_error=3.0) + BucketCounts(largest_error=math.nan) + BucketCounts()
+    assert math.isnan(total.largest_error or 0.0)
+
+
+ROW = Tally({"a": BucketCounts()}).state()["buckets"]["a"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (None, "a ledger's state has counts in 'buckets', but this one has None"),
+        ({"buckets": {}, "bypasses": 3}, "a ledger's state has counts in 'bypasses', but this one has 3"),
+        ({"buckets": {"a": {}}}, "a ledger's state has no such counts in 'buckets': 'a': {}"),
+        (
+            {"buckets": {}, "bypasses": {"why": {"count": True, "nbytes": 2}}},
+            "a ledger's state has no such counts in 'bypasses': 'why': {'count': True, 'nbytes': 2}",
+        ),
+    ],
+)
+def test_what_is_no_state_of_a_tally_is_refused(state: Any, reason: str) -> None:
+    with pytest.raises(StateError) as caught:
+        Tally.of_state(state)
+    assert str(caught.value) == reason
+
+
+@pytest.mark.parametrize("name", [*ROW, "cost.wait_s"])
+def test_no_figure_may_be_missing(name: str) -> None:
+    row = {**ROW, "cost": {**ROW["cost"]}}
+    if name == "cost":
+        row["cost"] = None
+    else:
+        del (row["cost"] if "." in name else row)[name.rpartition(".")[2]]
+    with pytest.raises(StateError, match="no such counts in 'buckets': 'a'"):
+        Tally.of_state({"buckets": {"a": row}, "bypasses": {}})
