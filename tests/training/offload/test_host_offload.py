@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from gradwire.devices import Simulated, on_host
 from gradwire.devices.kernels import Kernels
@@ -140,6 +141,46 @@ def test_without_loss_it_trains_to_the_bits_of_the_cpu(
                 step(offload, number, there, max_norm)
                 schedule.step()
             assert same(values(offload.model), plain(make, max_norm))
+
+
+@DEVICES
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_steps_within_backward_have_the_same_bits(
+    make: Optimizers, device: Callable[[], Simulated | None]
+) -> None:
+    there = device()
+    with offloaded("static:32", there, make, step_in_backward=True) as offload:
+        schedule = torch.optim.lr_scheduler.ExponentialLR(offload.optimizer, 0.9)
+        for number in range(STEPS):
+            step(offload, number, there)
+            assert all(each.grad is None for each in offload.model.parameters())
+            schedule.step()
+        assert same(values(offload.model), plain(make))
+        assert len(offload.bits_by_batch) == STEPS + 1
+        backward(loss_of(offload, 0, there))
+        with pytest.raises(SpecError, match=r"optimizer.step\(\) wasn't called"):
+            backward(loss_of(offload, 0, there))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_forward_pass_that_backward_computes_again_loses_no_gradient(reentrant: bool) -> None:
+    model, x = nn.Linear(3, 3), torch.ones(1, 3, requires_grad=True)
+    expected = copy.deepcopy(model)
+    offload = HostOffload(model, OPTIMIZERS["SGD"](model), "static:32", device="cpu")
+    for run in (expected, offload):
+        hidden = checkpoint(run, x, use_reentrant=reentrant)
+        backward(checkpoint(run, hidden, use_reentrant=reentrant).square().sum())
+    for found, wanted in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, wanted.grad)
+    offload.close()
+
+
+def test_a_gradient_that_comes_twice_is_no_reason_to_step_twice() -> None:
+    model, x = nn.Linear(3, 3), torch.ones(1, 3, requires_grad=True)
+    offload = HostOffload(model, OPTIMIZERS["SGD"](model), "static:32", device="cpu", step_in_backward=True)
+    with pytest.raises(SpecError, match="wants each gradient once in a backward pass"):
+        backward(offload(checkpoint(offload, x, use_reentrant=True)).sum())
+    offload.close()
 
 
 @DEVICES

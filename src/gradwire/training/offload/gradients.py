@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,16 +15,26 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.devices import Device, Event
-from gradwire.errors import TensorError
+from gradwire.errors import SpecError, TensorError
+from gradwire.training.offload.layer_steps import LayerSteps
 from gradwire.training.offload.layers import Layer
 from gradwire.training.offload.ledger import LayerCounts, OffloadLedger
+
+
+@dataclass
+class _Home:
+    """Where a replica's gradient goes."""
+
+    master: nn.Parameter
+    layer: str
+    row: LayerCounts
 
 
 @dataclass
 class _Coming:
     """A copy under way; ``kept`` is what it reads."""
 
-    master: nn.Parameter
+    home: _Home
     floats: torch.Tensor
     event: Event
     kept: torch.Tensor
@@ -39,15 +51,21 @@ class GradientReturn:
         Whose gradients they are.
     device
         Where the replicas live.
+    steps
+        Steps each layer when all of its gradients have come; the masters then have none any more.
     """
 
-    def __init__(self, layers: Sequence[Layer], device: Device, ledger: OffloadLedger) -> None:
-        self._homes: dict[torch.Tensor, tuple[nn.Parameter, LayerCounts]] = {
-            replica: (master, ledger.layers[layer.name])
+    def __init__(
+        self, layers: Sequence[Layer], device: Device, ledger: OffloadLedger, steps: LayerSteps | None = None
+    ) -> None:
+        self._homes: dict[torch.Tensor, _Home] = {
+            replica: _Home(master, layer.name, ledger.layers[layer.name])
             for layer in layers
             for master, replica in zip(layer.masters, layer.replicas, strict=True)
             if replica.requires_grad
         }
+        self._sizes = Counter(home.layer for home in self._homes.values())
+        self._steps, self._stepped = steps, set[str]()
         self._device, self._ledger = device, ledger
         self._stream = device.stream()
         self._coming: list[_Coming] = []
@@ -60,8 +78,10 @@ class GradientReturn:
 
     def begin(self) -> None:
         """Begin a forward pass: forget a backward pass that has failed, and see whether DDP is around it."""
+        if torch._C._current_graph_task_id() != -1:
+            return  # backward computes a checkpoint's forward pass again
         if self._queued:
-            self._queued, self._coming = False, []
+            self._queued, self._coming, self._stepped = False, [], set()
         self._ddp = getattr(DistributedDataParallel, "_active_ddp_module", None)
 
     def close(self) -> None:
@@ -73,6 +93,8 @@ class GradientReturn:
         if self.held or (self._ddp is not None and not self._ddp.require_backward_grad_sync):
             return
         if not self._queued:
+            if self._steps is not None:
+                self._steps.begin()
             self._queued = True
             _when_backward_ends(self._end if self._ddp is None else self._end_after_ddp)
         if self._ddp is None:
@@ -90,10 +112,25 @@ class GradientReturn:
         self._stream.follow()
         floats = self._device.pinned(gradient.numel())
         event = self._stream.load(floats, gradient)
-        master, row = self._homes[replica]
-        self._coming.append(_Coming(master, floats, event, gradient))
-        row.gradient_nbytes += gradient.nbytes
+        home = self._homes[replica]
+        self._coming.append(_Coming(home, floats, event, gradient))
+        home.row.gradient_nbytes += gradient.nbytes
         replica.grad = None
+        if self._steps is not None:
+            self._step_layer(home.layer, self._steps)
+
+    def _step_layer(self, layer: str, steps: LayerSteps) -> None:
+        """Step a layer where all of it has come."""
+        if layer in self._stepped:
+            raise SpecError(
+                "step_in_backward=True wants each gradient once in a backward pass, but a second one of "
+                f"{layer!r} came; use checkpoint(..., use_reentrant=False)"
+            )
+        whole = [each for each in self._coming if each.home.layer == layer]
+        if len(whole) == self._sizes[layer]:
+            self._stepped.add(layer)
+            self._coming = [each for each in self._coming if each.home.layer != layer]
+            steps.submit({each.home.master for each in whole}, partial(_deliver, whole))
 
     def _end_after_ddp(self) -> None:
         """Take the averages behind DDP's own end, which is in the queue by now."""
@@ -107,16 +144,25 @@ class GradientReturn:
     def _end(self) -> None:
         """Wait for the copies, and add them to the masters' gradients."""
         begin, coming = time.perf_counter(), self._coming
-        self._queued, self._coming = False, []
-        for each in coming:
-            each.event.wait()
-            gradient = each.floats.view(each.master.shape)
-            if each.master.grad is None:
-                each.master.grad = gradient
-            else:
-                with torch.no_grad():
-                    each.master.grad.add_(gradient)
+        self._queued, self._coming, self._stepped = False, [], set()
+        if self._steps is None:
+            _deliver(coming)
+        else:
+            self._steps.submit({each.home.master for each in coming}, partial(_deliver, coming))
+            self._steps.join()
         self._ledger.gradient_wait_s += time.perf_counter() - begin
+
+
+def _deliver(coming: Sequence[_Coming]) -> None:
+    for each in coming:
+        each.event.wait()
+        master = each.home.master
+        gradient = each.floats.view(master.shape)
+        if master.grad is None:
+            master.grad = gradient
+        else:
+            with torch.no_grad():
+                master.grad.add_(gradient)
 
 
 def _when_backward_ends(callback: Callable[[], None]) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from gradwire.devices import Device, Simulated, device_of, on_host
 from gradwire.errors import SpecError, StateError, shown
 from gradwire.training.offload.gradients import GradientReturn
+from gradwire.training.offload.layer_steps import LayerSteps
 from gradwire.training.offload.layers import Layer, check_masters, check_optimizer, layers_of
 from gradwire.training.offload.ledger import OffloadLedger
 from gradwire.training.offload.policies import Policy, policy_of
@@ -48,6 +49,10 @@ class HostOffload:
         accelerator, or the CPU where there is none.
     blocks
         Names of modules, such as residual blocks, whose parameters are one layer for the policy.
+    step_in_backward
+        Step the optimizer for each layer as soon as its gradients have come, while backward goes on. The
+        gradients are gone then, so that nothing can clip or inspect them. Still call ``optimizer.step()``
+        after each backward pass.
     timed
         Measure the seconds of the copies for the ledger.
 
@@ -76,6 +81,7 @@ class HostOffload:
         *,
         device: torch.device | str | Simulated | None = None,
         blocks: Sequence[str] = (),
+        step_in_backward: bool = False,
         timed: bool = False,
     ) -> None:
         self.policy = policy_of(policy)
@@ -85,7 +91,8 @@ class HostOffload:
         self.replica, home = _replicate(model, device)
         self._layers = layers_of(model, self.replica, blocks)
         self._sender = Sender(self._layers, self.policy, home, self.ledger, timed=timed)
-        self._gradients = GradientReturn(self._layers, home, self.ledger)
+        self._steps = LayerSteps(optimizer) if step_in_backward else None
+        self._gradients = GradientReturn(self._layers, home, self.ledger, self._steps)
         self._order, self._read_late = self._layers, list[Layer]()
         self._called: list[nn.Module] | None = []
         self._stale, self._buffers_stale = True, False
@@ -159,6 +166,8 @@ class HostOffload:
             each.remove()
         self._gradients.close()
         self._sender.close()
+        if self._steps is not None:
+            self._steps.close()
 
     def _hook_replica(self) -> Iterator[Any]:
         yield self.replica.register_forward_pre_hook(lambda *_: self._enter())
@@ -167,7 +176,7 @@ class HostOffload:
             yield module.register_forward_pre_hook(lambda module, _: self._reach(module))
 
     def _hook_masters(self) -> Iterator[Any]:
-        yield self.optimizer.register_step_pre_hook(lambda *_: self._join())
+        yield self.optimizer.register_step_pre_hook(lambda *_: self._before_step())
         yield self.optimizer.register_step_post_hook(lambda *_: self._send_step())
         yield self.model.register_state_dict_pre_hook(lambda *_: self._take_buffers())  # type: ignore[no-untyped-call]
         yield self.model.register_load_state_dict_post_hook(lambda *_: self._loaded())  # type: ignore[no-untyped-call]
@@ -203,7 +212,15 @@ class HostOffload:
         }
         self._order = sorted(self._layers, key=lambda each: first[id(each)])
 
+    def _before_step(self) -> None:
+        if self._steps is None or not self._steps.active:
+            self._join()
+
     def _send_step(self) -> None:
+        if self._steps is not None:
+            if self._steps.active:
+                return
+            self._steps.stepped()
         groups = self.optimizer.param_groups
         updated = {each for group in groups for each in group["params"] if each.requires_grad}
         with self._resending():
