@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from gradwire.devices import Simulated, on_host
 from gradwire.devices.kernels import Kernels
@@ -160,27 +159,6 @@ def test_steps_within_backward_have_the_same_bits(
         backward(loss_of(offload, 0, there))
         with pytest.raises(SpecError, match=r"optimizer.step\(\) wasn't called"):
             backward(loss_of(offload, 0, there))
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_forward_pass_that_backward_computes_again_loses_no_gradient(reentrant: bool) -> None:
-    model, x = nn.Linear(3, 3), torch.ones(1, 3, requires_grad=True)
-    expected = copy.deepcopy(model)
-    offload = HostOffload(model, OPTIMIZERS["SGD"](model), "static:32", device="cpu")
-    for run in (expected, offload):
-        hidden = checkpoint(run, x, use_reentrant=reentrant)
-        backward(checkpoint(run, hidden, use_reentrant=reentrant).square().sum())
-    for found, wanted in zip(model.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, wanted.grad)
-    offload.close()
-
-
-def test_a_gradient_that_comes_twice_is_no_reason_to_step_twice() -> None:
-    model, x = nn.Linear(3, 3), torch.ones(1, 3, requires_grad=True)
-    offload = HostOffload(model, OPTIMIZERS["SGD"](model), "static:32", device="cpu", step_in_backward=True)
-    with pytest.raises(SpecError, match="wants each gradient once in a backward pass"):
-        backward(offload(checkpoint(offload, x, use_reentrant=True)).sum())
-    offload.close()
 
 
 @DEVICES
