@@ -78,17 +78,33 @@ def wide_layers(images: Dataset, seed: int) -> nn.Module:
 
 def small_gpt(rank: int, _world: int, _data: Path | None, text: Path | None) -> Task:
     """Make a GPT of 6 layers, 43 MB, on the bytes of a text, by default Python's language reference."""
+    return text_task(text, width=384, layers=6, heads=6, batch=1, rank=rank)
+
+
+def text_task(
+    text: Path | None,
+    *,
+    width: int,
+    layers: int,
+    heads: int,
+    batch: int,
+    rank: int = 0,
+    half: int | None = None,
+) -> Task:
+    """Make a GPT on the bytes of a text, by default of Python's reference, or one half of it (0, 1)."""
     read = "\n".join(pydoc_data.topics.topics.values()).encode() if text is None else text.read_bytes()
     data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()
+    if half is not None:
+        data = data.chunk(2)[half]
     training, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        model = GPT(width=384, layers=6, heads=6)
+        model = GPT(width=width, layers=layers, heads=heads)
     return Task(
         "small GPT",
         model,
         lambda net: torch.optim.AdamW(net.parameters(), lr=1e-3),
-        _contexts(training, 1, rank),
+        _contexts(training, batch, rank),
         next(_contexts(held_out, HELD_OUT_CONTEXTS, -1)),
         block=8,
         blocks=8,
