@@ -109,8 +109,8 @@ def test_a_host_that_fails_does_not_hang_the_rest() -> None:
 
 def test_the_time_of_a_run_is_kept() -> None:
     with testbed.Testbed(Topology.even(2)) as bed:
-        run = bed.run(["sh", "-c", "test $RANK = 0 || sleep 60"], timeout_s=0.2)
-    assert (run.exit_code, run.failure) == (124, "h1 did not end within 200ms and had to be ended")
+        run = bed.run(["sh", "-c", "test $RANK = 0 || sleep 60"], timeout_s=2.0)
+    assert (run.exit_code, run.failure) == (124, "h1 did not end within 2s and had to be ended")
     assert run.seconds < 30
 
 
