@@ -1,0 +1,49 @@
+"""A mistake is one line, help fits a terminal, and an unset variable is no path."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gradwire.cli.parser import EXIT_MISTAKE, Parser, file_path, folder_path
+
+
+def parser() -> Parser:
+    made = Parser("gradwire test", "Tests.", "gradwire test [--rate RATE]", "An example:\n  gradwire test")
+    made.add_argument("--rate", type=int, help=" ".join(["words"] * 40))
+    made.add_argument("--out", type=file_path)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        (["--rate", "x"], "argument --rate: invalid int value: 'x'"),
+        (["--ra", "1"], "unrecognized arguments: --ra 1"),
+        (["--out", ""], "argument --out: name a file"),
+        (["-h"], "unrecognized arguments: -h"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_help(
+    words: list[str], mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parser().parse_args(words)
+    assert caught.value.code == EXIT_MISTAKE == 2
+    assert capsys.readouterr() == ("", f"gradwire test: {mistake}; see gradwire test --help\n")
+
+
+def test_help_fits_80_columns_and_keeps_the_lines_of_its_end() -> None:
+    text = parser().format_help()
+    assert max(map(len, text.splitlines())) < 80
+    assert "An example:\n  gradwire test" in text
+
+
+@pytest.mark.parametrize("read", [file_path, folder_path])
+def test_a_path_has_a_name(read: Callable[[str], Path]) -> None:
+    assert read("a/b") == Path("a/b")
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^name a (file$|folder)"):
+        read("")
