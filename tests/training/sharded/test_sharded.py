@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ import torch
 from torch import nn
 
 from gradwire.codecs import parse
+from gradwire.devices import Simulated
+from gradwire.devices.kernels import Kernels
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.links import Link
 from gradwire.plan import Plan
-from gradwire.training import DSync, Ledger, Sharded
+from gradwire.training import DSync, Ledger, Sharded, redivide
+from gradwire.training.sharded.shard import ELEMENTWISE
 
 Ranks = Callable[..., list[Any]]
 STEPS = 6
@@ -231,3 +235,142 @@ def test_what_does_not_fit_is_refused(run_ranks: Ranks) -> None:
         method.close()
 
     run_ranks(1, body)
+
+
+@pytest.mark.parametrize("kind", sorted(ELEMENTWISE, key=str))
+def test_every_elementwise_optimizer_steps_as_with_d_sync(kind: Any, run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        found = []
+        for make in (DSync, lambda *args, **how: Sharded(*args, replicas="fp32", **how)):
+            model = make_model()
+            optimizer = kind(model.parameters(), lr=1e-2)
+            with make(model, optimizer, exchange.plan, group=exchange.link) as method:
+                for t in range(3):
+                    method.step(loss_of(model, t, exchange.link.rank))
+            found.append(bits(model))
+        return found
+
+    for plain, sharded in run_ranks(2, body):
+        torch.testing.assert_close(sharded, plain, rtol=0, atol=1e-7)
+
+
+def test_an_optimizer_may_hold_frozen_parameters(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        frozen = model.get_parameter("0.weight").requires_grad_(False)
+        before, others = frozen.clone(), bits(model)[frozen.numel() :]
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.5)
+        with Sharded(model, optimizer, exchange.plan, group=exchange.link) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+        assert torch.equal(frozen, before)
+        assert not torch.equal(bits(model)[frozen.numel() :], others)
+
+    run_ranks(2, body)
+
+
+def test_parameters_that_the_optimizer_gets_later_are_refused(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        optimizer = adamw(model)
+        with Sharded(model, optimizer, exchange.plan, group=exchange.link) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+            model.append(nn.Linear(4, 4))
+            optimizer.add_param_group({"params": list(model[-1].parameters())})
+            with pytest.raises(
+                SpecError, match=r"has got 2 parameters since \(the first of shape \(4, 4\)\)"
+            ):
+                method.step(loss_of(model, 1, exchange.link.rank))
+
+    run_ranks(2, body)
+
+
+def test_ranks_that_begin_different_have_the_masters_of_the_first(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        nn.utils.vector_to_parameters(torch.full((103,), 1.0 + exchange.link.rank), model.parameters())
+        with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
+            assert all(bool((each == 1).all()) for each in method.masters().values())
+
+    run_ranks(3, body)
+
+
+def test_a_state_from_before_the_first_step_begins_with_equal_weights(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> torch.Tensor:
+        model = make_model()
+        nn.utils.vector_to_parameters(torch.full((103,), 1.0 + exchange.link.rank), model.parameters())
+        with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
+            state = method.state_dict()
+            method.step(loss_of(model, 0, exchange.link.rank))
+            method.load_state_dict(state)
+            method.step(loss_of(model, 0, exchange.link.rank))
+        return bits(model)
+
+    found = run_ranks(3, body)
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+def test_weights_in_other_memory_are_taken_as_they_are(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with Sharded(model, optimizer, exchange.plan, group=exchange.link) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+            nn.utils.vector_to_parameters(torch.full((103,), 2.0), model.parameters())
+            method.step(loss_of(model, 1, exchange.link.rank))
+        assert bool((bits(model) == 2).all())
+
+    run_ranks(2, body)
+
+
+def test_a_long_way_of_a_weight_is_no_value_that_is_not_finite(run_ranks: Ranks) -> None:
+    """From -1 to 2 it is as many words as the bits of a NaN say."""
+
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        nn.utils.vector_to_parameters(torch.full((103,), -1.0), model.parameters())
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with Sharded(model, optimizer, exchange.plan, replicas="fp32", group=exchange.link) as method:
+            record = method.step(lambda: -3 * torch.cat([each.view(-1) for each in model.parameters()]).sum())
+        assert bool((bits(model) == 2).all())
+        assert record.cost.nonfinite == 0
+
+    run_ranks(2, body)
+
+
+def test_it_waits_for_the_weights_of_a_device(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange, device: Simulated | None) -> torch.Tensor:
+        model, x = make_model(), torch.ones(8, 6)
+        if device is not None:
+            device.adopt(model)
+            device.own(x)
+        optimizer, kernels = adamw(model), nullcontext() if device is None else Kernels(device)
+        with kernels, Sharded(model, optimizer, exchange.plan, group=exchange.link) as method:
+            for _ in range(3):
+                method.step(lambda: model(x).square().mean())
+        if device is not None:
+            device.synchronize()
+        return bits(model)
+
+    plain = run_ranks(2, lambda exchange: body(exchange, None))
+    for found in run_ranks(2, lambda exchange: body(exchange, Simulated())):
+        assert torch.equal(found, plain[0])
+
+
+@pytest.mark.parametrize("count", [10, 103])
+def test_states_stay_with_their_number_of_ranks(count: int, run_ranks: Ranks) -> None:
+    """Of 10 weights, rank 0 has 2 of 5 ranks' and 2 of 6 ranks', but not always the same ones."""
+
+    def saved(exchange: Exchange, states: list[Any] | None = None) -> Any:
+        model = nn.Linear(count, 1, bias=False)
+        with torch.no_grad():
+            model.weight.copy_(torch.linspace(1, 2, count))
+        with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
+            if states is not None:
+                method.load_state_dict(states[exchange.link.rank])
+            return method.state_dict()
+
+    states = run_ranks(5, saved)
+    run_ranks(5, lambda exchange: saved(exchange, redivide(states, 5)))
+    divided = redivide(states, 6)
+    with pytest.raises(StateError, match="number of ranks"):
+        run_ranks(6, lambda exchange: saved(exchange, divided))

@@ -180,7 +180,7 @@ def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeS
 
 
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
-    """Return states for a world of another size, of any method, or of what ``attach`` returned.
+    """Return states for a world of another size, of any method but ``Sharded``, or of ``attach``.
 
     The gradients in flight are averages, equal on all ranks, so every new rank keeps them as they are, with
     the hyperparameters of their steps. Residuals are every rank's own; they are divided anew, so that their

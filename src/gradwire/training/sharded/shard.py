@@ -14,7 +14,6 @@ ELEMENTWISE = frozenset(
     (
         torch.optim.ASGD,
         torch.optim.Adadelta,
-        torch.optim.Adagrad,
         torch.optim.Adam,
         torch.optim.AdamW,
         torch.optim.Adamax,
@@ -25,7 +24,10 @@ ELEMENTWISE = frozenset(
         torch.optim.SGD,
     )
 )
-"""The optimizers whose update of one weight depends on no other weight, so that any part can be stepped."""
+"""The optimizers whose update of one weight depends on no other weight, so that any part can be stepped.
+
+Adagrad's does, too, but its state is there before the first step, for whole parameters.
+"""
 
 
 class Shard:
@@ -39,7 +41,7 @@ class Shard:
     parameters
         All that are trained, in the order of the flat gradient.
     optimizer
-        Theirs, without a state yet.
+        Theirs, without a state yet; those that are not trained leave it.
 
     Attributes
     ----------
@@ -68,9 +70,22 @@ class Shard:
         for number, (part, low, high) in self._slices.items():
             part.grad = None if number in absent else gradient[low:high]
 
+    def check(self, optimizer: torch.optim.Optimizer) -> None:
+        """Raise ``SpecError`` if the optimizer has got parameters whose gradients nobody would average."""
+        own = {id(part) for part, _, _ in self._slices.values()}
+        strange = [
+            each for group in optimizer.param_groups for each in group["params"] if id(each) not in own
+        ]
+        if strange:
+            raise SpecError(
+                "the optimizer of a Sharded method holds this rank's share of the weights, but has got "
+                f"{len(strange)} parameters since (the first of shape {tuple(strange[0].shape)}); make a new "
+                "method and a new optimizer with them"
+            )
+
 
 def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Parameter]) -> None:
-    """Raise ``SpecError`` for an optimizer that cannot step a part of the weights by itself."""
+    """Raise ``SpecError`` for an optimizer that cannot step a part of these weights by itself."""
     if type(optimizer) not in ELEMENTWISE:
         names = ", ".join(sorted(each.__name__ for each in ELEMENTWISE))
         raise SpecError(
@@ -85,6 +100,6 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
     strangers = {id(each) for group in optimizer.param_groups for each in group["params"]}
     if not strangers <= set(map(id, parameters)):
         raise SpecError(
-            "the optimizer of a Sharded method holds its model's trainable parameters only, but has others; "
+            "the optimizer of a Sharded method holds its model's parameters only, but has others; "
             "make it from model.parameters()"
         )

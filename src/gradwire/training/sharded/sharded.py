@@ -17,6 +17,7 @@ from torch import nn
 from gradwire import collectives
 from gradwire.collectives.frame_order import segments
 from gradwire.costs import ExchangeCost
+from gradwire.devices import on_host
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan, PlanLike
@@ -47,7 +48,8 @@ class Sharded(WorkerMethod):
     the same bits on all ranks after every step: the exact weights, rounded to ``replicas``.
 
     Weights that somebody else writes between two steps, as ``model.load_state_dict`` does, are taken as they
-    are; all ranks write the same.
+    are; all ranks write the same. torch does not tell of writes in place through ``.data``: the next step
+    undoes those, so write within ``torch.no_grad()`` instead.
 
     Parameters
     ----------
@@ -100,6 +102,8 @@ class Sharded(WorkerMethod):
         Raises ``ExchangeError``.
         """
         self.check_open()
+        if not self._synchronised:
+            self.synchronise()
         self._read()
         flat = self._carrier()
         flat[self._shard.start : self._shard.stop] = self._shard.masters
@@ -112,7 +116,7 @@ class Sharded(WorkerMethod):
 
     def _lay_out(self) -> None:
         parameters, link = self.trained.parameters, self.exchange.link
-        check_shardable(self._optimizer, parameters)
+        check_shardable(self._optimizer, list(self.model.parameters()))
         self._gradients = FlatGradients(parameters)
         self._residual = self._residual_of(self._gradients)
         count, chunk = self._gradients.buffer.numel(), (link.rank + 1) % link.world
@@ -121,7 +125,7 @@ class Sharded(WorkerMethod):
         start, stop = (own[0].start, own[-1].stop) if own else (0, 0)
         self._shard = Shard(parameters, self._optimizer, start, stop)
         self._words: torch.Tensor | None = None
-        self._written: list[int] = []
+        self._written: list[tuple[int, int]] = []
 
     def _before_growing(self) -> StepRecord:
         raise SpecError(
@@ -131,6 +135,7 @@ class Sharded(WorkerMethod):
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
+        self._shard.check(self._optimizer)
         self._read()
         loss = backward(compute_loss, self._gradients)
         accounting = self._exchange_gradients()
@@ -166,6 +171,7 @@ class Sharded(WorkerMethod):
         own = slice(shard.start, shard.stop)
         carrier[own] = moves(new, words[own], self._kind)
         accounting = self.exchange.broadcast(carrier, Moves())
+        accounting.nonfinite = 0  # a long way may look so, and it is a whole number
         move(words, carrier, self._kind)
         self._write()
         count_weights(self.ledger, accounting)
@@ -184,7 +190,7 @@ class Sharded(WorkerMethod):
         """Take the model's weights over, at first and where somebody else has written them."""
         if self._words is not None and self._written == self._versions():
             return
-        flat = torch.cat([each.detach().reshape(-1).cpu() for each in self._gradients.parameters])
+        flat = torch.cat([on_host(each).reshape(-1) for each in self._gradients.parameters])
         words, own = rounded(flat, self._kind), slice(self._shard.start, self._shard.stop)
         changed = torch.ones(1, dtype=torch.bool) if self._words is None else words[own] != self._words[own]
         self._shard.masters.copy_(torch.where(changed, flat[own], self._shard.masters))
@@ -198,8 +204,9 @@ class Sharded(WorkerMethod):
             each.copy_(self._gradients.part(number, weights).view(each.shape))
         self._written = self._versions()
 
-    def _versions(self) -> list[int]:
-        return [each._version for each in self._gradients.parameters]
+    def _versions(self) -> list[tuple[int, int]]:
+        """Return what changes where somebody writes a parameter, or gives it other memory."""
+        return [(each.data_ptr(), each._version) for each in self._gradients.parameters]
 
     def _state(self, drained: bool) -> RankState:
         self._read()
@@ -210,15 +217,22 @@ class Sharded(WorkerMethod):
         )
 
     def _adopt(self, own: RankState) -> None:
-        kept, count = own.model or {}, self._gradients.buffer.numel()
+        kept, shard, count = own.model or {}, self._shard, self._gradients.buffer.numel()
         masters, words = kept.get("masters"), kept.get("words")
-        wanted = (self._shard.masters.shape, (count,), self._kind.bits)
-        if masters is None or words is None or (masters.shape, tuple(words.shape), words.dtype) != wanted:
+        wanted = (shard.masters.shape, (count,), self._kind.bits)
+        if (
+            masters is None
+            or words is None
+            or (masters.shape, tuple(words.shape), words.dtype) != wanted
+            or not torch.equal(rounded(masters, self._kind), words[shard.start : shard.stop])
+        ):
             raise StateError(
-                f"a Sharded method of {count} weights, {self._shard.masters.numel()} of them on this rank, "
-                "wants its own state, but that of another model, method, or kind of replicas came"
+                f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank, wants "
+                "its own state, but that of another model, method, rank, number of ranks, or kind of "
+                "replicas came; with other ranks, load the method.masters() of the old ones into the model"
             )
         super()._adopt(own)
         self._shard.masters.copy_(masters)
         self._words = words.clone()
         self._write()
+        self._synchronised = own.steps_done > 0  # before the first step every rank has saved its own weights
