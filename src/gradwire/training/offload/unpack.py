@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import torch
 
+_NAN = 0x7FC0_0000
+"""The bits that make a NaN of any float."""
+
 
 def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> None:
     """Write what a payload of ``bitpack`` holds into ``weights`` (contiguous float32, on the same device).
@@ -15,21 +18,17 @@ def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> 
     a chunk with a non-finite value becomes NaN as a whole.
     """
     flat, count = weights.view(-1), weights.numel()
+    if not count:
+        return  # torch views no bytes of some empty tensors
+    words = flat.view(torch.int32)
     if kept_bytes == 4:
         flat.copy_(payload[: 4 * count].view(torch.float32))
-        return
-    words = flat.view(torch.int32)
-    words.copy_(_widened(payload[: kept_bytes * count], kept_bytes))
-    words.bitwise_left_shift_(32 - 8 * kept_bytes)
-    if kept_bytes == 1:
-        flat.masked_fill_(payload[count : count + 1] != 0, torch.nan)
-
-
-def _widened(payload: torch.Tensor, kept_bytes: int) -> torch.Tensor:
-    """Return integers; their sign doesn't matter, because it is shifted out."""
-    if kept_bytes == 1:
-        return payload
-    if kept_bytes == 2:
-        return payload.view(torch.int16)
-    low, mid, high = payload.view(-1, 3).to(torch.int32).unbind(1)
-    return low | mid << 8 | high << 16
+    elif kept_bytes == 3:  # bytes to bytes: to gather integers of three takes ten times as long on a CPU
+        of_words = flat.view(torch.uint8).view(count, 4)
+        of_words[:, 0] = 0
+        of_words[:, 1:] = payload[: 3 * count].view(count, 3)
+    elif kept_bytes == 2:
+        words.copy_(payload[: 2 * count].view(torch.int16)).bitwise_left_shift_(16)
+    else:
+        words.copy_(payload[:count]).bitwise_left_shift_(24)
+        words.bitwise_or_((payload[count : count + 1] != 0).to(torch.int32) * _NAN)
