@@ -39,7 +39,6 @@ TESTED_ELSEWHERE = [
     "job/worker",
     "launch/child",
     "links/gloo",
-    "links/mpi/keepalives",
     "links/mpi/shutdown",
     "planner/query",
     "planner/result",
