@@ -25,8 +25,6 @@ MAX_PIPELINE = 1024
 """Training keeps a gradient for every step under way, and a gradient 1024 steps old teaches nothing."""
 MAX_BUCKET_NBYTES = 1 << 48
 """What a processor can address; no gradient is larger."""
-UNENCODED_SEGMENT_NBYTES = 1 << 18
-"""Without a codec the network is the bottleneck, and small segments keep it busy between two hops."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +116,7 @@ class Plan:
         if isinstance(plan, str) and not _is_path(plan):
             plan = parse(plan)
         if isinstance(plan, Codec):
-            if isinstance(plan, Identity):
-                parts = {"segment_nbytes": UNENCODED_SEGMENT_NBYTES} | parts
-            return cls(plan, **parts)
+            return cls(plan, **{"segment_nbytes": plan.SEGMENT_NBYTES} | parts)
         if isinstance(plan, cls):
             return plan
         if isinstance(plan, str | os.PathLike):

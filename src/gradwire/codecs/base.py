@@ -48,6 +48,9 @@ class Codec(ABC):
     EXACT: ClassVar[bool] = False
     """Whether decoding always returns the encoded bits, so that the owner of a chunk needn't decode it."""
 
+    SEGMENT_NBYTES: ClassVar[int] = 1 << 22
+    """The segments, in bytes of float32, with which an exchange through this codec is fast."""
+
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of most codecs
         """Whether training suffers unless the next gradient includes what encoding lost."""

@@ -28,6 +28,7 @@ class Identity(PlainCodec):
     wire_id: ClassVar[int] = 0
     EXAMPLES: ClassVar[tuple[str, ...]] = ("identity",)
     EXACT: ClassVar[bool] = True
+    SEGMENT_NBYTES: ClassVar[int] = 1 << 18  # the network is the bottleneck: keep it busy between two hops
     _format: ClassVar[str] = "pack"
     _params: ClassVar[tuple[int, ...]] = (32,)
 
