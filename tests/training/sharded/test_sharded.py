@@ -135,17 +135,19 @@ def test_the_average_is_within_the_bound_of_the_encodings(run_ranks: Ranks) -> N
     assert 0 < (exact[0] - lossy[0]).abs().max() <= (world - 1) * codec.bound(largest) / world + 1e-6
 
 
-def test_clipping_scales_to_the_norm_of_the_whole_average(run_ranks: Ranks) -> None:
-    def body(exchange: Exchange, max_norm: float | None) -> torch.Tensor:
+@pytest.mark.parametrize("scale", [1.0, 1e22])  # squares of the second exceed float32
+def test_clipping_scales_to_the_norm_of_the_whole_average(scale: float, run_ranks: Ranks) -> None:
+    def body(exchange: Exchange, factor: float, max_norm: float | None) -> torch.Tensor:
         model = make_model()
         before, optimizer = bits(model), torch.optim.SGD(model.parameters(), lr=1.0)
         how: dict[str, Any] = {"replicas": "fp32", "max_norm": max_norm, "group": exchange.link}
-        with Sharded(model, optimizer, **how) as method:
-            method.step(loss_of(model, 0, exchange.link.rank))
+        loss = loss_of(model, 0, exchange.link.rank)
+        with Sharded(model, optimizer, exchange.plan, **how) as method:
+            method.step(lambda: factor * loss())
         return before - bits(model)
 
-    free = run_ranks(3, lambda exchange: body(exchange, None))[0]
-    clipped = run_ranks(3, lambda exchange: body(exchange, 0.01))[0]
+    free = run_ranks(3, lambda exchange: body(exchange, 1.0, None))[0]
+    clipped = run_ranks(3, lambda exchange: body(exchange, scale, 0.01))[0]
     torch.testing.assert_close(clipped, free * (0.01 / free.norm()), rtol=1e-4, atol=1e-7)
 
 

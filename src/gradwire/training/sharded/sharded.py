@@ -151,15 +151,18 @@ class Sharded(WorkerMethod):
         buffer = self._gradients.staged().floats()
         with set_aside(reach.parts(self._residual)):
             accounting = self.exchange.reduce(buffer, self._residual, measure.norms)
-        own = buffer[shard.start : shard.stop].div_(self.exchange.link.world)
-        square = torch.linalg.vector_norm(own, dtype=torch.float64).square().to(torch.float32)
-        told = torch.cat([square.view(1), reach.told(self.meter.all)])
-        cost = Exchange(self.exchange.link, Plan()).all_reduce(told, average=False)
+        link = self.exchange.link
+        own = buffer[shard.start : shard.stop].div_(link.world)
+        norms = torch.zeros(link.world, dtype=torch.float32, device="cpu")  # squares may be too large for it
+        norms[link.rank] = torch.linalg.vector_norm(own, dtype=torch.float64)
+        told = torch.cat([norms, reach.told(self.meter.all)])
+        cost = Exchange(link, Plan()).all_reduce(told, average=False)
         cost.raw_nbytes = 0  # no float of a gradient
-        norm = math.sqrt(float(told[0]))
+        parts, counts = told[: link.world].tolist(), told[link.world :].tolist()
+        norm = math.sqrt(sum(each * each for each in parts))
         if self._max_norm < norm < math.inf:
             own.mul_(self._max_norm / norm)
-        shard.give(own, {number for number, count in enumerate(told[1:].tolist()) if count == 0})
+        shard.give(own, {number for number, count in enumerate(counts) if count == 0})
         accounting += cost + self.meter.finish(step, measure, self.exchange)
         self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)
         return accounting
@@ -192,7 +195,11 @@ class Sharded(WorkerMethod):
             return
         flat = torch.cat([on_host(each).reshape(-1) for each in self._gradients.parameters])
         words, own = rounded(flat, self._kind), slice(self._shard.start, self._shard.stop)
-        changed = torch.ones(1, dtype=torch.bool) if self._words is None else words[own] != self._words[own]
+        changed = (
+            torch.ones(1, dtype=torch.bool, device="cpu")
+            if self._words is None
+            else words[own] != self._words[own]
+        )
         self._shard.masters.copy_(torch.where(changed, flat[own], self._shard.masters))
         self._words = words
         self._write()
