@@ -191,6 +191,24 @@ def test_it_goes_on_from_a_state_bit_for_bit(run_ranks: Ranks) -> None:
         assert torch.equal(found, expected[0])
 
 
+def test_inference_mode_does_not_stop_training(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
+            method.step(loss_of(model, 0, exchange.link.rank))
+            state = method.state_dict()
+            with torch.inference_mode():
+                method.load_state_dict(state)
+            method.step(loss_of(model, 1, exchange.link.rank))
+            with torch.inference_mode():
+                model.get_parameter("0.bias").fill_(1)
+                method.masters()
+            method.step(loss_of(model, 2, exchange.link.rank))
+        assert bool(bits(model).isfinite().all())
+
+    run_ranks(2, body)
+
+
 def test_weights_that_somebody_writes_are_taken_as_they_are(run_ranks: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()

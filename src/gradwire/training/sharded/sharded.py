@@ -188,6 +188,7 @@ class Sharded(WorkerMethod):
         assert self._words is not None
         return self._words
 
+    @torch.inference_mode(mode=False)  # the words are changed again outside
     @torch.no_grad()
     def _read(self) -> None:
         """Take the model's weights over, at first and where somebody else has written them."""
@@ -240,6 +241,7 @@ class Sharded(WorkerMethod):
             )
         super()._adopt(own)
         self._shard.masters.copy_(masters)
-        self._words = words.clone()
+        with torch.inference_mode(mode=False):  # as in ``_read``
+            self._words = words.clone()
         self._write()
         self._synchronised = own.steps_done > 0  # before the first step every rank has saved its own weights
