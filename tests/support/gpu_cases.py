@@ -58,10 +58,11 @@ def chunks() -> Iterator[torch.Tensor]:
 
 
 def check_chunks(spec: str) -> None:
-    """Compare encoded bytes, decoded bits and sums."""
+    """Compare encoded bytes, decoded bits, and sums."""
     codec = parse(spec)
+    longest = 500 if "=48" in spec else 5000  # whose blocks take a program each
     for x in chunks():
-        check_chunk(codec, x)
+        check_chunk(codec, x[:longest].clone())
 
 
 def check_chunk(codec: Codec, x: torch.Tensor) -> None:
@@ -106,7 +107,7 @@ def check_golden(spec: str, x: torch.Tensor, payload: bytes) -> None:
 def check_malformed(spec: str) -> None:
     """Compare what both say of altered payloads, and that a refused one is not decoded."""
     codec, rng = parse(spec), np.random.default_rng(3)
-    for n in (5, 2100):
+    for n in (5, 500 if "=48" in spec else 2100):
         valid = codec.encode(gradient(n)).numpy()
         for trial in range(8):
             check_refusal(codec, altered(valid, trial, rng), n)

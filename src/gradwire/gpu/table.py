@@ -12,6 +12,7 @@ from gradwire.version import how_to_install
 PLACES = {
     "bf16": ("cast", "BF16"),
     "bfp": ("bfp", "BFP"),
+    "errbound": ("errbound", "ERRBOUND"),
     "fp16": ("cast", "FP16"),
     "fp8": ("fp8", "FP8"),
     "pack": ("pack", "PACK"),
