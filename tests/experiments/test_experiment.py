@@ -30,7 +30,7 @@ def test_its_cells_differ_and_survive_json(name: str) -> None:
     experiment.add_arguments(parser)
     cells = experiment.cells(experiment.read(parser.parse_args([])))
     assert json.loads(json.dumps(cells)) == cells
-    assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells) > 10
+    assert len({json.dumps(cell, sort_keys=True) for cell in cells}) == len(cells) > 1
     assert in_order(cells, list(reversed(cells))) == cells
 
 
