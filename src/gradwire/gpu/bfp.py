@@ -10,7 +10,16 @@ import torch
 import triton
 import triton.language as tl
 
-from gradwire.gpu.blocks import Tiles, inside, peak_of, places, take_tile
+from gradwire.gpu.blocks import (
+    NAN_EXPONENT,
+    SMALLEST_EXPONENT,
+    Tiles,
+    exponent_of,
+    inside,
+    peak_of,
+    places,
+    take_tile,
+)
 from gradwire.gpu.contract import Format, Params
 from gradwire.gpu.launch import launch, words_of
 from gradwire.gpu.words import (
@@ -22,15 +31,12 @@ from gradwire.gpu.words import (
     round_half_even,
 )
 
-_SMALLEST = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
-_NAN = tl.constexpr(255)
-
 
 @triton.jit
 def mantissas_of(words, exponent, BITS: tl.constexpr):
     """Return mantissas of BITS bits with their sign, 0 where the block has none."""
     largest: tl.constexpr = (1 << (BITS - 1)) - 1
-    ordinary = (exponent >= _SMALLEST) & (exponent < _NAN)
+    ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, BITS - 2 + 127 - exponent, 0))
     rounded = round_half_even(float_of(tl.where(ordinary, words, 0).to(tl.uint32)) * scale)
     return tl.minimum(tl.maximum(rounded, -largest), largest) & ((1 << BITS) - 1)
@@ -54,8 +60,7 @@ def encode_kernel(
     left = n - row * BLOCK
     out += row * (nbytes + 1)
     rows = tl.arange(0, ROWS)[:, None]
-    exponent = (peak_of(take_tile(x, 0, left, BLOCK, ROWS, WIDTH, False)) >> 23)[:, None]
-    exponent = tl.where(exponent < _SMALLEST, 0, exponent)
+    exponent = exponent_of(peak_of(take_tile(x, 0, left, BLOCK, ROWS, WIDTH, False)))[:, None]
     exists = rows * BLOCK < left
     tl.store(out + rows * (nbytes + 1), exponent.to(tl.uint8), mask=exists)
     column = tl.arange(0, SPAN)[None, :]
@@ -102,11 +107,11 @@ def _decode_part(
         codes |= loaded << (8 * each)
     codes = (codes >> (bit % 8)) & ((1 << BITS) - 1)
     mantissa = (codes ^ (1 << (BITS - 1))) - (1 << (BITS - 1))
-    ordinary = (exponent > 0) & (exponent < _NAN)
+    ordinary = (exponent > 0) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, exponent - 127 - (BITS - 2), 0))
     # A record of no encoder may have exponent 0 and mantissas: they decode to zeros, which have their sign.
     words = bits_of(mantissa.to(tl.float32) * tl.where(exponent == 0, 0.0, scale))
-    words = tl.where(exponent == _NAN, QUIET_NAN, words).to(tl.uint32)
+    words = tl.where(exponent == NAN_EXPONENT, QUIET_NAN, words).to(tl.uint32)
     put_words(out, places(0, BLOCK, ROWS, WIDTH), words, there, whole, ADD)
 
 

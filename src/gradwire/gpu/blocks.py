@@ -9,6 +9,8 @@ import triton.language as tl
 from gradwire.gpu.launch import ceil_div
 from gradwire.gpu.words import MAGNITUDE, take
 
+SMALLEST_EXPONENT = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
+NAN_EXPONENT = tl.constexpr(255)
 _WIDEST = 4096
 """Values of a block that registers hold at a time."""
 
@@ -58,6 +60,13 @@ def take_tile(x, at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.co
 def peak_of(tile):
     """Return the largest magnitude of each row, as bits, which are ordered as the magnitudes are."""
     return tl.max((tile & MAGNITUDE).to(tl.int32, bitcast=True), axis=1)
+
+
+@triton.jit
+def exponent_of(peak):
+    """Return the exponent byte of a block with this peak."""
+    exponent = peak >> 23
+    return tl.where(exponent < SMALLEST_EXPONENT, 0, exponent)
 
 
 @triton.jit

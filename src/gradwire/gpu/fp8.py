@@ -6,13 +6,22 @@ import torch
 import triton
 import triton.language as tl
 
-from gradwire.gpu.blocks import Tiles, inside, peak_of, peak_of_block, places, split, take_tile
+from gradwire.gpu.blocks import (
+    NAN_EXPONENT,
+    SMALLEST_EXPONENT,
+    Tiles,
+    exponent_of,
+    inside,
+    peak_of,
+    peak_of_block,
+    places,
+    split,
+    take_tile,
+)
 from gradwire.gpu.contract import Format, Params
 from gradwire.gpu.launch import ceil_div, launch, words_of
 from gradwire.gpu.words import MAGNITUDE, QUIET_NAN, bits_of, float_of, power_of_two, put, put_words, take
 
-_SMALLEST = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
-_NAN = tl.constexpr(255)
 _CHECKED = 1024
 
 
@@ -20,7 +29,7 @@ _CHECKED = 1024
 def code_of(words, exponent):
     """Return codes of 8 bits: adding the power of two whose last place is the code's rounds to it."""
     sign = (words >> 31) << 7
-    ordinary = (exponent >= _SMALLEST) & (exponent < _NAN)
+    ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     value = float_of(tl.where(ordinary, words & MAGNITUDE, 0)) * power_of_two(134 - exponent)
     binade = bits_of(value) & 0x7F800000
     raised = tl.maximum(binade, 121 << 23) + (20 << 23)
@@ -37,17 +46,10 @@ def word_of(code, exponent):
     normal = (magnitude + 120 * 8) << 20
     subnormal = bits_of(float_of(0x46800000 + magnitude) - 16384.0)
     unscaled = tl.where(magnitude < 8, subnormal, normal) | ((code & 0x80) << 24)
-    ordinary = (exponent >= _SMALLEST) & (exponent < _NAN)
+    ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, exponent, 134) - 134)
     word = bits_of(float_of(unscaled) * scale)
-    return tl.where(ordinary, word, tl.where(exponent == _NAN, QUIET_NAN, 0).to(tl.uint32))
-
-
-@triton.jit
-def exponent_of(peak):
-    """Return the exponent byte of a block."""
-    exponent = peak >> 23
-    return tl.where(exponent < _SMALLEST, 0, exponent)
+    return tl.where(ordinary, word, tl.where(exponent == NAN_EXPONENT, QUIET_NAN, 0).to(tl.uint32))
 
 
 @triton.jit
@@ -93,7 +95,7 @@ def check_kernel(exponents, blocks, status, SIZE: tl.constexpr):
     """Look for exponents of no block."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     exponent = tl.load(exponents + at, mask=at < blocks, other=0).to(tl.int32)
-    wrong = (exponent > 0) & (exponent < _SMALLEST)
+    wrong = (exponent > 0) & (exponent < SMALLEST_EXPONENT)
     if tl.max(wrong.to(tl.int32), axis=0) > 0:
         tl.store(status, 1)
 
