@@ -76,6 +76,18 @@ class Reach:
         self._hear(every, reached)
         return _overhead(accounting)
 
+    def agree_on_all(self, exchange: Exchange, beside: torch.Tensor) -> ExchangeCost:
+        """Do what ``agree`` does where a rank has no averages of all parameters; sum ``beside`` on the way.
+
+        ``beside`` is 1-D float32 on the CPU. It is replaced by its sum over all ranks.
+        """
+        every = range(len(self._gradients.parameters))
+        told = torch.cat([beside, self.told(every)])
+        accounting = Exchange(exchange.link, Plan()).all_reduce(told, average=False)
+        beside.copy_(told[: beside.numel()])
+        self._hear(every, told[beside.numel() :])
+        return _overhead(accounting)
+
     def told(self, asked: Sequence[int]) -> torch.Tensor:
         """Return a 0 for each of these parameters that this rank has not reached, else a 1; float32."""
         return torch.tensor(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import nn
@@ -81,13 +81,13 @@ class Trained:
 
     def _look_for_strangers(self) -> None:
         """Notice what the model has got since, by the optimizer's parameters. Raises ``SpecError``."""
-        strangers = [each for each in self._held() if id(each) not in self._known]
-        if not strangers:
+        found = [] if self._optimizer is None else strangers(self._optimizer, self._known)
+        if not found:
             return
         self._every = list(dict.fromkeys(self._model.parameters()))
         self._known.update(map(id, self._every))
         self._sort()
-        foreign = [tuple(each.shape) for each in strangers if id(each) not in self._known]
+        foreign = [tuple(each.shape) for each in found if id(each) not in self._known]
         if foreign:
             raise SpecError(
                 f"the optimizer of a {self._method} holds its model's parameters only, but {len(foreign)} of "
@@ -120,6 +120,12 @@ def relaid(
             gradients.part(number, new).copy_(before.part(places[id(each)], old))
     residuals.replace(GRADIENT, new)
     return new
+
+
+def strangers(optimizer: torch.optim.Optimizer, known: Collection[int]) -> list[Parameter]:
+    """Return the parameters of an optimizer whose ids are not among these."""
+    held = (each for group in optimizer.param_groups for each in group["params"])
+    return [each for each in held if id(each) not in known]
 
 
 def import_all_of_torch() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError, TensorError
+from gradwire.training.methods.trained import strangers
 
 
 @dataclass
@@ -89,11 +90,9 @@ def check_masters(model: nn.Module) -> None:
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Raise ``SpecError`` unless an optimizer updates the model's parameters only."""
-    own = set(model.parameters())
-    for group in optimizer.param_groups:
-        for each in group["params"]:
-            if each not in own:
-                raise SpecError(
-                    "the optimizer must update the parameters of this model, but has one of shape "
-                    f"{tuple(each.shape)} that isn't among them; make it from model.parameters()"
-                )
+    found = strangers(optimizer, set(map(id, model.parameters())))
+    if found:
+        raise SpecError(
+            "the optimizer must update the parameters of this model, but has one of shape "
+            f"{tuple(found[0].shape)} that isn't among them; make it from model.parameters()"
+        )

@@ -9,6 +9,7 @@ import torch
 from torch.nn import Parameter
 
 from gradwire.errors import SpecError
+from gradwire.training.methods.trained import strangers
 
 ELEMENTWISE = frozenset(
     (
@@ -72,10 +73,7 @@ class Shard:
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Raise ``SpecError`` if the optimizer has got parameters whose gradients nobody would average."""
-        own = {id(part) for part, _, _ in self._slices.values()}
-        strange = [
-            each for group in optimizer.param_groups for each in group["params"] if id(each) not in own
-        ]
+        strange = strangers(optimizer, {id(part) for part, _, _ in self._slices.values()})
         if strange:
             raise SpecError(
                 "the optimizer of a Sharded method holds this rank's share of the weights, but has got "
@@ -97,8 +95,7 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
             "a Sharded method wants an optimizer that has not stepped yet, for its state is divided among "
             "the ranks; make it anew, and load its own state afterwards"
         )
-    strangers = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    if not strangers <= set(map(id, parameters)):
+    if strangers(optimizer, set(map(id, parameters))):
         raise SpecError(
             "the optimizer of a Sharded method holds its model's parameters only, but has others; "
             "make it from model.parameters()"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 
 import torch
 from torch import nn
 
-from gradwire import collectives
+from gradwire.collectives import ring
 from gradwire.collectives.frame_order import segments
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
@@ -119,11 +120,10 @@ class Sharded(WorkerMethod):
         check_shardable(self._optimizer, list(self.model.parameters()))
         self._gradients = FlatGradients(parameters)
         self._residual = self._residual_of(self._gradients)
-        count, chunk = self._gradients.buffer.numel(), (link.rank + 1) % link.world
-        chunks = collectives.get(ALGORITHM).chunks(link.world)
-        own = segments(count, chunks, chunk, max(count, 1))
-        start, stop = (own[0].start, own[-1].stop) if own else (0, 0)
-        self._shard = Shard(parameters, self._optimizer, start, stop)
+        count, chunks = self._gradients.buffer.numel(), ring.chunks(link.world)
+        (chunk,) = (each for each in range(chunks) if ring.owner(each, link.world) == link.rank)
+        (own,) = segments(count, chunks, chunk, segment_count=max(count, 1))
+        self._shard = Shard(parameters, self._optimizer, own.start, own.stop)
         self._words: torch.Tensor | None = None
         self._written: list[tuple[int, int]] = []
 
@@ -155,15 +155,12 @@ class Sharded(WorkerMethod):
         own = buffer[shard.start : shard.stop].div_(link.world)
         norms = torch.zeros(link.world, dtype=torch.float32, device="cpu")  # squares may be too large for it
         norms[link.rank] = torch.linalg.vector_norm(own, dtype=torch.float64)
-        told = torch.cat([norms, reach.told(self.meter.all)])
-        cost = Exchange(link, Plan()).all_reduce(told, average=False)
-        cost.raw_nbytes = 0  # no float of a gradient
-        parts, counts = told[: link.world].tolist(), told[link.world :].tolist()
-        norm = math.sqrt(sum(each * each for each in parts))
+        accounting += reach.agree_on_all(self.exchange, norms)
+        norm = math.sqrt(sum(each * each for each in norms.tolist()))
         if self._max_norm < norm < math.inf:
             own.mul_(self._max_norm / norm)
-        shard.give(own, {number for number, count in enumerate(counts) if count == 0})
-        accounting += cost + self.meter.finish(step, measure, self.exchange)
+        shard.give(own, reach.absent)
+        accounting += self.meter.finish(step, measure, self.exchange)
         self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)
         return accounting
 
@@ -219,10 +216,7 @@ class Sharded(WorkerMethod):
     def _state(self, drained: bool) -> RankState:
         self._read()
         kept = {"masters": self._shard.masters, "words": self._own_words()}
-        own = super()._state(drained)
-        return RankState(
-            own.rank, own.world, own.steps_done, own.method, own.plan, residuals=own.residuals, model=kept
-        )
+        return replace(super()._state(drained), model=kept)
 
     def _adopt(self, own: RankState) -> None:
         kept, shard, count = own.model or {}, self._shard, self._gradients.buffer.numel()
