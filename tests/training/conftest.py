@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any
@@ -26,6 +27,13 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    """After the test, all of gradwire's threads have ended."""
+    yield
+    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gradwire")] == []
 
 
 @pytest.fixture

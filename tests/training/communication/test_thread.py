@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -28,10 +28,7 @@ MakeModel = Callable[[], nn.Sequential]
 BatchLoss = Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]]
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gradwire")] == []
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 class _Broken(Exchange):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,10 +28,7 @@ MOMENTUM: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2}
 STAR = Plan(algorithm="star")  # sums in the order of the ranks, wherever the buckets' borders are
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gradwire")] == []
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def batch(step: int, rank: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,10 +27,7 @@ BatchLoss = Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]]
 BUCKETS = Plan(bucket_nbytes=4)  # one for each of the model's four parameters
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("gradwire")] == []
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def sync(model: nn.Module, exchange: Exchange) -> DSync:
