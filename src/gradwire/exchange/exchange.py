@@ -34,8 +34,8 @@ class Exchange:
     An exchange serves one thread at a time and refuses a second one.
 
     A failure closes the link, so that the peers learn of it at once, and leaves the bucket partly summed,
-    segment by segment: every frame was added as a whole or not at all. ``failure`` says then why the exchange
-    is of no further use, and so it does after ``close``.
+    segment by segment: every frame was added as a whole or not at all. All later calls are refused, with the
+    first reason, and so they are after ``give_up`` and ``close``.
 
     Parameters
     ----------
@@ -60,6 +60,9 @@ class Exchange:
         self._own = OwnAllReduce(link) if OwnAllReduce.serves(link, plan) else None
         self._feedback = Feedback(self._segment_count)
         self.failure: str | None = None
+        self._error: BaseException | None = (
+            None  # the failure, where it is an exception that others gave up with
+        )
         self._at_work = threading.Lock()
 
     def all_reduce(
@@ -135,9 +138,22 @@ class Exchange:
         place = f"rank {self.link.rank} of {self.link.world}"
         return f"<Exchange of {self.plan.codec} over {self.plan.algorithm}, {place}{state}>"
 
-    def close(self, reason: str = "it was closed") -> None:
-        """Close the link; later calls raise ``ExchangeError`` with the first reason. May be called twice."""
-        self.failure = self.failure or reason
+    def check(self) -> None:
+        """Raise the exception that ``give_up`` got, or ``ExchangeError`` where another failure came first."""
+        if self._error is not None:
+            raise self._error
+        if self.failure is not None:
+            raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
+
+    def give_up(self, reason: BaseException | str) -> None:
+        """Refuse all later calls, with the first reason; what is under way goes on."""
+        if self.failure is None:
+            self._error = reason if isinstance(reason, BaseException) else None
+            self.failure = str(reason) or type(reason).__name__
+
+    def close(self, reason: BaseException | str = "it was closed") -> None:
+        """Give up, and close the link, so that the peers learn of it. May be called twice."""
+        self.give_up(reason)
         self.link.close()
 
     def _run(
@@ -159,8 +175,7 @@ class Exchange:
             own = self.link.name_of(self.link.rank)
             raise ExchangeError(f"{own}: another thread is using this exchange; it serves one at a time")
         try:
-            if self.failure is not None:
-                raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
+            self.check()
             start = time.perf_counter()
             tensor, losses = tensor.detach(), self._feedback.of(codec, residual, norms)
             lent = self._lend(codec, flags, timeout_s)
@@ -171,7 +186,7 @@ class Exchange:
             try:
                 accounting = walk.run()
             except BaseException as error:
-                self._give_up(self._describe(half, walk.action, error), error)
+                self._fail(self._describe(half, walk.action, error), error)
                 raise
             if self.link.world == 1:
                 losses.finished(tensor, 0)  # no step of a walk has
@@ -195,9 +210,7 @@ class Exchange:
         try:
             accounting = own.run(tensor, lent)
         except BaseException as error:
-            self._give_up(
-                f"the {self.plan.algorithm} all-reduce: {str(error) or type(error).__name__}", error
-            )
+            self._fail(f"the {self.plan.algorithm} all-reduce: {str(error) or type(error).__name__}", error)
             raise
         for start in range(0, tensor.numel(), self._segment_count):
             segment = tensor[start : start + self._segment_count]
@@ -208,8 +221,8 @@ class Exchange:
         accounting.nonfinite = int(not losses.finite)
         return accounting
 
-    def _give_up(self, failure: str, error: BaseException) -> None:
-        """Be of no further use, and let the peers learn of it; raise what a peer or the network caused."""
+    def _fail(self, failure: str, error: BaseException) -> None:
+        """Close the exchange; raise ``ExchangeError`` for what a peer or the network caused."""
         self.close(failure)
         if isinstance(error, (FrameError, LinkError, PayloadError)):
             raise ExchangeError(failure) from error

@@ -60,10 +60,10 @@ class Handover:
 class CommunicationThread:
     """One daemon thread that does the work of one rank's exchanges, one after the other.
 
-    An exception reaches whoever waits, as it is, with a note that names the work. The link is closed after
-    it, so that the peers learn of it, and the exception is the outcome of all later work, which is not begun.
-    Nor is work whose result was cancelled. A program that ends waits a few seconds for what is queued
-    (``endings``).
+    An exception reaches whoever waits, as it is, with a note that names the work. The exchange is given up
+    with it and closed, so that the peers learn of it, and no later work is begun: its outcome is what
+    ``Exchange.check`` raises. Nor is work begun whose result was cancelled. A program that ends waits a few
+    seconds for what is queued (``endings``).
 
     Parameters
     ----------
@@ -76,7 +76,6 @@ class CommunicationThread:
     """
 
     def __init__(self, exchange: Exchange, meter: LostMeter, advice: str = _ADVICE) -> None:
-        self.failure: BaseException | None = None
         self._exchange, self._meter, self._advice = exchange, meter, advice
         self._rank = exchange.link.rank
         self._inbox: SimpleQueue[Handover | None] = SimpleQueue()
@@ -88,15 +87,9 @@ class CommunicationThread:
         self._inbox.put(handover)
         return handover
 
-    def check(self) -> None:
-        """Raise what has made all further work useless, if anything has."""
-        if self.failure is not None:
-            raise self.failure
-
     def give_up(self, failure: BaseException) -> None:
         """Close the link once what is under way is done; everything later ends with ``failure``."""
-        if self.failure is None:
-            self.failure = failure
+        self._exchange.give_up(failure)
         self._inbox.put(Handover(None, "the end", ExchangeCost))
 
     def wait(self, handover: Handover) -> ExchangeCost:
@@ -137,23 +130,19 @@ class CommunicationThread:
         while (handover := self._inbox.get()) is not None:  # without limit: backward takes what it takes
             if handover.result.set_running_or_notify_cancel():
                 unseen = handover.name is None or self._meter.ledger is None
+                begun = self._exchange.failure is None
                 try:
-                    self.check()
+                    self._exchange.check()
                     with nullcontext() if unseen else profiled(f"exchange {handover.name}"):
                         accounting = handover.work()
                 except BaseException as error:  # it is not lost: whoever waits raises it
-                    self._fail(handover, error)
+                    if begun:
+                        error.add_note(f"while the communication thread {handover.done} {handover.what}")
+                    self._exchange.close(error)
+                    handover.result.set_exception(error)
                 else:
                     handover.result.set_result(accounting)
             del handover  # it holds a bucket
-
-    def _fail(self, handover: Handover, error: BaseException) -> None:
-        if error is not self.failure:
-            error.add_note(f"while the communication thread {handover.done} {handover.what}")
-        if self.failure is None:
-            self.failure = error
-        self._exchange.close()
-        handover.result.set_exception(error)
 
 
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:

@@ -84,20 +84,19 @@ class Rounds:
     @property
     def over(self) -> bool:
         """Whether no round can be any more: one has failed, or ``close`` was called."""
-        return self._closed or self._thread.failure is not None
+        return self._closed or self._exchange.failure is not None
 
     def check(self) -> None:
         """Raise ``ExchangeError`` if no round can be any more."""
-        failure = self._thread.failure
-        if failure is not None:
-            raise ExchangeError(
-                f"rank {self.rank}: this model's exchange has failed before ({failure}); wrap the module, "
-                "whose weights are those of the last complete step, in a new DistributedDataParallel and "
-                "attach that"
-            ) from failure
         if self._closed:
             raise ExchangeError(
                 f"rank {self.rank}: this model's exchange is closed; wrap the module in a new "
+                "DistributedDataParallel and attach that"
+            )
+        if self._exchange.failure is not None:
+            raise ExchangeError(
+                f"rank {self.rank}: this model's exchange has failed before ({self._exchange.failure}); wrap "
+                "the module, whose weights are those of the last complete step, in a new "
                 "DistributedDataParallel and attach that"
             )
 
@@ -174,7 +173,7 @@ class Rounds:
 
     def close(self) -> None:
         """End the thread, which closes the link. Raises ``LinkTimeoutError`` if it does not end."""
-        self._closed = True
+        self._closed = self._closed or self._exchange.failure is None
         self.end()
         self._thread.close(timeout_s=self._timeout_s)
 

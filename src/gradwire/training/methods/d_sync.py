@@ -55,7 +55,8 @@ class DSync(WorkerMethod):
     ) -> None:
         check_optimizer(optimizer, "DSync")
         self._optimizer = optimizer
-        super().__init__(model, optimizer, Plan.of(plan), group, timeout_s, ledger, strict)
+        chosen = Plan.of(plan).for_whole_gradients("DSync")
+        super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict)
 
     def _lay_out(self) -> None:
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
@@ -63,7 +64,7 @@ class DSync(WorkerMethod):
         self._overlap: Overlap | None = None
         if len(cut(self._gradients.counts, self.plan.bucket_nbytes)) > 1:
             buckets = Buckets(self.exchange, self.meter, self._gradients, self._residual)
-            self._overlap = Overlap(self.exchange.link.rank, self._gradients, buckets)
+            self._overlap = Overlap(self.exchange, self._gradients, buckets)
 
     def _before_growing(self) -> StepRecord:
         self._end()

@@ -15,6 +15,7 @@ import torch
 
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, TensorError
+from gradwire.exchange import Exchange
 from gradwire.training.communication.buckets import Buckets
 from gradwire.training.communication.thread import Handover
 from gradwire.training.gradients.flat import FlatGradients
@@ -34,8 +35,8 @@ class Overlap:
     smaller batches) is not mistaken for the last one.
     """
 
-    def __init__(self, rank: int, gradients: FlatGradients, buckets: Buckets) -> None:
-        self._rank, self._gradients, self._buckets = rank, gradients, buckets
+    def __init__(self, exchange: Exchange, gradients: FlatGradients, buckets: Buckets) -> None:
+        self._exchange, self._gradients, self._buckets = exchange, gradients, buckets
         self._cut = buckets.cut
         self._reach: Reach | None = None
         self._bucket_of = {
@@ -52,7 +53,7 @@ class Overlap:
         bucket has gone out leaves the ranks out of step: the link is closed then, and later calls raise
         ``ExchangeError``.
         """
-        self._buckets.thread.check()
+        self._exchange.check()
         self._step, self._handovers, self._reach = step, [], None
         self._waiting_for = [set(bucket.parameters) for bucket in self._cut]
         self._gradients.zero()
@@ -129,8 +130,8 @@ class Overlap:
     def _give_up(self, error: BaseException) -> None:
         self.abort()
         failure = ExchangeError(
-            f"rank {self._rank}: step {self._step} was left with some of its buckets on their way "
-            f"({str(error) or type(error).__name__}), so the ranks are out of step; begin with new links"
+            f"rank {self._exchange.link.rank}: step {self._step} was left with some of its buckets on their "
+            f"way ({str(error) or type(error).__name__}), so the ranks are out of step; begin with new links"
         )
         failure.__cause__ = error
         self._buckets.thread.give_up(failure)
