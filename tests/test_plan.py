@@ -45,6 +45,7 @@ def test_json_is_readable() -> None:
         "pipeline": 2,
         "bucket_nbytes": None,
         "residual": None,
+        "exchange": "all_reduce",
     }
     assert json.loads(replace(plan, bucket_nbytes=25_000_000).to_json())["bucket_nbytes"] == 25_000_000
 
@@ -59,6 +60,21 @@ def test_json_of_before_there_were_residuals_leaves_them_to_the_codec() -> None:
     plan = Plan.from_json(old + '"bucket_nbytes": null}')
     assert plan == Plan(parse("topk:0.01"), "ring", 16384)
     assert plan.keeps_residual
+
+
+def test_json_of_before_there_were_sharded_exchanges_means_an_all_reduce() -> None:
+    plan = Plan.from_json('{"codec": "quantize:8", "pipeline": 2, "residual": true}')
+    assert plan == Plan(parse("quantize:8"), pipeline=2, residual=True, exchange="all_reduce")
+    assert not plan.is_sharded
+
+
+def test_a_sharded_plan_goes_through_files_and_specs(tmp_path: Path) -> None:
+    plan = Plan(parse("quantize:8"), residual=True, exchange="sharded")
+    plan.save(tmp_path / "plan.json")
+    assert Plan.of(tmp_path / "plan.json") == plan
+    assert Plan.of(plan, exchange="all_reduce") is plan, "a plan has its own"
+    assert Plan.of("fp8", exchange="sharded") == replace(Plan.of("fp8"), exchange="sharded")
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -111,6 +127,12 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ),
         ({"residual": 1}, r"residual must be True, False or None, but is 1$"),
         ({"residual": "no"}, r"residual must be True, False or None, but is 'no'$"),
+        ({"exchange": "scattered"}, r"exchange must be one of all_reduce, sharded, but is 'scattered'$"),
+        ({"exchange": ["sharded"]}, r"exchange must be one of all_reduce, sharded, but is \['sharded'\]$"),
+        ({"exchange": None}, r"exchange must be one of all_reduce, sharded, but is None$"),
+        ({"exchange": "sharded", "algorithm": "star"}, r"has algorithm='star', .* leave these out$"),
+        ({"exchange": "sharded", "bucket_nbytes": 4}, r"runs around a ring with one bucket and a pipeline"),
+        ({"exchange": "sharded", "pipeline": 2}, r"bucket_nbytes=None, and pipeline=2; leave these out$"),
         (
             {"bucket_nbytes": 4.0},
             r"bucket_nbytes must be a whole number from 4 to 281474976710656, but is 4\.0",
@@ -141,7 +163,7 @@ def test_the_largest_values_are_taken() -> None:
         (
             '{"codex": "fp16"}',
             r"a plan has no codex; it has codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, "
-            r"residual$",
+            r"residual, exchange$",
         ),
         ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
         ('{"codec": 17}', r"codec must be a spec such as 'quantize:8', but is 17"),

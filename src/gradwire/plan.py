@@ -25,6 +25,8 @@ MAX_PIPELINE = 1024
 """Training keeps a gradient for every step under way, and a gradient 1024 steps old teaches nothing."""
 MAX_BUCKET_NBYTES = 1 << 48
 """What a processor can address; no gradient is larger."""
+EXCHANGES = ("all_reduce", "sharded")
+"""How gradients become weights on all ranks; the default first."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,10 @@ class Plan:
     residual
         Whether training keeps what this rank's encodings lose and adds it to the next step's gradient, for
         one gradient's memory; with None, the codec decides.
+    exchange
+        ``"all_reduce"``: every rank gets the whole average and updates all weights. ``"sharded"``: every rank
+        gets the average of its share, updates that, and tells the others what changed in its weights;
+        ``gradwire.training.Sharded`` does this, around a ring with one bucket and a pipeline of 1.
 
     Raises
     ------
@@ -64,6 +70,7 @@ class Plan:
     pipeline: int = 1
     bucket_nbytes: int | None = None
     residual: bool | None = None
+    exchange: str = EXCHANGES[0]
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
@@ -77,12 +84,38 @@ class Plan:
             check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
         if self.residual is not None and not isinstance(self.residual, bool):
             raise SpecError(f"residual must be True, False or None, but is {shown(self.residual)}")
+        self._check_exchange()
         longest_nbytes = frame_nbytes(self.codec, self.segment_nbytes)
         if longest_nbytes > MAX_FRAME_NBYTES:
             raise SpecError(
                 f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes with "
                 f"{self.codec}, but {MAX_FRAME_NBYTES} is the most; choose smaller segments"
             )
+
+    def _check_exchange(self) -> None:
+        if self.exchange not in EXCHANGES:
+            raise SpecError(f"exchange must be one of {', '.join(EXCHANGES)}, but is {shown(self.exchange)}")
+        parts = self.algorithm, self.bucket_nbytes, self.pipeline
+        if self.is_sharded and parts != ("ring", None, 1):
+            raise SpecError(
+                "a sharded exchange runs around a ring with one bucket and a pipeline of 1, but the plan has "
+                f"algorithm={self.algorithm!r}, bucket_nbytes={self.bucket_nbytes}, and "
+                f"pipeline={self.pipeline}; leave these out"
+            )
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each rank updates its share of the weights."""
+        return self.exchange == "sharded"
+
+    def for_whole_gradients(self, who: str) -> Plan:
+        """Return the plan for ``who``, which averages whole gradients. Raises ``SpecError`` if sharded."""
+        if self.is_sharded:
+            raise SpecError(
+                f"{who} cannot follow a plan with exchange='sharded'; train with gradwire.training.Sharded, "
+                "or use a plan with exchange='all_reduce'"
+            )
+        return self
 
     @property
     def keeps_residual(self) -> bool:
@@ -135,6 +168,7 @@ class Plan:
                 "pipeline": self.pipeline,
                 "bucket_nbytes": self.bucket_nbytes,
                 "residual": self.residual,
+                "exchange": self.exchange,
             }
         )
 

@@ -379,7 +379,7 @@ def _check_model(model: DistributedDataParallel) -> None:
 
 
 def _read_plan(plan: Plan | Codec | str | os.PathLike[str] | None) -> Plan:
-    chosen = Plan.of(plan)
+    chosen = Plan.of(plan).for_whole_gradients("attach")
     if chosen.pipeline > 1:
         raise SpecError(
             f"attach is synchronous, but the plan has pipeline={chosen.pipeline}; train with "

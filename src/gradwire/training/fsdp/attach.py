@@ -164,7 +164,8 @@ def attach_fsdp(
     >>> import gradwire
     >>> attached = gradwire.attach_fsdp(model, weights="bf16")  # doctest: +SKIP
     """
-    plan, codec = Plan.of(gradients, "gradients"), codec_of(weights, "weights")
+    plan = Plan.of(gradients, "gradients").for_whole_gradients("attach_fsdp")
+    codec = codec_of(weights, "weights")
     check_timeout(timeout_s)
     check_initialised(AttachError)
     units = units_of(module)

@@ -120,7 +120,7 @@ class PipeSGD(WorkerMethod):
         timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        chosen = Plan.of(plan, pipeline=_PIPELINE)
+        chosen = Plan.of(plan, pipeline=_PIPELINE).for_whole_gradients("PipeSGD")
         if not is_whole(warmup_steps, 0, sys.maxsize):
             raise SpecError(
                 f"warmup_steps must be a whole number of steps from 0 up, but is {shown(warmup_steps)}"

@@ -32,9 +32,11 @@ from gradwire.training.methods.checkpoint import RankState
 from gradwire.training.methods.method import Group, WorkerMethod, backward
 from gradwire.training.methods.trained import check_optimizer
 from gradwire.training.replicas.broadcast import count_weights
+from gradwire.training.replicas.compare import check_options
 from gradwire.training.sharded.moves_codec import Moves
 from gradwire.training.sharded.shard import Shard, check_shardable
 from gradwire.training.sharded.words import kind_of, move, moves, rounded
+from gradwire.version import version
 
 ALGORITHM = "ring"
 """Leaves every rank with the sum of a part of its own, of equal size."""
@@ -60,7 +62,8 @@ class Sharded(WorkerMethod):
     optimizer
         An elementwise one of ``torch.optim`` that has not stepped yet. Its groups get this rank's share.
     plan
-        What ``Plan.of`` reads, with the algorithm ``ring`` and one bucket; its ``pipeline`` does not count.
+        What ``Plan.of`` reads, with the algorithm ``ring`` and one bucket; its ``exchange`` is sharded and
+        its ``pipeline`` 1, whatever it says.
     replicas
         ``"bf16"``, or ``"fp32"`` for weights that are not rounded at all.
     max_norm
@@ -72,6 +75,8 @@ class Sharded(WorkerMethod):
     ------
     SpecError
         For another optimizer, plan, or value.
+    ExchangeError
+        For ranks that differ in plan or options.
     """
 
     def __init__(
@@ -88,14 +93,19 @@ class Sharded(WorkerMethod):
         ledger: Ledger | None = None,
     ) -> None:
         check_optimizer(optimizer, "Sharded")
-        chosen = Plan.of(plan)
+        chosen = Plan.of(plan, exchange="sharded")
         if chosen.algorithm != ALGORITHM or chosen.bucket_nbytes is not None:
             raise SpecError(
                 f"a Sharded method wants a plan with the algorithm {ALGORITHM} and one bucket, but got "
                 f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; leave both out"
             )
         self._kind, self._max_norm, self._optimizer = kind_of(replicas), check_max_norm(max_norm), optimizer
-        super().__init__(model, None, chosen, group, timeout_s, ledger, strict)
+        sharded = replace(chosen, exchange="sharded", pipeline=1)
+        self._options = f"{sharded.to_json()}, {replicas=}, {max_norm=}, {strict=}, gradwire {version()}"
+        super().__init__(model, None, sharded, group, timeout_s, ledger, strict)
+
+    def _check_ranks(self) -> None:
+        check_options(self._options, self.exchange)
 
     def masters(self) -> dict[str, torch.Tensor]:
         """Return the exact weights of all ranks, by their names; all ranks call it together.
