@@ -9,17 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire import collectives
 from gradwire.benchmark.allreduce import TORCH, Configuration, Gather
 from gradwire.benchmark.data import Data
-from gradwire.codecs import Codec
-from gradwire.collectives.frame_order import segments
 from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError
-from gradwire.plan import FLOAT_NBYTES
-
-_ROUNDING = 2.0**-23
-"""Of one float32 addition, relative to the sum of magnitudes, and generous."""
+from gradwire.exchange.error_bound import error_bound, rounding_bound
 
 
 @dataclass(frozen=True)
@@ -72,31 +66,11 @@ def check_all_reduce(
 
 
 def allowed_error(configuration: Configuration, data: Data, world: int) -> float:
-    """Return how far a sum may be from the exact one: every rank's encoding, and float32's rounding.
-
-    Every partial sum is bounded by the sum of magnitudes, which what earlier hops lost may enlarge a little.
-    """
+    """Return how far a sum may be from the exact one."""
     envelope = data.envelope(world, configuration.count)
-    rounding = world * _ROUNDING * envelope.max().item()
     if configuration.algorithm == TORCH:
-        return rounding
-    codec, pieces = configuration.plan.codec, _segments(configuration, world)
-    first = _largest_bound(codec, envelope, pieces)
-    return world * _largest_bound(codec, envelope + world * first, pieces) + rounding
-
-
-def _segments(configuration: Configuration, world: int) -> list[slice]:
-    chunks = collectives.get(configuration.algorithm).chunks(world)
-    most = configuration.segment_nbytes // FLOAT_NBYTES
-    return [
-        slice(each.start, each.stop)
-        for chunk in range(chunks)
-        for each in segments(configuration.count, chunks, chunk, most)
-    ]
-
-
-def _largest_bound(codec: Codec, envelope: torch.Tensor, pieces: list[slice]) -> float:
-    return max(codec.bound(envelope[piece]) for piece in pieces)
+        return rounding_bound(envelope, world)
+    return error_bound(configuration.plan, envelope, world)
 
 
 def _check_identical(bucket: torch.Tensor, configuration: Configuration, gather: Gather) -> None:

@@ -8,21 +8,18 @@ from dataclasses import dataclass
 
 import torch
 
-from gradwire import collectives
-from gradwire.collectives.frame_order import segments
 from gradwire.doctor.checks.compare import groups
 from gradwire.doctor.checks.kernels import fixed_vector
 from gradwire.doctor.finding import Finding, name_ranks
 from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
+from gradwire.exchange.error_bound import error_bound
 from gradwire.links.base import Link
 from gradwire.plan import FLOAT_NBYTES, Plan
 
 COUNT = (1 << 20) // FLOAT_NBYTES
 _PERIOD = 4096 + 3
 """Values are repeated from here on; no multiple of a block, so that blocks differ."""
-_ROUNDING = 2.0**-23
-"""Of one float32 addition, relative to the sum of magnitudes, and generous."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +56,11 @@ def try_plan(link: Link, plan: Plan, count: int = COUNT) -> Outcome:
 
 
 def allowed_error(plan: Plan, world: int, count: int = COUNT) -> float:
-    """Return how far a sum may be from the exact one: every rank's encoding, and float32's rounding.
-
-    Every partial sum is bounded by the sum of magnitudes, which what earlier hops lost may enlarge a little.
-    """
+    """Return how far a sum may be from the exact one."""
     envelope = torch.zeros(count)
     for rank in range(world):
         envelope += _bucket(rank, count).abs()
-    first = _largest_bound(plan, envelope, world)
-    rounding = world * _ROUNDING * envelope.max().item()
-    return world * _largest_bound(plan, envelope + world * first, world) + rounding
+    return error_bound(plan, envelope, world)
 
 
 def check_trial(outcomes: Mapping[int, Outcome], allowed: float) -> Finding:
@@ -93,16 +85,6 @@ def check_trial(outcomes: Mapping[int, Outcome], allowed: float) -> Finding:
         "ok",
         f"1 MiB summed: the same bits on all ranks, at most {worst:.3g} off ({allowed:.3g} allowed)",
     )
-
-
-def _largest_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:
-    chunks, most = collectives.get(plan.algorithm).chunks(world), plan.segment_nbytes // FLOAT_NBYTES
-    pieces = [
-        slice(piece.start, piece.stop)
-        for chunk in range(chunks)
-        for piece in segments(envelope.numel(), chunks, chunk, most)
-    ]
-    return max(plan.codec.bound(envelope[piece]) for piece in pieces)
 
 
 def _bucket(rank: int, count: int) -> torch.Tensor:
