@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
 from gradwire.units import (
+    check_link_rate,
     counted,
     exact_size,
     format_duration,
@@ -147,3 +148,15 @@ def test_an_exact_size_is_read_back_exactly(nbytes: int) -> None:
 def test_counts_and_ranks_are_words() -> None:
     assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
     assert [ranks_in_words(ranks) for ranks in ([1], [0, 3])] == ["rank 1", "ranks 0, 3"]
+
+
+@pytest.mark.parametrize(("text", "nbytes_per_s"), [("1kbit", 125), ("1000gbit", 125e9), ("unlimited", None)])
+def test_the_limits_of_a_links_rate_are_taken(text: str, nbytes_per_s: float | None) -> None:
+    assert check_link_rate(text) == nbytes_per_s
+    assert check_link_rate(None) is None
+
+
+@pytest.mark.parametrize("text", ["999bit", "1001gbit"])
+def test_beyond_them_a_links_rate_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match=f"--link must be 1kbit to 1000gbit, or unlimited, but is {text}"):
+        check_link_rate(text)

@@ -21,6 +21,8 @@ _NBYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB":
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)(?:e(\d{1,2}))? ?([kKMGB]?)")
 _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _MOST_COUNT = 10**13
+SLOWEST, FASTEST = 10**3, 10**12
+"""Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
 
 
 def parse_rate(text: str | None) -> float | None:
@@ -51,6 +53,14 @@ def parse_rate(text: str | None) -> float | None:
         f"a rate is written like '100mbit', '12.5MBps' or 'unlimited', but this one is {text!r}"
         f"{ambiguous if _AMBIGUOUS.fullmatch(text.strip()) else ''}"
     )
+
+
+def check_link_rate(text: str | None) -> float | None:
+    """Return what ``parse_rate`` does of the option ``--link``. Raises ``SpecError``, also out of range."""
+    rate = parse_rate(text)
+    if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
+        raise SpecError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {text}")
+    return rate
 
 
 def parse_duration(text: str) -> float:

@@ -10,7 +10,7 @@ import torch
 from gradwire.codecs import Identity
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
-from gradwire.links import Link, Port, ThrottledLink, loopback
+from gradwire.links import Link, Port, ThrottledLink, loopback, throttle
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.meshes import sockets
 
@@ -211,3 +211,12 @@ def test_a_frame_of_an_unthrottled_sender_is_refused(nbytes: int) -> None:
         LinkError, match="rank 1 receiving from rank 0: the frame has no label of a throttled link"
     ):
         receiving.wait()
+
+
+def test_a_link_without_a_rate_stays_as_it_is() -> None:
+    link = loopback(1)[0]
+    assert throttle.throttled(link, None) is throttle.throttled(link, "unlimited") is link
+    paced = throttle.throttled(link, "8mbit")
+    assert isinstance(paced, ThrottledLink)
+    begin_ns, end_ns = paced._port.leave(1000)
+    assert end_ns - begin_ns == 1_000_000, "1000 bytes in a millisecond"

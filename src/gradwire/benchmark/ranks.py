@@ -15,12 +15,11 @@ from gradwire.launch.group import gather, in_words, joined_group, wait_for
 from gradwire.launch.joined import run_joined
 from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.launch.local import run_local
-from gradwire.links import Link, Port, ProcessGroupLink, ThrottledLink
+from gradwire.links import Link, ProcessGroupLink
+from gradwire.links.throttle import throttled
 from gradwire.machine import cores
-from gradwire.units import parse_rate
+from gradwire.units import check_link_rate
 
-SLOWEST, FASTEST = 10**3, 10**12
-"""Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
 WORLDS = (2, 64)
 
 
@@ -35,9 +34,7 @@ class Ranks:
 
     def connect(self, rate: str | None) -> Link:
         """Return a link between all ranks, throttled to ``rate`` where one is given; close it."""
-        link = ProcessGroupLink(self._group, timeout_s=self.timeout_s)
-        nbytes_per_s = parse_rate(rate)
-        return link if nbytes_per_s is None else ThrottledLink(link, Port(nbytes_per_s))
+        return throttled(ProcessGroupLink(self._group, timeout_s=self.timeout_s), rate)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Return every rank's ``values`` (1-D, equal lengths), one row a rank. Raises ``LinkError``."""
@@ -98,6 +95,4 @@ def check_network(workers: int, link: str | None, timeout_s: float) -> None:
         raise JobError(f"--workers must be {low} to {high}, but is {workers}")
     if not 1 <= timeout_s <= 86_400:
         raise JobError(f"--timeout must be 1 to 86400 (seconds), but is {timeout_s:g}")
-    rate = parse_rate(link)
-    if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
-        raise JobError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {link}")
+    check_link_rate(link)

@@ -18,7 +18,7 @@ from gradwire.job.runs import ON_DDP, Run
 from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.plan import Plan
 from gradwire.testbed.current import rates_in_words
-from gradwire.units import parse_rate
+from gradwire.units import check_link_rate
 from gradwire.version import how_to_install
 
 CORRECTIONS = ("eager", "none")
@@ -35,9 +35,6 @@ FILES = ("record.json", "training.png")
 
 PIPELINE, LONGEST_PIPELINE = 2, 16
 """How many steps Pipe-SGD has under way where nothing is said, and at most."""
-
-SLOWEST, FASTEST = 10**3, 10**12
-"""Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +147,7 @@ def check_writable(out: Path) -> None:
 
 
 def _check_link(options: JobOptions) -> None:
-    rate = parse_rate(options.link)
-    if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
-        raise JobError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {options.link}")
+    rate = check_link_rate(options.link)
     on_ddp = [str(run) for run in options.runs if run.method in ON_DDP]
     if rate is not None and on_ddp:
         raise JobError(

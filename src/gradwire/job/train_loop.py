@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from time import perf_counter
@@ -21,9 +20,10 @@ from gradwire.job.on_ddp import OnDDP, bf16_hook
 from gradwire.job.options import JobOptions
 from gradwire.job.runs import ON_DDP, Run
 from gradwire.job.team import Team
+from gradwire.launch.context import RankContext
 from gradwire.links.base import Link
 from gradwire.links.process_group import ProcessGroupLink
-from gradwire.links.throttle import Port, ThrottledLink
+from gradwire.links.throttle import throttled
 from gradwire.training import (
     DSync,
     PipeSGD,
@@ -35,17 +35,9 @@ from gradwire.training import (
     WorkerMethod,
 )
 from gradwire.training.ddp.hook import attach
-from gradwire.units import parse_rate
 
 REPORT_EVERY_S = 0.1
 REHEARSALS = 2
-
-
-@dataclass
-class Place:
-    """Where a rank is, for the message if it fails."""
-
-    doing: str = "starting"
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,7 @@ class Job:
     options: JobOptions
     dataset: Dataset
     team: Team
-    place: Place
-    tell: Callable[[Progress], None]
+    context: RankContext[Progress]
 
 
 def perform(run: Run, job: Job) -> None:
@@ -66,11 +57,11 @@ def perform(run: Run, job: Job) -> None:
         return
     steps, per_epoch = job.options.steps(job.dataset), job.options.steps_per_epoch(job.dataset)
     if job.team.rank == 0:
-        job.tell(RunStarted(run, steps, len(lengths(steps, per_epoch))))
+        job.context.report(RunStarted(run, steps, len(lengths(steps, per_epoch))))
     with ExitStack() as stack:
         result = _train(_Side(run, job, stack), lengths(steps, job.options.evaluate_every or per_epoch))
     if job.team.rank == 0:
-        job.tell(RunDone(result))
+        job.context.report(RunDone(result))
         job.team.announce(str(run))
 
 
@@ -97,7 +88,7 @@ class _Side:
     def train(self, length: int) -> tuple[StepRecord, float]:
         """Take ``length`` steps and drain; return what they cost, and the wall-clock seconds of all ranks."""
         team = self.job.team
-        self.job.place.doing = f"{self.run.label}, before step {self._steps_done + 1}"
+        self.job.context.doing = f"{self.run.label}, before step {self._steps_done + 1}"
         team.barrier(self.run)
         started = perf_counter()
         if isinstance(self.method, StaleServer):
@@ -110,7 +101,7 @@ class _Side:
     @torch.inference_mode()
     def evaluate(self, loss: float, train_s: float) -> Epoch:
         """Return what the test set says of the weights; ``loss`` is that of training."""
-        self.job.place.doing = f"{self.run.label}, evaluation"
+        self.job.context.doing = f"{self.run.label}, evaluation"
         right, total = 0, 0.0
         for images, labels in self.job.dataset.test_batches():
             logits = self.model(images)
@@ -133,11 +124,11 @@ class _Side:
             total += self._step(method)
             if self.job.team.rank == 0 and perf_counter() - told > REPORT_EVERY_S:
                 told = perf_counter()
-                self.job.tell(StepDone(self.run, self._steps_done))
+                self.job.context.report(StepDone(self.run, self._steps_done))
         return total if isinstance(method, Server) else total + method.drain()
 
     def _serve(self, server: StaleServer, length: int) -> StepRecord:
-        self.job.place.doing = f"{self.run.label}, after step {self._steps_done}"
+        self.job.context.doing = f"{self.run.label}, after step {self._steps_done}"
         self._steps_done += length
         return server.serve(length, self._set_learning_rate)
 
@@ -146,7 +137,7 @@ class _Side:
             group["lr"] = learning_rate(step, self._steps, self.job.options.lr, self.job.options.schedule)
 
     def _step(self, method: WorkerMethod | OnDDP | Server) -> StepRecord:
-        self.job.place.doing = f"{self.run.label}, step {self._steps_done + 1}"
+        self.job.context.doing = f"{self.run.label}, step {self._steps_done + 1}"
         self._set_learning_rate(self._steps_done)
         number = self._steps_done % self._steps_per_epoch
         self._steps_done += 1
@@ -179,7 +170,7 @@ def _train(side: _Side, counts: list[int]) -> RunResult:
         total, train_s = total + record, train_s + seconds
         if team.rank == 0:
             epochs.append(side.evaluate(record.loss, train_s))
-            side.job.tell(EpochDone(run, epochs[-1]))
+            side.job.context.report(EpochDone(run, epochs[-1]))
     if isinstance(side.method, WorkerMethod | OnDDP):
         side.method.close()
     weights = _same_weights(side)
@@ -219,9 +210,8 @@ def _same_weights(side: _Side) -> str:
 
 def _make_link(run: Run, job: Job) -> Link:
     group, ranks = job.team.link_group(run)
-    link: Link = ProcessGroupLink(group, ranks=ranks, timeout_s=job.options.timeout_s)
-    rate = parse_rate(job.options.link)
-    return link if rate is None else ThrottledLink(link, Port(rate))
+    link = ProcessGroupLink(group, ranks=ranks, timeout_s=job.options.timeout_s)
+    return throttled(link, job.options.link)
 
 
 def _on_ddp(run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> OnDDP:

@@ -8,7 +8,7 @@ from gradwire.job.data import Dataset, load
 from gradwire.job.events import Progress
 from gradwire.job.options import JobOptions
 from gradwire.job.team import Team
-from gradwire.job.train_loop import Job, Place, perform
+from gradwire.job.train_loop import Job, perform
 from gradwire.launch.context import RankContext
 from gradwire.launch.group import joined_group
 from gradwire.machine import cores
@@ -23,11 +23,7 @@ def perform_all(context: RankContext[Progress], options: JobOptions, dataset: Da
     """Perform every run of the job. Raises ``GradwireError``."""
     torch.set_num_threads(max(1, cores() // context.ranks_here))
     store = context.join_store()
-    place = Place()
     with joined_group(store, context.rank, context.world, options.timeout_s):
-        job = Job(options, dataset, Team(store, context.rank, options), place, context.report)
-        try:
-            for run in options.runs:
-                perform(run, job)
-        finally:
-            context.doing = place.doing
+        job = Job(options, dataset, Team(store, context.rank, options), context)
+        for run in options.runs:
+            perform(run, job)

@@ -23,6 +23,7 @@ from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.links.keepalive import SIGNS
 from gradwire.links.timeline import Timeline
+from gradwire.units import parse_rate
 from gradwire.wire import frame_memory
 
 _LABEL = struct.Struct("<qqq")  # when the frame begins and ends to leave, in ns, and its length in bytes
@@ -111,6 +112,12 @@ class ThrottledLink(Wrapper):
         if self._free and self._free[-1].numel() >= nbytes:
             return self._free.pop()
         return frame_memory(nbytes)
+
+
+def throttled(link: Link, rate: str | None) -> Link:
+    """Return a link that keeps to a rate such as ``100mbit``; the link itself for None and ``unlimited``."""
+    nbytes_per_s = parse_rate(rate)
+    return link if nbytes_per_s is None else ThrottledLink(link, Port(nbytes_per_s))
 
 
 class _Sending:
