@@ -1,10 +1,11 @@
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from gradwire.benchmark.allreduce import TORCH, Configuration, Timing, slowest, time_calls, time_exchange
+from gradwire.benchmark.allreduce import TORCH, Configuration, Timing, slowest, time_calls
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.exchange import Exchange
@@ -22,7 +23,8 @@ def test_every_iteration_begins_at_a_barrier_with_the_same_numbers(
     def run(link: Link) -> tuple[list[float], torch.Tensor]:
         tensor = torch.full((100,), float(link.rank + 1))
         exchange = Exchange(link, Plan(parse("quantize:8")))
-        return time_exchange(exchange, tensor, 4, 2, meeting.barrier), tensor
+        all_reduce = partial(exchange.all_reduce, average=False)
+        return time_calls(all_reduce, tensor, 4, 2, meeting.barrier), tensor
 
     for rank, (seconds, tensor) in enumerate(run_ranks(3, run)):
         assert len(seconds) == 4, "warm-up is not counted"

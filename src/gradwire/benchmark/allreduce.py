@@ -1,6 +1,6 @@
 """Measure all-reduces: time, bytes and correctness of one configuration on all ranks.
 
-Every function here runs on all ranks in the same order. ``time_exchange`` gives this rank's seconds; what
+Every function here runs on all ranks in the same order. ``time_calls`` gives this rank's seconds; what
 ``gather`` collects makes them everybody's. The figures are those of nccl-tests: the algorithm bandwidth is
 bytes per second of the bucket, the bus bandwidth is that times ``2 (p - 1) / p``, which is what every rank's
 link must carry at least.
@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from gradwire.codecs import parse
-from gradwire.exchange import Exchange
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.units import exact_size
 
@@ -68,27 +67,6 @@ class Timing:
         return float(np.percentile(self.seconds, 99))
 
 
-def time_exchange(
-    exchange: Exchange,
-    tensor: torch.Tensor,
-    iterations: int,
-    warmup: int,
-    barrier: Callable[[], None],
-    pause_s: float = 0.0,
-) -> list[float]:
-    """Return this rank's seconds of ``iterations`` all-reduces (sums) of ``tensor``, which is not changed.
-
-    Every iteration exchanges the same numbers again, and begins when all ranks have come to ``barrier``;
-    ``warmup`` iterations before are not counted. ``pause_s`` is rested after each barrier, in which a rate
-    limiter regains its burst.
-    """
-
-    def all_reduce(bucket: torch.Tensor) -> None:
-        exchange.all_reduce(bucket, average=False)
-
-    return time_calls(all_reduce, tensor, iterations, warmup, barrier, pause_s)
-
-
 def time_calls(
     all_reduce: Callable[[torch.Tensor], object],
     tensor: torch.Tensor,
@@ -97,7 +75,11 @@ def time_calls(
     barrier: Callable[[], None],
     pause_s: float = 0.0,
 ) -> list[float]:
-    """Return the seconds of any all-reduce in place, as ``time_exchange`` does."""
+    """Return this rank's seconds of ``iterations`` all-reduces in place of ``tensor``, which is not changed.
+
+    Every iteration begins when all ranks have come to ``barrier``; ``warmup`` iterations before are not
+    counted. ``pause_s`` is rested after each barrier, in which a rate limiter regains its burst.
+    """
     bucket = torch.empty_like(tensor)
     seconds = []
     for _ in range(warmup + iterations):
