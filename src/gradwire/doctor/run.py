@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch._C._distributed_c10d import Store  # torch.distributed exports it at run time only
@@ -63,13 +64,7 @@ def _examine_rank(rank: int, world: int, options: DoctorOptions) -> int:
         store = context.join_store()
     except JobError as error:
         return _conclude(title, _with_failure(rank, card, "rendezvous", str(error)), options)
-    words = Words(store)
-
-    @contextmanager
-    def connect() -> Iterator[Link]:
-        with _connected(store, rank, world, options.timeout_s) as link:
-            yield link
-
+    words, connect = Words(store), partial(_connected, store, rank, world, options.timeout_s)
     if rank == 0:
         diagnosis = lead(words, card, world, connect, options.timeout_s, lines=options.lines)
         return _conclude(f"gradwire doctor: {world} ranks", diagnosis, options)
