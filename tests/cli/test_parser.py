@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from gradwire.cli.parser import EXIT_MISTAKE, Parser, file_path, folder_path
+from gradwire.cli.parser import EXIT_MISTAKE, Parser, chosen, file_path, folder_path
 
 
 def parser() -> Parser:
@@ -47,3 +48,20 @@ def test_a_path_has_a_name(read: Callable[[str], Path]) -> None:
     assert read("a/b") == Path("a/b")
     with pytest.raises(argparse.ArgumentTypeError, match=r"^name a (file$|folder)"):
         read("")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command takes."""
+
+    rate: int = 5
+    out: Path | None = None
+    world: int = 2
+
+
+def test_options_come_from_words_of_their_names_and_keep_their_defaults() -> None:
+    words = parser().parse_args(["--out", "a"])
+    assert chosen(Options, words) == Options(out=Path("a"))
+    words.world, words.strange = 3, "no option"
+    assert chosen(Options, words, rate=7) == Options(7, Path("a"), 3)
+    assert chosen(Options, words, world=4).world == 4, "what is said here counts"

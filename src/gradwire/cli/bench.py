@@ -8,11 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gradwire.benchmark.lists import algorithm_specs, codec_specs, geometric, listed, whole_numbers
-from gradwire.cli.parser import Parser, file_path
+from gradwire.cli.parser import Parser, chosen, file_path
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
-from gradwire.plan import Plan
 from gradwire.units import parse_size
 
 if TYPE_CHECKING:  # torch's import takes seconds: modules that need it are imported once the words are read
@@ -62,23 +61,12 @@ def _run_line_rate(arguments: Sequence[str]) -> None:
     _add_outputs(parser.add_argument_group("results"))
     words = parser.parse_args(arguments)
     sizes = _sizes(words)
-    launched = launched_workers(has_server=False, asked=words.workers)
+    words.workers = launched_workers(has_server=False, asked=words.workers) or words.workers
     from gradwire.benchmark.line_rate_run import LineRateOptions, run_line_rate
     from gradwire.timing.measure.line_rate import Effort
 
-    run_line_rate(
-        LineRateOptions(
-            effort=Effort(sizes, words.repeats, words.time, words.window),
-            workers=launched or (LineRateOptions.workers if words.workers is None else words.workers),
-            all_pairs=words.all_pairs,
-            link=words.link,
-            timeout_s=words.timeout,
-            json_file=words.json,
-            plot_file=words.plot,
-            overwrite=words.overwrite,
-            quiet=words.quiet,
-        )
-    )
+    effort = Effort(sizes, words.repeats, words.time, words.window)
+    run_line_rate(chosen(LineRateOptions, words, effort=effort))
 
 
 def _run_allreduce(arguments: Sequence[str]) -> None:
@@ -99,16 +87,31 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     group.add_argument(
         "--data", metavar="D", default="laplace:1e-3", help="laplace:SCALE, normal:SCALE or FILE.pt"
     )
-    group.add_argument("--no-torch", action="store_true", help="leave out torch's own all-reduce")
+    group.add_argument(
+        "--no-torch", dest="torch_too", action="store_false", help="leave out torch's own all-reduce"
+    )
     group = parser.add_argument_group("how")
     group.add_argument("--iterations", type=int, default=20, metavar="N", help="timed (20)")
     group.add_argument("--warmup", type=int, default=3, metavar="N", help="not timed (3)")
-    group.add_argument("--max-time", type=float, default=20.0, metavar="S", help="then 3 or more do (20 s)")
-    group.add_argument("--pause", type=float, default=0.0, metavar="S", help="before each (0 s)")
     group.add_argument(
-        "--measured", type=file_path, metavar="FILE", help="the line, by 'bench line-rate --json'"
+        "--max-time", dest="most_s", type=float, default=20.0, metavar="S", help="then 3 or more do (20 s)"
     )
-    group.add_argument("--no-line-rate", action="store_true", help="measure no line, compare with no theory")
+    group.add_argument(
+        "--pause", dest="pause_s", type=float, default=0.0, metavar="S", help="before each (0 s)"
+    )
+    group.add_argument(
+        "--measured",
+        dest="measured_file",
+        type=file_path,
+        metavar="FILE",
+        help="the line, by 'bench line-rate --json'",
+    )
+    group.add_argument(
+        "--no-line-rate",
+        dest="measures_line",
+        action="store_false",
+        help="measure no line, compare with no theory",
+    )
     group = parser.add_argument_group("where")
     group.add_argument("--workers", metavar="LIST", help="local processes, e.g. 2,4,8 (2)")
     _add_network(group)
@@ -121,40 +124,21 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
 
 
 def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
-    if words.measured is not None and words.no_line_rate:
+    if words.measured_file is not None and not words.measures_line:
         raise SpecError("--measured gives the line that --no-line-rate leaves out; leave out one of them")
     asked = None if words.workers is None else whole_numbers("--workers", words.workers)
     launched = launched_workers(has_server=False, asked=asked[0] if asked and len(asked) == 1 else None)
     if launched is not None and asked and len(asked) > 1:
         raise SpecError("--workers names one world or none where the ranks are already started")
-    segments: tuple[int, ...] = (Plan.segment_nbytes,)
     if words.segments is not None:
-        segments = listed(tuple(parse_size(text) for text in words.segments.split(",")))
-    algorithms, codecs, sizes = algorithm_specs(words.algorithms), codec_specs(words.codecs), _sizes(words)
+        words.segments = listed(tuple(parse_size(text) for text in words.segments.split(",")))
+    words.algorithms, words.codecs = algorithm_specs(words.algorithms), codec_specs(words.codecs)
+    worlds, sizes = asked if launched is None else (launched,), _sizes(words)
     from gradwire.benchmark.allreduce_run import AllReduceOptions
     from gradwire.benchmark.data import DataSpec
 
-    return AllReduceOptions(
-        algorithms=algorithms,
-        codecs=codecs,
-        sizes=sizes,
-        segments=segments,
-        worlds=(launched,) if launched is not None else asked or AllReduceOptions.worlds,
-        torch_too=not words.no_torch,
-        iterations=words.iterations,
-        warmup=words.warmup,
-        most_s=words.max_time,
-        pause_s=words.pause,
-        data=DataSpec.parse(words.data),
-        measured_file=words.measured,
-        measures_line=not words.no_line_rate,
-        link=words.link,
-        timeout_s=words.timeout,
-        json_file=words.json,
-        plot_file=words.plot,
-        overwrite=words.overwrite,
-        quiet=words.quiet,
-    )
+    data = DataSpec.parse(words.data)
+    return chosen(AllReduceOptions, words, sizes=sizes, worlds=worlds, data=data)
 
 
 def _add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
@@ -166,12 +150,16 @@ def _add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
 
 def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 1gbit (no limit)")
-    group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="of any wait, in s (60)")
+    group.add_argument(
+        "--timeout", dest="timeout_s", type=float, default=60.0, metavar="S", help="of any wait, in s (60)"
+    )
 
 
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", type=file_path, metavar="FILE", help="write the record")
-    group.add_argument("--plot", type=file_path, metavar="FILE", help="write a picture (PNG)")
+    group.add_argument("--json", dest="json_file", type=file_path, metavar="FILE", help="write the record")
+    group.add_argument(
+        "--plot", dest="plot_file", type=file_path, metavar="FILE", help="write a picture (PNG)"
+    )
     group.add_argument("--overwrite", action="store_true", help="replace older files")
     group.add_argument("--quiet", action="store_true", help="show no progress")
     group.add_argument("-h", "--help", action="help", help="show this text")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.cli.parser import Parser, file_path
+from gradwire.cli.parser import Parser, chosen, file_path
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -17,21 +17,17 @@ def run(arguments: Sequence[str]) -> int:
         "  torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\\n"
         "      -m gradwire doctor --plan plan.json",
     )
-    parser.add_argument("--plan", type=file_path, metavar="FILE", help="read it, and try it among ranks")
-    parser.add_argument("--no-line-rate", action="store_true", help="do not look at the lines")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="of any wait, in s (30)")
-    parser.add_argument("--json", type=file_path, metavar="FILE", help="write the record")
+    parser.add_argument(
+        "--plan", dest="plan_file", type=file_path, metavar="FILE", help="read it, and try it among ranks"
+    )
+    parser.add_argument("--no-line-rate", dest="lines", action="store_false", help="do not look at the lines")
+    parser.add_argument(
+        "--timeout", dest="timeout_s", type=float, default=30.0, metavar="S", help="of any wait, in s (30)"
+    )
+    parser.add_argument("--json", dest="json_file", type=file_path, metavar="FILE", help="write the record")
     parser.add_argument("--overwrite", action="store_true", help="replace an older FILE of --json")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     words = parser.parse_args(arguments)
     from gradwire.doctor.run import DoctorOptions, run_doctor  # torch's import takes seconds
 
-    return run_doctor(
-        DoctorOptions(
-            plan_file=words.plan,
-            json_file=words.json,
-            timeout_s=words.timeout,
-            lines=not words.no_line_rate,
-            overwrite=words.overwrite,
-        )
-    )
+    return run_doctor(chosen(DoctorOptions, words))

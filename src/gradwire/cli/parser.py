@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 EXIT_MISTAKE = 2
+
+Chosen = TypeVar("Chosen")
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,6 +39,16 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=24, width=79)
+
+
+def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: object) -> Chosen:
+    """Return the options of a dataclass that ``words`` names alike, and ``others``.
+
+    An option that is None keeps the dataclass's default.
+    """
+    dataclass: Any = kind
+    named = {each.name: getattr(words, each.name, None) for each in fields(dataclass)} | others
+    return kind(**{name: value for name, value in named.items() if value is not None})
 
 
 def file_path(text: str) -> Path:

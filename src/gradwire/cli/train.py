@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from gradwire.cli.parser import Parser, file_path, folder_path
+from gradwire.cli.parser import Parser, chosen, file_path, folder_path
 from gradwire.codecs import DEFAULT
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
@@ -87,7 +87,11 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (digits)")
     group.add_argument(
-        "--data-dir", type=folder_path, metavar="DIR", help="folder of the IDX files (download)"
+        "--data-dir",
+        dest="data_folder",
+        type=folder_path,
+        metavar="DIR",
+        help="folder of the IDX files (download)",
     )
     group.add_argument("--model", metavar="NAME", default="mlp", help=f"{', '.join(MODELS)} (mlp)")
 
@@ -124,7 +128,12 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
     group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
     group.add_argument(
-        "--timeout", type=float, default=60.0, metavar="S", help="longest wait in seconds (60)"
+        "--timeout",
+        dest="timeout_s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="longest wait in seconds (60)",
     )
     group.add_argument(
         "--out", type=folder_path, metavar="DIR", help="folder of the results (runs/DATA-TIME)"
@@ -143,26 +152,14 @@ def _size(text: str) -> int:
 def _options(words: argparse.Namespace) -> JobOptions:
     exchange = _exchange(words)
     runs = _runs(words)
-    return JobOptions(
+    return chosen(
+        JobOptions,
+        words,
         runs=runs,
         out=words.out or Path("runs") / f"{words.data}-{datetime.now():%Y%m%d-%H%M%S}",
-        data=words.data,
-        data_folder=words.data_dir,
-        model=words.model,
         exchange=exchange,
         workers=_workers(words, runs),
-        link=words.link,
-        correction=words.correction,
-        warmup_epochs=words.warmup_epochs,
         epochs=EPOCHS.get(words.data, 1) if words.epochs is None else words.epochs,
-        max_steps=words.max_steps,
-        evaluate_every=words.evaluate_every,
-        batch=words.batch,
-        lr=words.lr,
-        schedule=words.schedule,
-        seed=words.seed,
-        timeout_s=words.timeout,
-        overwrite=words.overwrite,
     )
 
 
