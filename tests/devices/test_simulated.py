@@ -104,3 +104,20 @@ def test_what_has_passed_meanwhile_is_not_waited_for_again() -> None:
     started = time.monotonic()
     event.wait()
     assert time.monotonic() - started < 0.05
+
+
+def test_a_prompt_device_copies_at_once_and_lets_the_host_wait() -> None:
+    device = Simulated(prompt=True)
+    device.pace(4e6, None)
+    tensor, host = on(device, *[0] * 20_000), torch.arange(20_000.0)
+    stream, began = device.stream(), time.monotonic()
+    stream.follow()
+    event = stream.store(tensor, host)
+    assert torch.equal(tensor, host), "kernels need no Kernels"
+    assert time.monotonic() - began < 0.02
+    event.order()
+    assert time.monotonic() - began >= 0.02
+    back, began = torch.zeros(20_000), time.monotonic()
+    stream.load(back, tensor).wait()
+    assert torch.equal(back, host)
+    assert time.monotonic() - began < 0.02, "the way back has a pace of its own"

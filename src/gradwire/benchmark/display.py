@@ -28,7 +28,7 @@ def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
 
         def advance_line(now: int, text: str) -> None:
             rest_s = (total - now) * (time.monotonic() - began) / max(now - done, 1)
-            print_line(f"{now}/{total} {text}" + (f", {_about(rest_s)} left" if now < total else ""))
+            print_line(f"{now}/{total} {text}" + (f", {_about(rest_s)} left" if done < now < total else ""))
 
         yield advance_line
 

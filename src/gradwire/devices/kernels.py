@@ -9,16 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gradwire.devices.simulated import (
-    Copy,
-    Range,
-    Read,
-    Simulated,
-    Write,
-    extent,
-    owner_of,
-    spoil,
-)
+from gradwire.devices.operations import Copy, Range, Read, Write, extent, spoil
+from gradwire.devices.simulated import Simulated, owner_of
 
 _MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_")
 """The operations that take tensors in host memory beside the device's own."""

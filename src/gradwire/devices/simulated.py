@@ -4,12 +4,12 @@ Its tensors are CPU tensors that it owns. A copy or a kernel takes effect only w
 stream, never before, and until then the memory that it writes holds poison: bytes of ones, which are a NaN in
 every float. So where a wait is missing the result is wrong in every run, not in one of a thousand.
 
-torch's operations become kernels within ``Kernels``. Elsewhere they see the memory as it is.
+torch's operations become kernels within ``Kernels``. Elsewhere they see the memory as it is. A *prompt*
+device only paces copies: they take effect at once, and torch's operations run as they are.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from collections import Counter, deque
@@ -22,12 +22,8 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradwire.devices.base import Device, Event, Stream
-from gradwire.devices.cpu import bring_back, fetch
+from gradwire.devices.operations import Copy, Operation, Range, Write, extent
 
-Range = tuple[int, int]
-"""Addresses: the first byte, and the one after the last."""
-
-_POISON = 0xFF
 _owners: dict[int, tuple[Any, Simulated]] = {}
 """By the address of a storage, which no other one has as long as the weak reference is kept."""
 _owning = threading.Lock()
@@ -39,87 +35,6 @@ def owner_of(tensor: torch.Tensor) -> Simulated | None:
         return None
     found = _owners.get(tensor.untyped_storage()._cdata)
     return None if found is None or found[0].expired() else found[1]
-
-
-class Operation:
-    """One thing that a stream has to do; ``ranges`` are what it reads and writes."""
-
-    def __init__(self, *ranges: Range) -> None:
-        self.ranges, self.done, self.until = ranges, False, 0.0
-
-    def run(self) -> None:
-        """Do it."""
-
-    def touches(self, *ranges: Range) -> bool:
-        """Return whether it has to do with any of these."""
-        return any(a < stop and start < b for a, b in self.ranges for start, stop in ranges)
-
-
-class Write(Operation):
-    """What a kernel has written: the memory gets it back when the stream gets there."""
-
-    def __init__(self, written: Range, keep: object) -> None:
-        super().__init__(written)
-        self._keep = keep
-        self.take()
-
-    def take(self) -> None:
-        """Remember what the memory holds."""
-        start, stop = self.ranges[0]
-        self._values = ctypes.string_at(start, stop - start)
-
-    def poison(self) -> None:
-        """Let the memory hold poison until ``run``."""
-        spoil(self.ranges[0])
-
-    def run(self) -> None:
-        """Let the memory hold what was written."""
-        ctypes.memmove(self.ranges[0][0], self._values, len(self._values))
-
-    def outside(self, place: Range) -> list[Write]:
-        """Return the parts of it that have nothing to do with ``place``."""
-        start, stop = self.ranges[0]
-        parts = [
-            Write(each, self._keep) for each in ((start, place[0]), (place[1], stop)) if each[0] < each[1]
-        ]
-        for part in parts:
-            part.until = self.until
-        return parts
-
-
-class Read(Operation):
-    """What a kernel has read: until the stream gets there, nobody else may write it."""
-
-    def __init__(self, read: Range, keep: object) -> None:
-        super().__init__(read)
-        self._keep = keep
-
-
-class Copy(Operation):
-    """A copy to the host, or from it (``up``)."""
-
-    def __init__(self, tensor: torch.Tensor, host: torch.Tensor, *, up: bool) -> None:
-        super().__init__(extent(tensor), extent(host))
-        self.up, self.races = up, False
-        self._tensor, self._host = tensor, host
-        self._spoil()
-
-    def run(self) -> None:
-        """Copy; where somebody else uses the memory at the same time, the result is poison."""
-        if self.races:
-            self._spoil()
-        elif self.up:
-            bring_back(self._tensor, self._host)
-        else:
-            fetch(self._host, self._tensor)
-
-    def _spoil(self) -> None:
-        target = self._tensor if self.up else self._host
-        if target.is_contiguous():
-            spoil(extent(target))
-        else:  # what lies between its elements is not its own
-            with torch.inference_mode():
-                target.detach().fill_(torch.nan)
 
 
 class _Wait(Operation):
@@ -150,8 +65,10 @@ class SimulatedEvent(Event):
             self.reach()
 
     def order(self) -> None:
-        """Let the current stream wait."""
-        if self._stream.device.waits_here("order"):
+        """Let the current stream wait; the host itself where that is what computes."""
+        if self._stream.device.prompt:
+            self.wait()
+        elif self._stream.device.waits_here("order"):
             self._stream.device.current.wait_for(self)
 
     def reach(self) -> None:
@@ -182,7 +99,10 @@ class SimulatedStream(Stream):
         with self.device.at_work():
             self._until = operation.until = max(self._until, time.monotonic()) + seconds
             self._queue.append(operation)
-            self.device.at_work_on(self)
+            if self.device.prompt:
+                self.run()
+            else:
+                self.device.at_work_on(self)
         return operation
 
     def run(self, last: Operation | None = None) -> None:
@@ -259,6 +179,8 @@ class SimulatedStream(Stream):
             operation = Copy(tensor, host, up=up)
             used = self.device.in_use(self, extent(tensor))
             operation.races = any(up or isinstance(each, Write) for each in used)
+            if not self.device.prompt:
+                operation.spoil()
             self.queue_up(operation, self.device.seconds(tensor.nbytes, up=up))
             return SimulatedEvent(self)
 
@@ -270,6 +192,9 @@ class Simulated(Device):
     ----------
     nbytes_per_s
         How fast copies are, in each direction; None for no time at all. Kernels take no time.
+    prompt
+        Whether copies take effect when they are queued, and the host waits where the current stream must:
+        torch's operations run without ``Kernels``, at full speed. A wait that is missing isn't found.
     without
         A wait that does nothing, to see that it is needed: its name (``follow``, ``wait``, ``order`` or
         ``complete``) and which one of that name, from 0 up.
@@ -282,9 +207,16 @@ class Simulated(Device):
         The current stream, of all threads.
     """
 
-    def __init__(self, nbytes_per_s: float | None = None, without: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        nbytes_per_s: float | None = None,
+        without: tuple[str, int] | None = None,
+        *,
+        prompt: bool = False,
+    ) -> None:
         self.waits: Counter[str] = Counter()
-        self.without, self._nbytes_per_s = without, nbytes_per_s
+        self.without, self.prompt = without, prompt
+        self.pace(nbytes_per_s, nbytes_per_s)
         self._link_until = {True: 0.0, False: 0.0}
         self._lock, self._busy = threading.RLock(), threading.local()
         self._streams: dict[SimulatedStream, None] = {}  # those that have something to do
@@ -292,6 +224,10 @@ class Simulated(Device):
 
     def __str__(self) -> str:
         return "a simulated device"
+
+    def pace(self, nbytes_per_s: float | None, back_nbytes_per_s: float | None) -> None:
+        """Let copies to the device, and those to the host, be so fast from now on."""
+        self._nbytes_per_s = {True: nbytes_per_s, False: back_nbytes_per_s}
 
     def zeros(self, count: int) -> torch.Tensor:
         """Return so many zeros that this device owns."""
@@ -353,10 +289,10 @@ class Simulated(Device):
 
     def seconds(self, nbytes: int, *, up: bool) -> float:
         """Return how long a copy takes that is queued now: a link carries one at a time in each direction."""
-        if self._nbytes_per_s is None:
+        rate, now = self._nbytes_per_s[up], time.monotonic()
+        if rate is None:
             return 0.0
-        now = time.monotonic()
-        self._link_until[up] = max(self._link_until[up], now) + nbytes / self._nbytes_per_s
+        self._link_until[up] = max(self._link_until[up], now) + nbytes / rate
         return self._link_until[up] - now
 
     @contextmanager
@@ -373,16 +309,3 @@ class Simulated(Device):
     def is_busy(self) -> bool:
         """Whether this thread is at work on the streams."""
         return getattr(self._busy, "now", False)
-
-
-def spoil(memory: Range) -> None:
-    """Fill memory with poison."""
-    ctypes.memset(memory[0], _POISON, memory[1] - memory[0])
-
-
-def extent(tensor: torch.Tensor) -> Range:
-    """Return the addresses between which a tensor's elements lie."""
-    if tensor.numel() == 0:
-        return 0, 0
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()

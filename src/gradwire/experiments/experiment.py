@@ -20,6 +20,18 @@ Report = Callable[[Row], None]
 
 
 @dataclass(frozen=True)
+class Reporter:
+    """A ``Report`` that also shows what is being measured, where a row takes minutes."""
+
+    take: Report
+    say: Callable[[str], None]
+
+    def __call__(self, row: Row) -> None:
+        """Take a row."""
+        self.take(row)
+
+
+@dataclass(frozen=True)
 class Experiment(Generic[Options]):
     """An experiment. The module that defines it imports torch only while it measures or shows.
 
@@ -36,8 +48,8 @@ class Experiment(Generic[Options]):
     cells
         Returns what to measure for the options, in the order of the table. Each cell is there once.
     run
-        Measures the cells that it gets and reports a row for each of them. It also gets the rows that an
-        interrupted run has measured before.
+        Measures the cells that it gets and reports a row for each of them; ``report.say`` shows meanwhile how
+        far it is. It also gets the rows that an interrupted run has measured before.
     table
         Returns tables and paragraphs for all rows.
     plot
@@ -51,7 +63,7 @@ class Experiment(Generic[Options]):
     add_arguments: Callable[[argparse.ArgumentParser], None]
     read: Callable[[argparse.Namespace], Options]
     cells: Callable[[Options], Sequence[Cell]]
-    run: Callable[[Options, Sequence[Cell], Sequence[Row], Report], None]
+    run: Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
     table: Callable[[Sequence[Row]], Sequence[str | Table]]
     plot: Callable[[Sequence[Row]], bytes] | None = None
     version: int = 1

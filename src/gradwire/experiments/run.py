@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradwire.benchmark.display import progress
 from gradwire.errors import JobError
-from gradwire.experiments.experiment import Experiment, Options, Row, in_order, in_words, is_row_of
+from gradwire.experiments.experiment import Experiment, Options, Reporter, Row, in_order, in_words, is_row_of
 from gradwire.experiments.record import PLOT, RecordFile
 from gradwire.tables import show
 from gradwire.version import how_to_install
@@ -61,7 +61,8 @@ def perform(
 
         try:
             if remaining:
-                experiment.run(options, remaining, before, report)
+                reporter = Reporter(report, lambda text: advance(len(rows), text))
+                experiment.run(options, remaining, before, reporter)
         finally:
             if record is not None and not quiet and len(before) < len(rows) < len(cells):
                 sys.stderr.write(

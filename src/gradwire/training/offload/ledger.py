@@ -39,7 +39,10 @@ class OffloadLedger:
         Seconds from the first copy of a send to the end of its last, where they are measured
         (``timed=True``); packing of the later layers lies within.
     exposed_s
-        Seconds for which forward passes stood still until weights were packed.
+        Seconds for which forward passes stood still until weights were packed and, where the host waits for
+        that, copied.
+    unpack_s
+        Seconds in which the training thread unpacked; of an accelerator, only told it to.
     gradient_wait_s
         Seconds for which backward passes stood still at their end, until the gradients were on the host.
     """
@@ -49,6 +52,7 @@ class OffloadLedger:
     pack_s: float = 0.0
     transfer_s: float = 0.0
     exposed_s: float = 0.0
+    unpack_s: float = 0.0
     gradient_wait_s: float = 0.0
 
     @property

@@ -94,11 +94,11 @@ class Sender:
                 packed, route.packed = route.packed, None
                 with self._clocked("exposed_s"):
                     event = packed.result()
-                if route.carrier.on_host:
-                    event.wait()
-                else:
-                    event.order()
-                with torch.no_grad():
+                    if route.carrier.on_host:
+                        event.wait()
+                    else:
+                        event.order()
+                with self._clocked("unpack_s"), torch.no_grad():
                     route.carrier.unpack()
 
     def join(self) -> None:
