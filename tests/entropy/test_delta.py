@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gradwire import _native
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.entropy.delta import WordName
+from gradwire.entropy.delta import WordName, round_masters
 from gradwire.errors import PayloadError, SpecError, TensorError, VersionError
 from support import rans
 
@@ -178,6 +178,53 @@ def test_full_copies_take_fewer_bits_than_the_words() -> None:
     assert plain.numel() == 28 + 2 * len(after)
     assert body_of(plain) == rounded(after).tobytes()
     assert body_of(Pair(before, "fp32", entropy=False).send(after, full=True)) == after.tobytes()
+
+
+@pytest.mark.parametrize("entropy", [True, False])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_bounded_payload_is_no_larger_than_the_words(dtype: WordName, *, entropy: bool) -> None:
+    generator = np.random.default_rng(0)
+    before, after, last = (
+        generator.integers(0, 1 << 32, 5000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+        for _ in range(3)
+    )
+    pair = Pair(before, dtype, entropy=entropy)
+    word = pair.weights.element_size()
+    payload = pair.encoder.encode(tensor(after), 2, bounded=True, checked=True)
+    assert payload.numel() == 36 + word * 5000, "a plain copy"
+    assert pair.decoder.apply(payload, pair.weights) == 2
+    new = DeltaDecoder(dtype)
+    new.apply(payload, torch.empty_like(pair.weights))  # any receiver can apply it
+    pair.version = 2
+    pair.send(last)
+    assert pair.send(last, checked=True).numel() < 1400, "at most two bits a weight where nothing moves"
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_ends_that_hold_a_version_begin_with_a_delta(dtype: WordName) -> None:
+    before, after = fine_tuned(3000, 1e-9)
+    held = Pair(before, dtype).weights
+    encoder = DeltaEncoder(tensor(after), dtype, base=held.clone(), version=7)
+    decoder, weights = DeltaDecoder(dtype, version=7), held.clone()
+    payload = encoder.encode(tensor(after), 8)
+    assert payload.numel() < held.nbytes / 3
+    assert decoder.apply(payload, weights) == 8
+    wanted = torch.empty_like(held)
+    round_masters(tensor(after), wanted)
+    assert torch.equal(weights.view(torch.uint8), wanted.view(torch.uint8))
+    assert torch.equal(weights.view(torch.uint8), encoder.base.view(torch.uint8))
+    with pytest.raises(TensorError, match="base must be a 1-D contiguous"):
+        DeltaEncoder(tensor(after), dtype, base=held.double())
+
+
+def test_masters_are_rounded_to_words_by_the_definition() -> None:
+    bits = np.random.default_rng(2).integers(0, 1 << 32, 50_000, dtype=np.uint64).astype(np.uint32)
+    masters = bits.view(np.float32)
+    words, exact = torch.empty(50_000, dtype=torch.bfloat16), torch.empty(50_000)
+    round_masters(tensor(masters), words)
+    round_masters(tensor(masters), exact)
+    assert (words_of(words) == rounded(masters)).all()
+    assert exact.numpy().tobytes() == masters.tobytes()
 
 
 def test_two_bit_classes_take_two_bits() -> None:

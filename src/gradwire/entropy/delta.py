@@ -38,6 +38,24 @@ def _kind(dtype: str) -> _Kind:
     raise SpecError(f"the dtype of a delta must be 'bf16' or 'fp32', but is {shown(dtype)}")
 
 
+def words_dtype(dtype: WordName) -> torch.dtype:
+    """Return the torch dtype of a receiver's weights. Raises ``SpecError``."""
+    return _kind(dtype).dtype
+
+
+def max_nbytes(dtype: WordName, n: int) -> int:
+    """Return the largest payload of ``n`` weights."""
+    return HEADER_NBYTES + HASH_NBYTES + _native.delta_max_nbytes(_kind(dtype).words, n)
+
+
+def round_masters(masters: torch.Tensor, words: torch.Tensor) -> None:
+    """Write what a receiver holds of float32 masters: bfloat16 or float32 ``words``, as many of them."""
+    if words.dtype == torch.bfloat16:
+        _native.encode("bf16", masters, words.view(torch.uint8), ())
+    else:
+        words.copy_(masters)
+
+
 class DeltaEncoder:
     """Encode what changed in float32 master weights, for a receiver that holds them as bfloat16 or float32.
 
@@ -54,6 +72,9 @@ class DeltaEncoder:
     entropy
         False leaves the entropy coder out: two bits for each weight, and those that move far in full; a full
         copy is then the weights themselves.
+    base, version
+        What the receiver holds already, and which version that is; ``encode`` changes ``base``. By default it
+        holds nothing.
 
     Examples
     --------
@@ -70,18 +91,29 @@ class DeltaEncoder:
     True
     """
 
-    def __init__(self, like: torch.Tensor, dtype: WordName = "bf16", *, entropy: bool = True) -> None:
+    def __init__(
+        self,
+        like: torch.Tensor,
+        dtype: WordName = "bf16",
+        *,
+        entropy: bool = True,
+        base: torch.Tensor | None = None,
+        version: int | None = None,
+    ) -> None:
         self._kind = _kind(dtype)
+        self._dtype: WordName = dtype
         self._entropy = entropy
-        self.base = torch.zeros(like.numel(), dtype=self._kind.dtype)
+        if base is not None:
+            check_tensor(base, "base", self._kind.dtype)
+        self.base = torch.zeros(like.numel(), dtype=self._kind.dtype) if base is None else base
         """What the receiver holds after the last payload."""
-        self.version: int | None = None
+        self.version = version
         """The version that the last payload made; None before the first."""
 
     @property
     def max_nbytes(self) -> int:
         """The largest payload."""
-        return HEADER_NBYTES + HASH_NBYTES + _native.delta_max_nbytes(self._kind.words, self.base.numel())
+        return max_nbytes(self._dtype, self.base.numel())
 
     def encode(
         self,
@@ -90,6 +122,7 @@ class DeltaEncoder:
         *,
         full: bool = False,
         checked: bool = False,
+        bounded: bool = False,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return what takes a receiver from the last version to this one.
@@ -104,6 +137,8 @@ class DeltaEncoder:
             Send a full copy, which any receiver can apply. The first payload always is one.
         checked
             Send a hash of the weights, too, which the receiver compares with its own.
+        bounded
+            Send the weights themselves where anything else would be larger.
         out
             Memory of ``max_nbytes``, whose used front is returned; without it, new memory.
         """
@@ -114,22 +149,23 @@ class DeltaEncoder:
                 f"{masters.numel()}; make an encoder for each tensor"
             )
         self._check_version(version, full=full)
-        return front_of(
-            out, self.max_nbytes, lambda room: self._write(masters, version, room, full=full, checked=checked)
-        )
-
-    def _write(
-        self, masters: torch.Tensor, version: int, out: torch.Tensor, *, full: bool, checked: bool
-    ) -> int:
         base = None if full else self.version
         plain = base is None and not self._entropy
         header = Header(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
+        return front_of(
+            out, self.max_nbytes, lambda room: self._write(masters, header, room, bounded=bounded)
+        )
+
+    def _write(self, masters: torch.Tensor, header: Header, out: torch.Tensor, *, bounded: bool) -> int:
         body = out[header.nbytes :]
-        used = self._write_plain(masters, body) if plain else self._write_delta(masters, body, base)
-        if checked:
+        used = 0 if header.plain else self._write_delta(masters, body, header.base)
+        if header.plain or (bounded and used > self.base.nbytes):
+            header = replace(header, base=None, plain=True)
+            used = self._write_plain(masters, body)
+        if header.check is not None:
             header = replace(header, check=_native.hash64(self.base))
         out[: header.nbytes] = torch.frombuffer(bytearray(header.write()), dtype=torch.uint8)
-        self.version = version
+        self.version = header.version
         return header.nbytes + used
 
     def _write_delta(self, masters: torch.Tensor, body: torch.Tensor, base: int | None) -> int:
@@ -138,13 +174,9 @@ class DeltaEncoder:
         return _native.delta_encode(self._kind.words, masters, self.base, body, code=self._entropy)
 
     def _write_plain(self, masters: torch.Tensor, body: torch.Tensor) -> int:
-        words = self.base.view(torch.uint8)
-        if self._kind.words == Words.BF16:
-            _native.encode("bf16", masters, words, ())
-        else:
-            self.base.copy_(masters)
-        body[: words.numel()] = words
-        return words.numel()
+        round_masters(masters, self.base)
+        body[: self.base.nbytes] = self.base.view(torch.uint8)
+        return self.base.nbytes
 
     def _check_version(self, version: int, *, full: bool) -> None:
         if not 0 <= version <= LAST_VERSION:
@@ -163,11 +195,13 @@ class DeltaDecoder:
     ----------
     dtype
         ``"bf16"`` or ``"fp32"``, as in the encoder.
+    version
+        Which one the weights are already; by default none.
     """
 
-    def __init__(self, dtype: WordName = "bf16") -> None:
+    def __init__(self, dtype: WordName = "bf16", *, version: int | None = None) -> None:
         self._kind = _kind(dtype)
-        self.version: int | None = None
+        self.version = version
         """The version of the weights; None until a full copy has come, and after weights that were wrong."""
 
     def apply(self, payload: torch.Tensor, weights: torch.Tensor) -> int:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
+from typing import Final
 
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from gradwire.collectives import ring
 from gradwire.collectives.frame_order import segments
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
+from gradwire.entropy.delta import WordName, round_masters
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan, PlanLike
@@ -33,13 +35,15 @@ from gradwire.training.methods.method import Group, WorkerMethod, backward
 from gradwire.training.methods.trained import check_optimizer
 from gradwire.training.replicas.broadcast import count_weights
 from gradwire.training.replicas.compare import check_options
-from gradwire.training.sharded.moves_codec import Moves
+from gradwire.training.replicas.deltas import Deltas
 from gradwire.training.sharded.shard import Shard, check_shardable
-from gradwire.training.sharded.words import kind_of, move, moves, rounded
 from gradwire.version import version
 
 ALGORITHM = "ring"
 """Leaves every rank with the sum of a part of its own, of equal size."""
+_BITS: Final = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
+_FIRST: Final = 0
+"""The version of words that all ranks have read from a model or a state."""
 
 
 class Sharded(WorkerMethod):
@@ -85,7 +89,7 @@ class Sharded(WorkerMethod):
         optimizer: torch.optim.Optimizer,
         plan: PlanLike = None,
         *,
-        replicas: str = "bf16",
+        replicas: WordName = "bf16",
         max_norm: float | None = None,
         strict: bool = False,
         group: Group = None,
@@ -99,8 +103,10 @@ class Sharded(WorkerMethod):
                 f"a Sharded method wants a plan with the algorithm {ALGORITHM} and one bucket, but got "
                 f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; leave both out"
             )
-        self._kind, self._max_norm, self._optimizer = kind_of(replicas), check_max_norm(max_norm), optimizer
+        self._max_norm, self._optimizer = check_max_norm(max_norm), optimizer
+        self._deltas = Deltas(replicas, ledger)
         sharded = replace(chosen, exchange="sharded", pipeline=1)
+        replace(sharded, codec=self._deltas)  # do their frames fit?
         self._options = f"{sharded.to_json()}, {replicas=}, {max_norm=}, {strict=}, gradwire {version()}"
         super().__init__(model, None, sharded, group, timeout_s, ledger, strict)
 
@@ -134,7 +140,6 @@ class Sharded(WorkerMethod):
         (chunk,) = (each for each in range(chunks) if ring.owner(each, link.world) == link.rank)
         (own,) = segments(count, chunks, chunk, segment_count=max(count, 1))
         self._shard = Shard(parameters, self._optimizer, own.start, own.stop)
-        self._words: torch.Tensor | None = None
         self._written: list[tuple[int, int]] = []
 
     def _before_growing(self) -> StepRecord:
@@ -176,13 +181,10 @@ class Sharded(WorkerMethod):
 
     def _exchange_weights(self) -> ExchangeCost:
         """Let the replicas follow the masters of all ranks."""
-        words, shard, carrier = self._own_words(), self._shard, self._carrier()
-        new = rounded(shard.masters, self._kind)
-        own = slice(shard.start, shard.stop)
-        carrier[own] = moves(new, words[own], self._kind)
-        accounting = self.exchange.broadcast(carrier, Moves())
-        accounting.nonfinite = 0  # a long way may look so, and it is a whole number
-        move(words, carrier, self._kind)
+        shard, carrier = self._shard, self._carrier()
+        carrier[shard.start : shard.stop] = shard.masters
+        accounting = self.exchange.broadcast(carrier, self._deltas.over(carrier))
+        round_masters(shard.masters, self._own_words())  # alone, a rank encodes nothing
         self._write()
         count_weights(self.ledger, accounting)
         return accounting
@@ -192,31 +194,30 @@ class Sharded(WorkerMethod):
         return self._gradients.buffer
 
     def _own_words(self) -> torch.Tensor:
-        assert self._words is not None
-        return self._words
+        return self._deltas.words[self._shard.start : self._shard.stop]
 
     @torch.inference_mode(mode=False)  # the words are changed again outside
     @torch.no_grad()
     def _read(self) -> None:
         """Take the model's weights over, at first and where somebody else has written them."""
-        if self._words is not None and self._written == self._versions():
+        if self._written and self._written == self._versions():
             return
         flat = torch.cat([on_host(each).reshape(-1) for each in self._gradients.parameters])
-        words, own = rounded(flat, self._kind), slice(self._shard.start, self._shard.stop)
-        changed = (
-            torch.ones(1, dtype=torch.bool, device="cpu")
-            if self._words is None
-            else words[own] != self._words[own]
-        )
-        self._shard.masters.copy_(torch.where(changed, flat[own], self._shard.masters))
-        self._words = words
+        words = torch.empty(flat.numel(), dtype=self._deltas.words.dtype, device="cpu")
+        round_masters(flat, words)
+        own, masters = slice(self._shard.start, self._shard.stop), self._shard.masters
+        if self._written:  # what nobody has changed stays exact
+            changed = _bits(words[own]) != _bits(self._own_words())
+            masters.copy_(torch.where(changed, flat[own], masters))
+        else:
+            masters.copy_(flat[own])
+        self._deltas.hold(words, _FIRST)
         self._write()
 
     @torch.no_grad()
     def _write(self) -> None:
-        weights = self._own_words().view(self._kind.dtype)
         for number, each in enumerate(self._gradients.parameters):
-            each.copy_(self._gradients.part(number, weights).view(each.shape))
+            each.copy_(self._gradients.part(number, self._deltas.words).view(each.shape))
         self._written = self._versions()
 
     def _versions(self) -> list[tuple[int, int]]:
@@ -225,18 +226,19 @@ class Sharded(WorkerMethod):
 
     def _state(self, drained: bool) -> RankState:
         self._read()
-        kept = {"masters": self._shard.masters, "words": self._own_words()}
+        kept = {"masters": self._shard.masters, "words": _bits(self._deltas.words)}
         return replace(super()._state(drained), model=kept)
 
     def _adopt(self, own: RankState) -> None:
         kept, shard, count = own.model or {}, self._shard, self._gradients.buffer.numel()
         masters, words = kept.get("masters"), kept.get("words")
-        wanted = (shard.masters.shape, (count,), self._kind.bits)
+        held = self._deltas.words.dtype
+        wanted = (shard.masters.shape, torch.float32, (count,), _BITS[held])
         if (
             masters is None
             or words is None
-            or (masters.shape, tuple(words.shape), words.dtype) != wanted
-            or not torch.equal(rounded(masters, self._kind), words[shard.start : shard.stop])
+            or (masters.shape, masters.dtype, tuple(words.shape), words.dtype) != wanted
+            or not _are_rounded(masters, words.view(held)[shard.start : shard.stop])
         ):
             raise StateError(
                 f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank, wants "
@@ -246,6 +248,17 @@ class Sharded(WorkerMethod):
         super()._adopt(own)
         self._shard.masters.copy_(masters)
         with torch.inference_mode(mode=False):  # as in ``_read``
-            self._words = words.clone()
+            self._deltas.hold(words.clone().view(held), _FIRST)
         self._write()
         self._synchronised = own.steps_done > 0  # before the first step every rank has saved its own weights
+
+
+def _bits(words: torch.Tensor) -> torch.Tensor:
+    """Return words as whole numbers, as a state keeps them."""
+    return words.view(_BITS[words.dtype])
+
+
+def _are_rounded(masters: torch.Tensor, words: torch.Tensor) -> bool:
+    rounded = torch.empty_like(words)
+    round_masters(masters.contiguous(), rounded)
+    return torch.equal(_bits(rounded), _bits(words))
