@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 
 import torch
 from torch import nn
 
-from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.codecs import Codec, Identity
 from gradwire.codecs.spec import is_whole
 from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError, shown
@@ -28,6 +29,7 @@ from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.method import Group, Method, WorkerMethod, backward
 from gradwire.training.methods.trained import check_optimizer
 from gradwire.training.replicas.broadcast import count_weights
+from gradwire.training.replicas.deltas import over, weight_codec_of
 
 REACHED = "reached"
 """What a ledger calls the numbers by which workers tell which parameters their backward passes reached."""
@@ -50,7 +52,9 @@ class Server(Method):
         What ``Plan.of`` reads, with the algorithm ``star``. Raises ``SpecError`` otherwise, and for any other
         rank than 0, and where there is no worker.
     weight_codec
-        What the weights are sent through, a codec or its spec; exact by default. The workers name the same.
+        What the weights are sent through, a codec or its spec; exact by default. ``delta:fp32`` sends what
+        changed in them, exactly; ``delta:bf16`` the same of the weights that are rounded to bfloat16 for the
+        workers. Either keeps a copy of the weights on every rank. The workers name the same.
     group, timeout_s, ledger
         See ``Method``.
     """
@@ -68,8 +72,9 @@ class Server(Method):
     ) -> None:
         check_optimizer(optimizer, "Server")
         self._optimizer = optimizer
-        self.weight_codec = weight_codec_of(weight_codec)
-        super().__init__(model, optimizer, star_of(plan), group, timeout_s, ledger)
+        chosen = star_of(plan)
+        self.weight_codec = weights_through(weight_codec, chosen, ledger)
+        super().__init__(model, optimizer, chosen, group, timeout_s, ledger)
 
     def _check_ranks(self) -> None:
         check_star(self.exchange, type(self).__name__, serves=True)
@@ -88,7 +93,8 @@ class Server(Method):
         self._gradients.attach(reach.absent)
         self.trained.shield()
         self._optimizer.step()
-        down = self.exchange.broadcast(self._weights.gather(), codec=self.weight_codec)
+        weights = self._weights.gather()
+        down = self.exchange.broadcast(weights, over(self.weight_codec, weights))
         self.steps_done += 1
         self.meter.count(WHOLE, up, up.total_s, self._gradients.buffer.nbytes)
         self.meter.count(REACHED, told, told.total_s)
@@ -134,8 +140,9 @@ class Worker(WorkerMethod):
         timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        self.weight_codec = weight_codec_of(weight_codec)
-        super().__init__(model, None, star_of(plan), group, timeout_s, ledger)
+        chosen = star_of(plan)
+        self.weight_codec = weights_through(weight_codec, chosen, ledger)
+        super().__init__(model, None, chosen, group, timeout_s, ledger)
 
     def _check_ranks(self) -> None:
         check_star(self.exchange, type(self).__name__, serves=False)
@@ -150,7 +157,8 @@ class Worker(WorkerMethod):
             up = self.exchange.reduce(buffer, residual=self._residual, norms=measure.norms)
         self.meter.finish(step, measure, self.exchange)
         told = reach.send_up(self.exchange)
-        down = self.exchange.broadcast(self._weights.buffer, codec=self.weight_codec)
+        weights = self._weights.buffer
+        down = self.exchange.broadcast(weights, over(self.weight_codec, weights))
         self._weights.scatter()
         self.meter.count(WHOLE, up, up.total_s, buffer.nbytes, measure)
         self.meter.count(REACHED, told, told.total_s)
@@ -167,9 +175,12 @@ def _waits(*exchanges: ExchangeCost) -> StepRecord:
     return sum((StepRecord.of_wait(each.total_s, each) for each in exchanges), StepRecord())
 
 
-def weight_codec_of(codec: Codec | str | None) -> Codec:
-    """Return the codec of the weights, the exact one by default. Raises ``SpecError``."""
-    return codec_of(codec, "weight_codec") or Identity()
+def weights_through(codec: Codec | str | None, plan: Plan, ledger: Ledger | None) -> Codec:
+    """Return the codec of the weights, the exact one by default.
+
+    Raises ``SpecError``, also where the plan's segments are too long for it.
+    """
+    return replace(plan, codec=weight_codec_of(codec, "weight_codec", ledger) or Identity()).codec
 
 
 def check_steps(steps: object) -> None:

@@ -15,6 +15,7 @@ from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError
 from gradwire.training.communication import endings
+from gradwire.training.replicas.deltas import over
 from gradwire.training.server.clocks import Clocks
 from gradwire.training.server.conversation import EXACT, Conversation, Kind, Message
 
@@ -141,7 +142,8 @@ class Session:
         if snapshot is None:
             self._talk.tell(message)
         else:
-            self._talk.hand_over(message, snapshot.floats, self._codecs.weights)
+            floats = snapshot.floats
+            self._talk.hand_over(message, floats, over(self._codecs.weights, floats))
         return message.kind if message.kind is Kind.GAVE_UP else asked.kind
 
     def _next_answer(self) -> tuple[Message, Snapshot | None]:

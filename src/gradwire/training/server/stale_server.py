@@ -26,9 +26,10 @@ from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.checkpoint import RankState, check_model
 from gradwire.training.methods.method import Group, Method
 from gradwire.training.methods.trained import check_optimizer
+from gradwire.training.replicas.deltas import another
 from gradwire.training.server.clocks import Clocks, check_staleness
 from gradwire.training.server.conversation import Conversation
-from gradwire.training.server.ps_sync import check_star, check_steps, star_of, weight_codec_of
+from gradwire.training.server.ps_sync import check_star, check_steps, star_of, weights_through
 from gradwire.training.server.session import Codecs, Event, Now, Session, Snapshot
 from gradwire.training.server.updates import AtOnce, OnceARound, Schedule, Updates
 
@@ -89,11 +90,12 @@ class StaleServer(Method):
         check_optimizer(optimizer, "StaleServer")
         check_staleness(staleness)
         self.staleness, self._optimizer = staleness, optimizer
-        self.weight_codec = weight_codec_of(weight_codec)
+        chosen = star_of(plan)
+        self.weight_codec = weights_through(weight_codec, chosen, ledger)
         self._turn = Lock()
         self._snapshot: Snapshot | None = None
         self._updates_done = 0
-        super().__init__(model, optimizer, star_of(plan), group, timeout_s, ledger)
+        super().__init__(model, optimizer, chosen, group, timeout_s, ledger)
 
     def _check_ranks(self) -> None:
         check_star(self.exchange, "StaleServer", serves=True)
@@ -221,6 +223,6 @@ class StaleServer(Method):
         self._sessions = [self._make_session(talk) for talk in self._talks]
 
     def _make_session(self, talk: Conversation) -> Session:
-        codecs = Codecs(self.exchange.plan.codec, self.weight_codec)
+        codecs = Codecs(self.exchange.plan.codec, another(self.weight_codec, self.ledger))
         gradients = self._updates.gradients[talk.peer]
         return Session(talk, gradients.buffer, len(gradients.parameters), self._clocks, codecs)

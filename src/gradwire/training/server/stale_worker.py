@@ -23,9 +23,10 @@ from gradwire.training.ledger.lost_meter import Measure
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.checkpoint import RankState, check_model
 from gradwire.training.methods.method import Group, WorkerMethod, backward
+from gradwire.training.replicas.deltas import over
 from gradwire.training.server.clocks import check_staleness
 from gradwire.training.server.conversation import Conversation, Kind, Message
-from gradwire.training.server.ps_sync import check_star, star_of, weight_codec_of
+from gradwire.training.server.ps_sync import check_star, star_of, weights_through
 
 
 class StaleWorker(WorkerMethod):
@@ -63,9 +64,10 @@ class StaleWorker(WorkerMethod):
     ) -> None:
         check_staleness(staleness)
         self.staleness, self.lead = staleness, 0
-        self.weight_codec = weight_codec_of(weight_codec)
+        chosen = star_of(plan)
+        self.weight_codec = weights_through(weight_codec, chosen, ledger)
         self._drained = True
-        super().__init__(model, None, star_of(plan), group, timeout_s, ledger)
+        super().__init__(model, None, chosen, group, timeout_s, ledger)
 
     def _check_ranks(self) -> None:
         check_star(self.exchange, "StaleWorker", serves=False)
@@ -121,7 +123,8 @@ class StaleWorker(WorkerMethod):
                 self._talk.tell(message)
             answer = self._hear_answer(clock)
             if answer.kind is Kind.WEIGHTS:
-                self._talk.take_in(self._weights.buffer, self.weight_codec)
+                weights = self._weights.buffer
+                self._talk.take_in(weights, over(self.weight_codec, weights))
                 self._weights.scatter()
         self.lead = clock - answer.slowest
         cost = self._talk.settle()
