@@ -32,6 +32,7 @@ UNDER_TORCHRUN = (
     "docs/bench.md/0",
     "docs/ddp.md/0",
     "docs/fsdp.md/0",
+    "docs/fsdp.md/1",
     "docs/integrations.md/0",
     "docs/integrations.md/1",
     "docs/integrations.md/2",

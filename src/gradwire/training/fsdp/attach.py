@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.api import check_initialised, check_timeout
-from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.exchange import Exchange
@@ -27,6 +27,7 @@ from gradwire.training.fsdp.units import Unit, units_of
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.replicas.agreement import agree
+from gradwire.training.replicas.deltas import Deltas, weight_codec_of
 from gradwire.version import version
 
 
@@ -130,8 +131,10 @@ def attach_fsdp(
         FSDP exchanges one module's gradients at a time.
     weights
         A codec or its spec. All ranks, the owner of a shard included, compute with the decoded weights; the
-        shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. None leaves
-        FSDP's own all-gather in place.
+        shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. ``delta:fp32`` is
+        so, too, and sends what changed since the last all-gather; ``delta:bf16`` does this with weights
+        rounded to bfloat16. Both keep all weights in host memory on every rank, so they are for modules with
+        ``reshard_after_forward=False``. None leaves FSDP's own all-gather in place.
     timeout_s
         How long any single wait for a peer lasts before it is an error; above 0, at most 1e6.
     ledger
@@ -152,7 +155,8 @@ def attach_fsdp(
         For an invalid plan, codec, or timeout. Nothing has changed, as for the next error.
     AttachError
         For a module without FSDP or attached already, a torch without the extension points, ranks that
-        differ or do not come within the timeout, and ``strict`` where some ranks share no mesh.
+        differ or do not come within the timeout, ``strict`` where some ranks share no mesh, and deltas of
+        weights that a module frees after forward.
     LossyError
         From ``backward``, where ``strict``. All gradients are reduced then, and the next step can be taken.
     ExchangeError
@@ -165,11 +169,13 @@ def attach_fsdp(
     >>> attached = gradwire.attach_fsdp(model, weights="bf16")  # doctest: +SKIP
     """
     plan = Plan.of(gradients, "gradients").for_whole_gradients("attach_fsdp")
-    codec = codec_of(weights, "weights")
+    codec = weight_codec_of(weights, "weights")
     check_timeout(timeout_s)
     check_initialised(AttachError)
     units = units_of(module)
     _check(plan, units)
+    if isinstance(codec, Deltas):
+        _check_resident(codec, units)
     if strict:
         _check_strict(units)
     rank = dist.get_rank()
@@ -216,6 +222,15 @@ def _check(plan: Plan, units: list[Unit]) -> None:
         raise SpecError(
             f"FSDP scatters gradients around a ring, and the plan's algorithm {plan.algorithm!r} would serve "
             "between replicas, which this mesh has not; use a plan with algorithm='ring'"
+        )
+
+
+def _check_resident(codec: Codec, units: list[Unit]) -> None:
+    freeing = next((unit.name for unit in units if not unit.stays_whole), None)
+    if freeing is not None:
+        raise AttachError(
+            f"weights={str(codec)!r} keeps all weights on every rank, but the module {freeing!r} frees its "
+            "own after forward; call fully_shard with reshard_after_forward=False, or use weights='identity'"
         )
 
 

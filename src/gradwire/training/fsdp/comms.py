@@ -25,6 +25,7 @@ from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger, profiled
 from gradwire.training.ledger.lost_meter import Measure
+from gradwire.training.replicas.deltas import Deltas, over
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM)
 _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16: Fp16()}
@@ -74,6 +75,7 @@ class GatherWeights(_Comm):
     def __init__(self, bucket: str, office: Office, before: Any, codec: Codec) -> None:
         super().__init__(bucket, office, before)
         self._codec = codec
+        self._deltas: dict[torch.dtype, Deltas] = {}
 
     def __call__(
         self,
@@ -91,7 +93,8 @@ class GatherWeights(_Comm):
         with self._office.line(Purpose.GATHER, group, self._bucket) as line:
             gathered = line.staging.stand_in(output_tensor)
             line.staging.load(gathered.chunk(line.world)[line.place], input_tensor).wait()
-            accounting = line.exchange.broadcast(gathered, self._codec_for(output_tensor.dtype))
+            codec = over(self._codec_for(output_tensor.dtype), gathered)
+            accounting = line.exchange.broadcast(gathered, codec)
             line.staging.store(output_tensor, gathered)
             line.staging.order()
         self._office.ledger.exchanged(
@@ -103,7 +106,16 @@ class GatherWeights(_Comm):
         """Return the codec; for halves that are to stay as they are, one that does so in two bytes."""
         if isinstance(self._codec, Identity):
             return _EXACT_HALVES.get(dtype, self._codec)
+        if isinstance(self._codec, Deltas):
+            return self._deltas_of(dtype, self._codec)
         return self._codec
+
+    def _deltas_of(self, dtype: torch.dtype, wanted: Deltas) -> Deltas:
+        """Return the module's own deltas of weights of that dtype."""
+        if dtype not in self._deltas:
+            words = "bf16" if dtype is torch.bfloat16 else wanted.dtype
+            self._deltas[dtype] = Deltas(words, self._office.ledger, self._bucket)
+        return self._deltas[dtype]
 
 
 class ScatterGradients(_Comm):

@@ -43,6 +43,11 @@ class Unit:
         return self.parameters._reduce_scatter_comm
 
     @property
+    def stays_whole(self) -> bool:
+        """Whether the weights that are gathered for forward stay for backward."""
+        return self.parameters.post_forward_mesh_info is None
+
+    @property
     def replica_group(self) -> dist.ProcessGroup | None:
         """The group of the ranks with the same shard on a mesh of two dimensions, else None."""
         group: dist.ProcessGroup | None = getattr(self.parameters.mesh_info, "replicate_process_group", None)
