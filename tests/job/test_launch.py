@@ -133,6 +133,42 @@ def test_a_plan_is_followed_and_kept(tmp_path: Path, pipeline: int, method: str)
     assert record["options"]["bucket_nbytes"] == 500_000
 
 
+def test_a_sharded_plan_is_followed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(parse("quantize:8"), residual=True, exchange="sharded")
+    plan.save(tmp_path / "plan.json")
+    words = ["train", "--plan", str(tmp_path / "plan.json"), "--workers", "2", "--epochs", "1"]
+    assert main([*words, "--max-steps", "3", "--out", str(tmp_path / "out")]) == 0
+    assert "Sharded + quantize:8" in capsys.readouterr().out
+    record = json.loads((tmp_path / "out" / "record.json").read_text())
+    (run,) = record["runs"]
+    assert run["run"] == "sharded:quantize:8"
+    assert Plan.from_json(json.dumps(run["plan"])) == plan
+    assert record["options"]["weights"] is None
+
+
+def test_sharded_ranks_with_exact_weights_train_as_d_sync(small: JobOptions) -> None:
+    runs = parse_runs("sync,sharded,sharded:quantize:8")
+    sync, exact, coded = perform_local(replace(small, runs=runs, weights="delta:fp32"), ignore)
+    assert exact.epochs[-1].held_out_loss == pytest.approx(sync.epochs[-1].held_out_loss, rel=1e-4)
+    assert coded.wire_nbytes < exact.wire_nbytes < sync.wire_nbytes
+    (rounded,) = perform_local(replace(small, runs=parse_runs("sharded:quantize:8")), ignore)
+    assert rounded.wire_nbytes < coded.wire_nbytes
+
+
+def test_weights_that_come_down_as_deltas_are_the_servers(small: JobOptions) -> None:
+    runs = parse_runs("server,server@0")
+    plain = perform_local(replace(small, runs=runs), ignore)
+    deltas = perform_local(replace(small, runs=runs, weights="delta:fp32"), ignore)
+    for whole, delta in zip(plain, deltas, strict=True):
+        assert delta.weights_sha256 == whole.weights_sha256
+        assert delta.raw_nbytes == whole.raw_nbytes
+        assert delta.wire_nbytes < whole.wire_nbytes
+    rounded = perform_local(replace(small, runs=runs, weights="delta:bf16"), ignore)
+    for delta, half in zip(deltas, rounded, strict=True):
+        assert half.wire_nbytes < delta.wire_nbytes
+        assert half.weights_sha256 != delta.weights_sha256
+
+
 def test_a_run_that_diverges_says_so_once_and_ends_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

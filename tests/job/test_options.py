@@ -8,7 +8,7 @@ import pytest
 from gradwire.errors import GradwireError, JobError
 from gradwire.job.data import load
 from gradwire.job.options import EPOCHS, JobOptions, check, check_data
-from gradwire.job.runs import make_run
+from gradwire.job.runs import make_run, parse_runs
 from gradwire.plan import Plan
 
 
@@ -37,6 +37,23 @@ from gradwire.plan import Plan
         ({"link": "999bit"}, "--link must be 1kbit to 1000gbit, or unlimited, but is 999bit"),
         ({"link": "9" * 306 + "gbit"}, "--link must be 1kbit"),
         ({"link": "fast"}, "a rate is written like"),
+        (
+            {"weights": "delta:fp32", "runs": (make_run("sync"),)},
+            "--weights is for the methods server and sharded, whose weights travel; leave it out, or add",
+        ),
+        (
+            {"weights": "bf16", "runs": (make_run("sharded"), make_run("server"))},
+            "--weights of the method sharded is one of delta:bf16, delta:fp32, but 'bf16' came",
+        ),
+        (
+            {"weights": "delta", "runs": (make_run("server"),)},
+            "--weights as deltas is one of delta:bf16, delta:fp32, but 'delta' came",
+        ),
+        ({"weights": "fp17", "runs": (make_run("server"),)}, "no codec is named 'fp17'"),
+        (
+            {"runs": (make_run("sharded"),), "exchange": Plan(algorithm="star")},
+            "a sharded exchange runs around a ring with one bucket and a pipeline of 1, but the plan has",
+        ),
     ],
 )
 def test_every_mistake_is_named(options: JobOptions, change: dict[str, Any], reason: str) -> None:
@@ -50,6 +67,32 @@ def test_good_options_pass_and_leave_no_trace(options: JobOptions, algorithm: st
     check(replace(options, exchange=Plan(algorithm=algorithm)))
     assert not options.out.exists()
     assert not list(options.out.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("runs", "weights", "exact"),
+    [
+        ("server,sharded", None, True),
+        ("server,sharded", "delta:fp32", True),
+        ("server@1,sharded:fp8", "delta:bf16", False),
+        ("server", "bf16", False),
+        ("server", "identity", True),
+    ],
+)
+def test_weights_travel_as_the_methods_can(
+    options: JobOptions, runs: str, weights: str | None, exact: bool
+) -> None:
+    options = replace(options, runs=parse_runs(runs), weights=weights)
+    check(options)
+    assert options.exact_weights is exact
+
+
+def test_the_plan_of_a_run_says_whether_it_is_sharded(options: JobOptions) -> None:
+    for exchange in (options.exchange, Plan(exchange="sharded", residual=True)):
+        options = replace(options, exchange=exchange)
+        sharded, sync = (options.plan(make_run(method, "fp8")) for method in ("sharded", "sync"))
+        assert (sharded.exchange, sharded.pipeline) == ("sharded", 1)
+        assert sync == replace(sharded, exchange="all_reduce")
 
 
 def test_a_folder_that_cannot_be_made_is_named(options: JobOptions, tmp_path: Path) -> None:

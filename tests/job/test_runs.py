@@ -49,6 +49,11 @@ def test_a_server_may_have_a_staleness() -> None:
     assert make_run("server", staleness=0).label == "SSP 0"
 
 
+def test_sharded_is_a_method_with_a_codec() -> None:
+    (run,) = parse_runs("sharded:quantize:8")
+    assert (str(run), run.label) == ("sharded:quantize:8", "Sharded + quantize:8")
+
+
 def test_specs_become_canonical() -> None:
     assert make_run("sync", "quantize:8,block=1024") == make_run("sync", "quantize:8")
 

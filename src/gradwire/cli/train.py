@@ -125,6 +125,9 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="worker processes (4; a server is one more)")
     group.add_argument("--link", metavar="RATE", help="pace each rank, e.g. 100mbit (no limit)")
     group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS)} (ring)")
+    group.add_argument(
+        "--weights", metavar="SPEC", help="server, sharded: how weights travel, e.g. delta:fp32"
+    )
     group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
     group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
     group.add_argument(
@@ -188,7 +191,7 @@ def _exchange(words: argparse.Namespace) -> Plan:
         raise SpecError(
             f"{words.plan} has pipeline {plan.pipeline}, but at most {LONGEST_PIPELINE} can train"
         )
-    words.method = "sync" if plan.pipeline == 1 else "pipe"
+    words.method = "sharded" if plan.is_sharded else "sync" if plan.pipeline == 1 else "pipe"
     words.codec = str(plan.codec)
     return plan
 

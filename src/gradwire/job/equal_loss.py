@@ -88,4 +88,4 @@ def verdict(equal: EqualLoss, hosts: int, rate: str) -> tuple[str, str]:
 
 
 def _is_own(run: Run) -> bool:
-    return run.method in ("attach", "pipe") or (run.method == "sync" and run not in BASELINES)
+    return run.method in ("attach", "sharded", "pipe") or (run.method == "sync" and run not in BASELINES)

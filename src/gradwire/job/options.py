@@ -36,16 +36,20 @@ FILES = ("record.json", "training.png")
 PIPELINE, LONGEST_PIPELINE = 2, 16
 """How many steps Pipe-SGD has under way where nothing is said, and at most."""
 
+DELTAS = ("delta:bf16", "delta:fp32")
+"""How weights travel as what changed in them: rounded to bfloat16, or exactly."""
+
 
 @dataclass(frozen=True)
 class JobOptions:
     """Everything that decides what a job computes; the same on every rank.
 
     ``exchange`` is the plan of all runs but for the codec and the pipeline, which are a run's own.
-    ``data_folder`` holds the files of the data set (None for digits), ``link`` is a rate such as ``100mbit``
-    to which every rank's sending is throttled (None: as fast as the machine goes), ``batch`` is the global
-    batch, ``evaluate_every`` counts steps (None: an epoch's), ``overwrite`` says that an older result in
-    ``out`` may go.
+    ``weights`` says how weights travel: from a server (a codec or one of ``DELTAS``; exact by default), and
+    between sharded ranks (one of ``DELTAS``, the first by default). ``data_folder`` holds the files of the
+    data set (None for digits), ``link`` is a rate such as ``100mbit`` to which every rank's sending is
+    throttled (None: as fast as the machine goes), ``batch`` is the global batch, ``evaluate_every`` counts
+    steps (None: an epoch's), ``overwrite`` says that an older result in ``out`` may go.
     """
 
     runs: tuple[Run, ...]
@@ -54,6 +58,7 @@ class JobOptions:
     data_folder: Path | None = None
     model: str = "mlp"
     exchange: Plan = field(default_factory=lambda: Plan(pipeline=PIPELINE))
+    weights: str | None = None
     workers: int = 4
     link: str | None = None
     correction: str = CORRECTIONS[0]
@@ -79,13 +84,21 @@ class JobOptions:
         """Processes in all: workers, and the server if a run has one."""
         return self.workers + self.has_server
 
+    @property
+    def exact_weights(self) -> bool:
+        """Return whether the workers of a server get its weights bit for bit."""
+        if self.weights in DELTAS:
+            return self.weights == "delta:fp32"
+        return self.weights is None or parse(self.weights).EXACT
+
     def plan(self, run: Run) -> Plan:
         """Return the plan that a run follows. Raises ``SpecError``."""
         codec = parse(run.codec)
         if run.method == "server":  # its gradient stays whole
             return replace(self.exchange, codec=codec, algorithm="star", pipeline=1, bucket_nbytes=None)
         pipeline = self.exchange.pipeline if run.method == "pipe" else 1
-        return replace(self.exchange, codec=codec, pipeline=pipeline)
+        how = "sharded" if run.method == "sharded" else "all_reduce"
+        return replace(self.exchange, codec=codec, pipeline=pipeline, exchange=how)
 
     def steps_per_epoch(self, dataset: Dataset) -> int:
         """Return the global batches in an epoch; an incomplete one at the end is left out."""
@@ -118,6 +131,7 @@ def check(options: JobOptions) -> None:
     _check_data_folder(options)
     for run in options.runs:
         options.plan(run)
+    _check_weights(options)
     _check_batch(options)
     _check_extras(options)
     check_writable(options.out)
@@ -144,6 +158,22 @@ def check_writable(out: Path) -> None:
     for name in FILES:
         if (out / name).is_dir():
             raise JobError(f"--out {out} cannot be written: {name} in it is a folder; name another folder")
+
+
+def _check_weights(options: JobOptions) -> None:
+    methods = {run.method for run in options.runs} & {"server", "sharded"}
+    if options.weights is None or (options.weights in DELTAS and methods):
+        return
+    if not methods:
+        raise JobError(
+            "--weights is for the methods server and sharded, whose weights travel; leave it out, or add one "
+            "of them"
+        )
+    if "sharded" in methods:
+        _one_of("--weights of the method sharded", options.weights, DELTAS)
+    if options.weights.startswith("delta"):
+        _one_of("--weights as deltas", options.weights, DELTAS)
+    parse(options.weights)
 
 
 def _check_link(options: JobOptions) -> None:

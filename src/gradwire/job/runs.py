@@ -18,6 +18,7 @@ METHODS = MappingProxyType(
         "ddp": "DDP",
         "bf16-hook": "DDP + bf16 hook",
         "attach": "attach",
+        "sharded": "Sharded",
         "pipe": "Pipe-SGD",
         "sync": "D-Sync",
         "server": "PS-Sync",

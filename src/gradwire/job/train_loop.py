@@ -11,6 +11,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
+from gradwire.entropy.delta import WordName
 from gradwire.errors import JobError
 from gradwire.job.batches import learning_rate, lengths, share, shuffle
 from gradwire.job.data import Dataset
@@ -28,6 +29,7 @@ from gradwire.training import (
     DSync,
     PipeSGD,
     Server,
+    Sharded,
     StaleServer,
     StaleWorker,
     StepRecord,
@@ -196,9 +198,14 @@ def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], own: StepRecord,
 
 
 def _same_weights(side: _Side) -> str:
-    """Return the hash of the final weights. Raises ``JobError`` unless all ranks have the same."""
-    own = side.weights_sha256()
-    rows = side.job.team.gather(side.run, torch.tensor(list(own), dtype=torch.uint8))
+    """Return the hash of the final weights. Raises ``JobError`` unless all ranks have the same.
+
+    A server keeps exact weights, so where the workers' are rounded, they are compared with each other only.
+    """
+    own, job = side.weights_sha256(), side.job
+    rows = job.team.gather(side.run, torch.tensor(list(own), dtype=torch.uint8))
+    if not job.options.exact_weights:
+        rows = rows[: job.team.workers]
     different = [rank for rank, row in enumerate(rows) if bytes(row.tolist()) != bytes(rows[0].tolist())]
     if different:
         raise JobError(
@@ -235,13 +242,18 @@ def _make_method(
     plan = options.plan(run)
     if run.method == "sync":
         return DSync(model, optimizer, plan, group=link)
+    if run.method == "sharded":
+        words: WordName = "fp32" if options.weights == "delta:fp32" else "bf16"
+        return Sharded(model, optimizer, plan, replicas=words, group=link)
     if run.method == "pipe":
         warmup_steps = options.warmup_epochs * options.steps_per_epoch(job.dataset)
         how = options.correction
         return PipeSGD(model, optimizer, plan, warmup_steps=warmup_steps, correction=how, group=link)
+    serves, weights = job.team.is_server, options.weights
     if run.staleness is None:
-        serves = job.team.is_server
-        return Server(model, optimizer, plan, group=link) if serves else Worker(model, plan, group=link)
-    if job.team.is_server:
-        return StaleServer(model, optimizer, plan, run.staleness, group=link)
-    return StaleWorker(model, plan, run.staleness, group=link)
+        if serves:
+            return Server(model, optimizer, plan, weights, group=link)
+        return Worker(model, plan, weights, group=link)
+    if serves:
+        return StaleServer(model, optimizer, plan, run.staleness, weights, group=link)
+    return StaleWorker(model, plan, run.staleness, weights, group=link)
