@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,10 @@ def test_json_is_readable() -> None:
 def test_json_of_before_there_were_buckets_is_read() -> None:
     old = '{"codec": "errbound:2^-10", "algorithm": "star", "segment_nbytes": 262144, "pipeline": 2}'
     assert Plan.from_json(old) == Plan(parse("errbound:2^-10"), "star", 1 << 18, pipeline=2)
+
+
+def test_json_has_every_field_and_only_these() -> None:
+    assert list(json.loads(Plan().to_json())) == [each.name for each in fields(Plan)]
 
 
 def test_json_of_before_there_were_residuals_leaves_them_to_the_codec() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import SpecError
-from gradwire.records import make_record, read_record, to_json
+from gradwire.records import make_record, read_object, read_record, to_json
 
 SCHEMA = "gradwire.test/2"
 
@@ -72,3 +72,15 @@ def test_what_is_no_such_record_is_refused_with_its_name(
     with pytest.raises(SpecError, match=reason) as caught:
         read(path)
     assert "record.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 100_000])
+def test_text_that_is_no_json_is_no_object(text: str) -> None:
+    with pytest.raises(SpecError, match=r"^a plan must be a JSON object, but this is no JSON: "):
+        read_object(text, "a plan")
+
+
+def test_an_object_is_read_and_nothing_else() -> None:
+    assert read_object('{"a": [1]}', "a plan") == {"a": [1]}
+    with pytest.raises(SpecError, match=r"^a plan must be a JSON object, but this is a list$"):
+        read_object("[]", "a plan")

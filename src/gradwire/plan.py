@@ -14,6 +14,7 @@ from gradwire import collectives
 from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, parse
 from gradwire.errors import JobError, SpecError, shown
 from gradwire.files import write_files
+from gradwire.records import read_object
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES
 
 FLOAT_NBYTES = 4
@@ -160,17 +161,8 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as a JSON object, the codec as its spec."""
-        return json.dumps(
-            {
-                "codec": str(self.codec),
-                "algorithm": self.algorithm,
-                "segment_nbytes": self.segment_nbytes,
-                "pipeline": self.pipeline,
-                "bucket_nbytes": self.bucket_nbytes,
-                "residual": self.residual,
-                "exchange": self.exchange,
-            }
-        )
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps(values | {"codec": str(self.codec)})
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -178,12 +170,7 @@ class Plan:
 
         Raises ``SpecError``.
         """
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SpecError(f"a plan must be a JSON object, but this is no JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise SpecError(f"a plan must be a JSON object, but this is a {type(values).__name__}")
+        values = read_object(text, "a plan")
         known = [each.name for each in fields(cls)]
         unknown = sorted(set(values) - set(known))
         if unknown:

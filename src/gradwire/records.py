@@ -34,6 +34,22 @@ def to_json(record: Mapping[str, object]) -> str:
     return json.dumps(_finite(record), indent=2, allow_nan=False) + "\n"
 
 
+def read_object(text: str, called: str) -> dict[str, Any]:
+    """Return the JSON object that ``text`` is. Raises ``SpecError``, which calls it ``called``."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"{called} must be a JSON object, but this is no JSON: {error}") from error
+    return check_object(values, called)
+
+
+def check_object(values: object, called: str) -> dict[str, Any]:
+    """Return ``values`` of JSON. Raises ``SpecError`` unless they are an object's."""
+    if not isinstance(values, dict):
+        raise SpecError(f"{called} must be a JSON object, but this is a {type(values).__name__}")
+    return values
+
+
 def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, Any]:
     """Return the fields of a record that this gradwire or an older one wrote.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from gradwire.errors import SpecError
+from gradwire.records import read_object
 from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
 
 MOST_HOSTS = 64
@@ -17,6 +17,8 @@ MOST_NBYTES_PER_S = 50e9
 LONGEST_DELAY_S = 10.0
 INTERFACE = "eth0"
 """The name of every host's link; its only other interface is ``lo``."""
+NIC_HOST, NIC_LINK = "host", "link"
+"""The interfaces of a NIC between a host and its link, in the NIC's own namespace."""
 _UNITS = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
 _KEYS = {"rates", "groups", "core", "delay"}
 
@@ -124,13 +126,7 @@ class Topology:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the topology that a JSON text describes. Raises ``SpecError``."""
-        try:
-            words = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SpecError(f"a topology is a JSON object, but this text is not JSON: {error}") from error
-        if not isinstance(words, dict):
-            raise SpecError(f"a topology is a JSON object, but this is a {type(words).__name__}")
-        return cls.from_dict(words)
+        return cls.from_dict(read_object(text, "a topology"))
 
 
 def equal_groups(hosts: int, groups: int) -> tuple[int, ...]:
@@ -150,9 +146,9 @@ def address(host: int) -> str:
     return f"10.77.0.{host + 1}"
 
 
-def hardware_address(host: int) -> str:
-    """Return a host's Ethernet address, from the range that is free for local use."""
-    return f"02:67:77:00:00:{host + 1:02x}"
+def hardware_address(host: int, *, nic: bool = False) -> str:
+    """Return the Ethernet address of a host or its NIC, from the range that is free for local use."""
+    return f"02:67:77:00:{int(nic):02x}:{host + 1:02x}"
 
 
 def _check_hosts(hosts: int) -> None:

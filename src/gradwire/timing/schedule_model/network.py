@@ -12,6 +12,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any
 
 from gradwire.errors import SpecError
+from gradwire.records import check_object, read_object
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma
 
 PerRank = float | tuple[float, ...]
@@ -158,19 +159,14 @@ class Network:
     @classmethod
     def from_json(cls, text: str) -> Network:
         """Read what ``to_json`` wrote; what is left out keeps its default. Raises ``SpecError``."""
-        try:
-            values = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SpecError(f"a network must be a JSON object, but this is no JSON: {error}") from error
-        values = _checked(cls, values, "a network")
+        values = _checked(cls, read_object(text, "a network"), "a network")
         if values.get("groups") is not None:
-            values["groups"] = Groups(**_checked(Groups, values["groups"], "the entry 'groups' of a network"))
+            called = "the entry 'groups' of a network"
+            values["groups"] = Groups(**_checked(Groups, check_object(values["groups"], called), called))
         return cls(**values)
 
 
-def _checked(kind: type[Network] | type[Groups], values: object, what: str) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise SpecError(f"{what} must be a JSON object, but this is a {type(values).__name__}")
+def _checked(kind: type[Network] | type[Groups], values: dict[str, Any], what: str) -> dict[str, Any]:
     known = [each.name for each in fields(kind)]
     needed = {each.name for each in fields(kind) if each.default is MISSING}
     for has, names in (("has no", set(values) - set(known)), ("needs", needed - set(values))):
