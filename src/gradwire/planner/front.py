@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradwire import collectives
 from gradwire.codecs import Codec, parse
 from gradwire.errors import SpecError, TensorError
 from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES
@@ -248,8 +247,4 @@ def _algorithms(algorithms: Sequence[str] | None, cluster: Cluster) -> tuple[str
     if algorithms is None:
         size = cluster.group_size
         return ALGORITHMS if size is None else (*ALGORITHMS, f"hierarchical:{size}")
-    if not algorithms:
-        raise SpecError("the planner wants one or more algorithms to choose from, but there are none")
-    for algorithm in algorithms:
-        collectives.get(algorithm)
     return tuple(algorithms)
