@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import pickle
 import signal
@@ -43,6 +44,7 @@ def run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     However it ends, it ends as a script does, with the interpreter. What it writes as its last words is in
     ``folder``, for it belongs to the fault.
     """
+    gc.freeze()  # or the interpreter's end looks through all that the fork server has imported, for a second
     code = 0
     with errors_file(folder, rank).open("wb") as errors:
         os.dup2(errors.fileno(), 2)

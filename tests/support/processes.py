@@ -147,6 +147,7 @@ def _start() -> tuple[BaseProcess, Connection[bytes, bytes]]:
 
 def serve(pipe: Connection[bytes, bytes]) -> None:
     """Do one case after the other until the other end is closed."""
+    gc.freeze()  # what the fork server has imported is no case's, and takes long to look through
     while True:
         try:
             case = pipe.recv_bytes()
