@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.forks import torchrun
 from support.project import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -23,16 +21,9 @@ NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - APART)
 def test_it_learns_compressed_and_its_ranks_agree(name: str, tmp_path: Path) -> None:
     here, logs = tmp_path / "here", tmp_path / "logs"
     here.mkdir()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    apart = ["--redirects=3", f"--log-dir={logs}"]  # two ranks would write into one another's lines
-    quiet = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HF_HUB_OFFLINE": "1"}
-    run = subprocess.run(
-        [*command, *apart, str(EXAMPLES / f"{name}.py")],
-        cwd=here,
-        env={**os.environ, **quiet},
-        capture_output=True,
-        text=True,
-        timeout=110,
+    apart = ("--redirects=3", f"--log-dir={logs}")  # two ranks would write into one another's lines
+    run = torchrun(
+        EXAMPLES / f"{name}.py", options=("--nproc-per-node=2", *apart), log=tmp_path / "agent", cwd=here
     )
     texts = {
         stream: [
