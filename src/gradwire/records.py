@@ -53,6 +53,8 @@ def check_object(values: object, called: str) -> dict[str, Any]:
 def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, Any]:
     """Return the fields of a record that this gradwire or an older one wrote.
 
+    Raises ``SpecError`` for a file that is missing, is no JSON, or holds something else or something newer.
+
     Parameters
     ----------
     path
@@ -63,11 +65,6 @@ def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, 
         What errors call such a record, such as "line rate".
     remedy
         How one is written.
-
-    Raises
-    ------
-    SpecError
-        For a file that is missing, is no JSON, or holds something else or something newer.
     """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))

@@ -30,12 +30,8 @@ def parse_rate(text: str | None) -> float | None:
 
     Prefixes are decimal, as with network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit`` (or
     ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``); ``mbps`` is
-    refused, because some mean bits by it and some, ``tc`` among them, bytes.
-
-    Raises
-    ------
-    SpecError
-        For anything else, and for a rate that is not positive.
+    refused, because some mean bits by it and some, ``tc`` among them, bytes. Raises ``SpecError`` for
+    anything else, and for a rate that is not positive.
 
     Examples
     --------

@@ -38,12 +38,7 @@ def merge(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
     """Return the findings of all ranks as few rows.
 
     What is not ok names its ranks, unless it is all of them. What is ok is one row a check, with the detail
-    of the first rank: addresses and free memory differ everywhere.
-
-    Parameters
-    ----------
-    by_rank
-        What each rank has found on its machine, in the order of the ranks.
+    of the first rank: addresses and free memory differ everywhere. ``by_rank`` is in the order of the ranks.
     """
     makers: dict[tuple[str, Result, str], list[tuple[int, Finding]]] = {}
     for rank, findings in enumerate(by_rank):

@@ -37,18 +37,10 @@ _TOOLS = ("ip", "tc", "unshare")
 def examine_machine(
     plan_file: Path | None, world: int, neighbours: int, environment: Mapping[str, str] = os.environ
 ) -> Card:
-    """Make every check of this machine and return its card.
+    """Make every check of this machine, and of a plan if there is one; return the machine's card.
 
-    Parameters
-    ----------
-    plan_file
-        A plan to read, None without one.
-    world
-        The number of ranks of the job that is to come, 1 where that is not known.
-    neighbours
-        How many of them are on this machine.
-    environment
-        The variables that Gloo's transport and interface follow.
+    The job that is to come has ``world`` ranks, 1 where that is not known, of which so many ``neighbours``
+    are on this machine. Gloo's transport and interface follow the variables of ``environment``.
     """
     found, interfaces, tested = find_resources(), find_interfaces(environment), self_test(every_codec())
     plan, plan_findings = _read_plan(plan_file)

@@ -21,18 +21,10 @@ BYTES_OF_A_LIBRARY = ("lossless",)
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What the self-test came to.
+    """What the self-test of so many codecs came to; ``complaints`` say what is wrong.
 
-    Parameters
-    ----------
-    target
-        The target in force, "" where none can be had.
-    digest
-        Of every codec's payload, in hexadecimal; equal wherever the same gradwire works right.
-    codecs
-        How many codecs were tried.
-    complaints
-        What is wrong, in words.
+    ``target`` is the one in force, "" where none can be had. ``digest`` is that of every codec's payload, in
+    hexadecimal, equal wherever the same gradwire works right.
     """
 
     target: str

@@ -30,14 +30,9 @@ _ENOUGH = (0, 0)
 
 @dataclass(frozen=True)
 class Look:
-    """One pair of ranks.
+    """One pair of ranks: half of the median round trip of one byte, and the rates of streams.
 
-    Parameters
-    ----------
-    latency_s
-        Half of the median round trip of one byte.
-    there_nbytes_per_s, back_nbytes_per_s
-        The rates of a stream from the leading rank, and of one to it.
+    ``there`` is from the leading rank, ``back`` is to it.
     """
 
     latency_s: float

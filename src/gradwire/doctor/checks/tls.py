@@ -16,12 +16,7 @@ SOON = timedelta(days=14)
 def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Finding:
     """Judge what ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` ask for.
 
-    Parameters
-    ----------
-    environment
-        The variables; files are read.
-    now
-        The present time, with a time zone.
+    The files are read. ``now`` is the present time, with a time zone.
     """
     try:
         found = encryption(environment)

@@ -24,16 +24,9 @@ _PERIOD = 4096 + 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rank's part of the trial came to.
+    """What a rank's part of the trial came to: the digest of the bits of its sum, or why there is none.
 
-    Parameters
-    ----------
-    digest
-        Of the bits of its sum, "" where there is none.
-    largest_error
-        The largest distance from the exact sum, nan for a sum with values that are no numbers.
-    error
-        Why there is no sum, "" otherwise.
+    ``largest_error`` is the distance from the exact sum, nan for a sum with values that are no numbers.
     """
 
     digest: str = ""

@@ -36,6 +36,8 @@ MOST_BUCKETS = 64
 class Space:
     """The choices for each part of a plan.
 
+    Raises ``SpecError`` for unknown names, and for an empty list of choices.
+
     Parameters
     ----------
     codecs
@@ -49,11 +51,6 @@ class Space:
     buckets_nbytes
         Bucket sizes to try in addition to a single bucket. They are tried only for a pipeline of 1, and only
         if backward takes time that can hide exchanges.
-
-    Raises
-    ------
-    SpecError
-        For unknown names, and for an empty list of choices.
     """
 
     codecs: tuple[Codec, ...]

@@ -20,21 +20,11 @@ UNCERTAINTY = 0.03
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen plan, and the candidates that it was chosen from.
+    """The prediction for the chosen plan, and the candidates that it was chosen from.
 
-    Parameters
-    ----------
-    prediction
-        The prediction for the chosen plan.
-    uncompressed
-        The prediction for the fastest plan without compression, with which a codec's gain is compared.
-    ranking
-        All predictions, the fastest first. According to their lower bounds, all other candidates are slower
-        than the fastest by more than the uncertainty.
-    considered
-        The number of candidates.
-    uncertainty
-        The relative error that a step's prediction may have.
+    ``uncompressed`` is the fastest without compression, with which a codec's gain is compared. ``ranking``
+    has all predictions, the fastest first; according to their lower bounds, the other candidates of those
+    ``considered`` are slower by more than ``uncertainty``, the relative error that a prediction may have.
     """
 
     prediction: Prediction

@@ -36,12 +36,8 @@ def private_area() -> list[str]:
     """Return the command that starts a program as the first process of private namespaces.
 
     The namespaces have their own network and process IDs. When the first process ends, for whatever reason,
-    the kernel ends and removes everything inside.
-
-    Raises
-    ------
-    TestbedError
-        If a program is missing, or this user may not create such namespaces.
+    the kernel ends and removes everything inside. Raises ``TestbedError`` if a program is missing, or this
+    user may not create such namespaces.
     """
     for name in _PACKAGES:
         find_tool(name)

@@ -16,6 +16,8 @@ from gradwire.errors import SpecError
 class AlphaBetaGamma:
     """The cost of one hop on a uniform network.
 
+    Raises ``SpecError`` if a value is negative, infinite, or NaN.
+
     Parameters
     ----------
     alpha_s
@@ -24,11 +26,6 @@ class AlphaBetaGamma:
         Seconds per byte on the link, the inverse of the rate.
     gamma_s_per_nbyte
         Seconds to add one byte of float32 to the rank's own chunk.
-
-    Raises
-    ------
-    SpecError
-        If a value is negative, infinite, or NaN.
     """
 
     alpha_s: float

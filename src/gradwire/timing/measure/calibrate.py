@@ -47,24 +47,11 @@ def codec_cost(
 ) -> CodecCost:
     """Return the costs of ``codec`` on sums of 1, 2, 4, ... up to ``world`` of the samples.
 
-    Parameters
-    ----------
-    codec
-        What to measure.
-    samples
-        1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps. With fewer
-        samples than terms they are used again, shifted, so that equal values do not meet.
-    world
-        The most terms in a sum.
-    segment_nbytes
-        What is encoded at once, as in the plan.
-    rest_s
-        How long the thread sleeps before every call; ``rest_between_segments`` knows.
-
-    Raises
-    ------
-    TensorError
-        Without a sample, or for samples of different shapes.
+    ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
+    With fewer samples than terms they are used again, shifted, so that equal values do not meet. A segment is
+    encoded at once, as in the plan, and the thread sleeps for ``rest_s`` before every call, which
+    ``rest_between_segments`` knows. Raises ``TensorError`` without a sample, or for samples of different
+    shapes.
     """
     return cost_on(codec, sums(samples, world), segment_nbytes, rest_s)
 

@@ -34,6 +34,8 @@ _SETTLE_S = 0.05
 class Effort:
     """How thoroughly a line is measured; the same on both ranks.
 
+    Raises ``SpecError`` for values that allow no measurement.
+
     Parameters
     ----------
     sizes
@@ -45,11 +47,6 @@ class Effort:
         sizes are left out.
     window
         The number of messages of a stream in flight.
-
-    Raises
-    ------
-    SpecError
-        For values that allow no measurement.
     """
 
     sizes: tuple[int, ...]

@@ -20,12 +20,8 @@ class HostCost:
     ``receive_s_per_nbyte`` on every byte of it; the threads of the transport spend ``beside_s_per_nbyte`` on
     either side meanwhile. All are seconds of a core. ``cores`` is how many cores one machine has,
     ``ranks_per_machine`` how many ranks share them (all hosts of a testbed share one machine).
-    ``disagreement`` is that of the repeats of the measurement; 0 where it is not known.
-
-    Raises
-    ------
-    SpecError
-        For a number that no host has.
+    ``disagreement`` is that of the repeats of the measurement; 0 where it is not known. Raises ``SpecError``
+    for a number that no host has.
     """
 
     send_s: float = 0.0

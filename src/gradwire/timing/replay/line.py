@@ -29,7 +29,7 @@ _BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 
 @dataclass(frozen=True)
 class Line:
-    """One direction between two hosts.
+    """One direction between two hosts. Raises ``SpecError`` for a number that no line has.
 
     Parameters
     ----------
@@ -42,11 +42,6 @@ class Line:
     duplex_share
         The share of the rate that each direction keeps while the other is busy, too: acknowledgements take
         some of it, and on one machine the processor.
-
-    Raises
-    ------
-    SpecError
-        For a number that no line has.
     """
 
     latency_s: float

@@ -63,27 +63,9 @@ def replay(
 ) -> Replay:
     """Replay the exchange of ``count`` float32 values between ``world`` ranks.
 
-    Parameters
-    ----------
-    algorithm
-        As in a plan.
-    world
-        The number of ranks.
-    count
-        The number of elements of the bucket.
-    segment_nbytes
-        As in a plan.
-    codec
-        The spec of a codec whose costs ``environment`` has.
-    environment
-        Lines, hosts and codecs.
-    half
-        ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
-
-    Raises
-    ------
-    SpecError
-        For an unknown algorithm, or a codec whose costs aren't known.
+    ``algorithm`` and ``segment_nbytes`` are as in a plan, ``codec`` is the spec of a codec whose costs
+    ``environment`` has, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
+    Raises ``SpecError`` for an unknown algorithm, or a codec whose costs aren't known.
     """
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)

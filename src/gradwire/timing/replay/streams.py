@@ -26,12 +26,8 @@ Load = TypeVar("Load", bound=Hashable)
 class Port:
     """One direction of a line, or a core link between groups.
 
-    Parameters
-    ----------
-    nbytes_per_s
-        The rate that all its streams share; ``math.inf`` for a port that is never a bottleneck.
-    burst_nbytes
-        The bytes that pass at once after a pause: the token bucket of a rate limiter.
+    All its streams share its rate, ``math.inf`` for a port that is never a bottleneck. ``burst_nbytes`` pass
+    at once after a pause: the token bucket of a rate limiter.
     """
 
     __slots__ = ("burst_nbytes", "carried_nbytes", "credit_nbytes", "idle_since_s", "nbytes_per_s", "streams")
@@ -95,11 +91,8 @@ class Stream:
 class Streams(Generic[Load]):
     """All streams of a replay.
 
-    Parameters
-    ----------
-    schedule
-        Called with the time at which a stream's first frame will have passed, the stream, and its version;
-        ``pass_first`` takes the last two.
+    ``schedule`` is called with the time at which a stream's first frame will have passed, the stream, and its
+    version; ``pass_first`` takes the last two.
     """
 
     def __init__(self, schedule: Callable[[float, Stream, int], None]) -> None:

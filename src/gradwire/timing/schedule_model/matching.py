@@ -61,10 +61,7 @@ class _Rank:
 def messages(schedules: Iterable[Iterator[Step]]) -> Iterator[Message]:
     """Yield the messages of all ranks: those of a step after all those of the rank's earlier steps.
 
-    Raises
-    ------
-    SpecError
-        If a rank waits forever, or the two ends of a message differ in their chunks.
+    Raises ``SpecError`` if a rank waits forever, or the two ends of a message differ in their chunks.
     """
     ranks = [_Rank(schedule) for schedule in schedules]
     waiting = set[tuple[int, int]]()

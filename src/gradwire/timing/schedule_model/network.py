@@ -23,6 +23,8 @@ PerRank = float | tuple[float, ...]
 class Groups:
     """Ranks in groups (hosts, racks, sites), each behind an uplink that its ranks share.
 
+    Raises ``SpecError`` if a group isn't a whole number from 0 up, or a rate or latency is invalid.
+
     Parameters
     ----------
     of
@@ -31,11 +33,6 @@ class Groups:
         Bytes per second out of a group, and as many into it at the same time.
     latency_s
         Seconds that a message between two groups takes beyond the network's latency.
-
-    Raises
-    ------
-    SpecError
-        If a group isn't a whole number from 0 up, or a rate or latency is invalid.
     """
 
     of: tuple[int, ...]
@@ -72,6 +69,8 @@ class Groups:
 class Network:
     """The network between ``world`` ranks, and the rate at which they add.
 
+    Raises ``SpecError`` for invalid numbers, and for tuples whose length isn't the number of ranks.
+
     Parameters
     ----------
     world
@@ -87,11 +86,6 @@ class Network:
         The time at which each rank reaches the all-reduce.
     groups
         Shared uplinks, or None for a network whose core is never the bottleneck.
-
-    Raises
-    ------
-    SpecError
-        For invalid numbers, and for tuples whose length isn't the number of ranks.
     """
 
     world: int

@@ -61,12 +61,7 @@ def simulate(collective: Collective, network: Network, nbytes: float, *, ratio: 
     """Return what an all-reduce of ``nbytes`` bytes of float32 per rank costs on ``network``.
 
     ``ratio`` is how many bytes of float32 a codec makes one byte of: it divides what travels, not what is
-    added. Chunks count as equal.
-
-    Raises
-    ------
-    SpecError
-        If the schedules of the ranks do not fit together.
+    added. Chunks count as equal. Raises ``SpecError`` if the schedules of the ranks do not fit together.
     """
     chunk_nbytes = nbytes / collective.chunks(network.world)
     reduce_s_per_chunk = chunk_nbytes * np.array(network.per_rank(network.reduce_s_per_nbyte))

@@ -29,6 +29,9 @@ _meetings = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) -> None:
     """Return if all ranks of ``group`` call this with equal ``facts``, through the store that they share.
 
+    Raises ``AttachError`` on every rank, when facts differ, when a rank refused, and when one does not come
+    in time.
+
     Parameters
     ----------
     group
@@ -37,11 +40,6 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
         What must be equal, by its name.
     timeout_s
         How long to wait for the others.
-
-    Raises
-    ------
-    AttachError
-        On every rank, when facts differ, when a rank refused, and when one does not come in time.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     number = _meetings.get(group, 0)
