@@ -13,6 +13,10 @@ class TensorError(GradwireError, ValueError):
     """A tensor has the wrong dtype, shape, layout, or device."""
 
 
+class DeviceError(GradwireError, RuntimeError):
+    """An accelerator was lost or has no memory left, or the host has no pinned memory left."""
+
+
 class PayloadError(GradwireError, ValueError):
     """A payload is invalid: truncated, oversized, or altered."""
 
@@ -67,6 +71,10 @@ class JobError(GradwireError):
 
 class TestbedError(GradwireError):
     """A testbed can't be created, or its command can't be started or supervised."""
+
+
+class NicError(GradwireError):
+    """A software NIC can't start, or one of its interfaces is gone."""
 
 
 def shown(value: object) -> str:

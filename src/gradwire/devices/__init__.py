@@ -2,10 +2,12 @@
 
 from gradwire.devices.base import Device, Event, Stream
 from gradwire.devices.choice import device_of
+from gradwire.devices.cpu import CPU
 from gradwire.devices.simulated import Simulated
 from gradwire.devices.staging import FLOATS, Staged, Staging, on_host
 
 __all__ = [
+    "CPU",
     "FLOATS",
     "Device",
     "Event",

@@ -11,9 +11,12 @@ The *current stream* is the one on which this thread's operations on the device 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 class Event(ABC):
@@ -65,6 +68,19 @@ class Device(ABC):
     @abstractmethod
     def stream(self) -> Stream:
         """Return a stream for one owner."""
+
+    @abstractmethod
+    def launch(
+        self, kernels: Callable[[], T], reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+    ) -> T:
+        """Return what ``kernels`` returns, which launches some of its own on the current stream.
+
+        They use these tensors only, the device's own or in ``pinned`` memory, and memory that they allocate.
+        """
+
+    @abstractmethod
+    def event(self) -> Event:
+        """Return the moment at which the current stream has done what it has been given so far."""
 
     @abstractmethod
     def future(self) -> torch.futures.Future[Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from gradwire.devices.base import Device, Event, Stream
+from gradwire.devices.base import Device, Event, Stream, T
 
 
 class Done(Event):
@@ -77,6 +78,19 @@ class Cpu(Device):
     def stream(self) -> Stream:
         """Return the stream of all owners; it has no state."""
         return CPU_STREAM
+
+    def launch(
+        self,
+        kernels: Callable[[], T],
+        reads: Sequence[torch.Tensor],  # noqa: ARG002
+        writes: Sequence[torch.Tensor],  # noqa: ARG002
+    ) -> T:
+        """Run them."""
+        return kernels()
+
+    def event(self) -> Event:
+        """Return one that has passed."""
+        return _DONE
 
     def future(self) -> torch.futures.Future[Any]:
         """Return one of torch's."""

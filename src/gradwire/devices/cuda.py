@@ -13,12 +13,13 @@ What torch promises, and this relies on:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from gradwire.devices.base import Device, Event, Stream
+from gradwire.devices.base import Device, Event, Stream, T
 
 
 class CudaEvent(Event):
@@ -94,6 +95,21 @@ class Cuda(Device):
     def stream(self) -> Stream:
         """Return a stream; torch has a pool of those, too."""
         return CudaStream(self._device)
+
+    def launch(
+        self,
+        kernels: Callable[[], T],
+        reads: Sequence[torch.Tensor],  # noqa: ARG002
+        writes: Sequence[torch.Tensor],  # noqa: ARG002
+    ) -> T:
+        """Let this accelerator be the current one meanwhile."""
+        with torch.get_device_module(self._device).device(self._device):
+            return kernels()
+
+    def event(self) -> Event:
+        """Record one."""
+        module = torch.get_device_module(self._device)
+        return CudaEvent(module, self._device, module.current_stream(self._device).record_event())
 
     def future(self) -> torch.futures.Future[Any]:
         """Return a future that carries events along.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gradwire.devices.operations import Copy, Range, Read, Write, extent, spoil
+from gradwire.devices.launches import launch
 from gradwire.devices.simulated import Simulated, owner_of
 
 _MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_")
@@ -41,9 +41,14 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._check(func, tensors, own)
         written = [each for each in _written(func, args, kwargs) if owner_of(each) is self._device]
         to_host = _wants_host(func, kwargs) or (func._schema.is_mutable and not written)
-        self._device.current.sleep()
-        with self._device.at_work():
-            return self._launch(lambda: func(*args, **kwargs), own, written, to_host)
+
+        def made(result: Any) -> list[torch.Tensor] | None:
+            found = _tensors(result)
+            if to_host or not (written or found):
+                return None
+            return [self._device.own(each) for each in found if owner_of(each) is None]
+
+        return launch(self._device, lambda: func(*args, **kwargs), own, written, made)
 
     def _check(self, func: Any, tensors: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
         name = func._schema.name.removeprefix("aten::")
@@ -53,60 +58,6 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{name} wants all tensors on one device, but one of shape {tuple(own[0].shape)} is on "
                 f"{self._device} and one of shape {tuple(strange[0].shape)} is not"
             )
-
-    def _launch(
-        self,
-        kernel: Callable[[], Any],
-        own: Sequence[torch.Tensor],
-        written: Sequence[torch.Tensor],
-        to_host: bool,
-    ) -> Any:
-        """Run the kernel now, and let what it writes take effect later."""
-        stream = self._device.current
-        stream.honour_waits()
-        places = [extent(each) for each in own]
-        races = self._races(places, [extent(each) for each in written])
-        held = [each for each in stream.pending(*places) if isinstance(each, Write)]
-        for each in held:
-            each.run()
-        result = kernel()
-        for place in races:
-            spoil(place)
-        if to_host or not (written or _tensors(result)):
-            stream.run()
-            return result
-        for each in held:
-            each.take()
-        new = [self._device.own(each) for each in _tensors(result) if owner_of(each) is None]
-        self._queue_writes(held, [*written, *new])
-        for place, tensor in zip(places, own, strict=True):
-            for old in stream.pending(place):
-                if isinstance(old, Read) and old.ranges == (place,):
-                    stream.replace(old)
-            stream.queue_up(Read(place, tensor))
-        return result
-
-    def _races(self, used: Sequence[Range], written: Sequence[Range]) -> list[Range]:
-        """Spoil the copies of other streams from what is written now; return what both write."""
-        copies = [each for each in self._device.in_use(self._device.current, *used) if isinstance(each, Copy)]
-        for each in copies:
-            each.races = each.races or each.up or each.touches(*written)
-        return [place for place in written if any(each.up and each.touches(place) for each in copies)]
-
-    def _queue_writes(self, held: Sequence[Write], written: Sequence[torch.Tensor]) -> None:
-        """Hold back what was written, at the end of the stream; what was before keeps its place there."""
-        stream, every = self._device.current, list(held)
-        for place in {extent(tensor): None for tensor in written if tensor.numel()}:
-            for old in [each for each in every if each.touches(place)]:
-                parts = old.outside(place)
-                stream.replace(old, *parts)
-                every.remove(old)
-                every += parts
-            write = Write(place, written)
-            stream.queue_up(write)
-            every.append(write)
-        for write in every:
-            write.poison()
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

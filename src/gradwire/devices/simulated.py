@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,8 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradwire.devices.base import Device, Event, Stream
+from gradwire.devices.base import Device, Event, Stream, T
+from gradwire.devices.launches import launch
 from gradwire.devices.operations import Copy, Operation, Range, Write, extent
 
 _owners: dict[int, tuple[Any, Simulated]] = {}
@@ -173,6 +174,7 @@ class SimulatedStream(Stream):
         future.set_result(result)
 
     def _copy(self, host: torch.Tensor, tensor: torch.Tensor, *, up: bool) -> Event:
+        self.device.check()
         with self.device.at_work():
             if self.pending(extent(tensor if up else host)):
                 self.run()  # ordered before this copy, so poison must not come between
@@ -198,11 +200,14 @@ class Simulated(Device):
     without
         A wait that does nothing, to see that it is needed: its name (``follow``, ``wait``, ``order`` or
         ``complete``) and which one of that name, from 0 up.
+    refused
+        An allocation for which there is no memory: its name (``adopt``, ``zeros`` or ``pinned``) and which
+        one of that name, from 0 up.
 
     Attributes
     ----------
-    waits
-        How many waits there were of each name; ``without`` counts by it.
+    waits, allocations
+        How many there were of each name; ``without`` and ``refused`` count by them.
     current
         The current stream, of all threads.
     """
@@ -213,9 +218,11 @@ class Simulated(Device):
         without: tuple[str, int] | None = None,
         *,
         prompt: bool = False,
+        refused: tuple[str, int] | None = None,
     ) -> None:
-        self.waits: Counter[str] = Counter()
-        self.without, self.prompt = without, prompt
+        self.waits, self.allocations = Counter[str](), Counter[str]()
+        self.without, self.refused, self.prompt = without, refused, prompt
+        self._lost = False
         self.pace(nbytes_per_s, nbytes_per_s)
         self._link_until = {True: 0.0, False: 0.0}
         self._lock, self._busy = threading.RLock(), threading.local()
@@ -231,15 +238,27 @@ class Simulated(Device):
 
     def zeros(self, count: int) -> torch.Tensor:
         """Return so many zeros that this device owns."""
+        self._allocate("zeros")
         return self.own(torch.zeros(count, dtype=torch.float32, device="cpu"))
 
     def pinned(self, count: int) -> torch.Tensor:
         """Return host memory."""
+        self._allocate("pinned")
         return torch.empty(count, dtype=torch.float32, device="cpu")
 
     def stream(self) -> SimulatedStream:
         """Return a new stream."""
         return SimulatedStream(self)
+
+    def launch(
+        self, kernels: Callable[[], T], reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+    ) -> T:
+        """Run them now, and let what they write take effect later."""
+        return launch(self, kernels, [*reads, *writes], writes)
+
+    def event(self) -> SimulatedEvent:
+        """Return the place where the current stream is."""
+        return SimulatedEvent(self.current)
 
     def future(self) -> torch.futures.Future[Any]:
         """Return a future for the CPU: ``devices`` would have to be real."""
@@ -256,9 +275,19 @@ class Simulated(Device):
 
     def adopt(self, model: nn.Module) -> nn.Module:
         """Own the parameters and buffers of a model, as ``model.cuda()`` would; return the model."""
+        self._allocate("adopt")
         for tensor in (*model.parameters(), *model.buffers()):
             self.own(tensor.data)
         return model
+
+    def lose(self) -> None:
+        """Be of no further use: what anybody does with this device raises ``RuntimeError``."""
+        self._lost = True
+
+    def check(self) -> None:
+        """Raise ``RuntimeError`` if the device is lost."""
+        if self._lost:
+            raise RuntimeError("simulated error: the device is lost")
 
     def synchronize(self) -> None:
         """Do all that is queued anywhere."""
@@ -276,6 +305,7 @@ class Simulated(Device):
 
     def waits_here(self, name: str) -> bool:
         """Count a wait and return whether it is one."""
+        self.check()
         with self._lock:
             number = self.waits[name]
             self.waits[name] += 1
@@ -309,3 +339,12 @@ class Simulated(Device):
     def is_busy(self) -> bool:
         """Whether this thread is at work on the streams."""
         return getattr(self._busy, "now", False)
+
+    def _allocate(self, name: str) -> None:
+        """Count an allocation; raise what torch raises where there is no memory."""
+        self.check()
+        number = self.allocations[name]
+        self.allocations[name] += 1
+        if self.refused == (name, number):
+            error = RuntimeError if name == "pinned" else torch.OutOfMemoryError
+            raise error("simulated error: out of memory")
