@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from gradwire.devices import Simulated
+from gradwire.devices import Device, Simulated
 from gradwire.devices.cpu import CPU
 from gradwire.errors import TensorError
-from gradwire.training.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier
+from gradwire.training.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier, End, Transfer
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), min_size=0, max_size=3), min_size=1, max_size=4)
 
 
+def transfer(
+    masters: Sequence[torch.Tensor], *ends: Sequence[torch.Tensor], device: Device = CPU
+) -> Transfer:
+    return Transfer(masters, [End(each, device) for each in ends], CPU.pinned)
+
+
 def carried(carrier: Carrier, bits: int, *, full: bool = False) -> int:
     nbytes = carrier.pack(bits, full=full)
-    carrier.on_device[:nbytes] = carrier.host[:nbytes]
+    for each in carrier.on_device:
+        each[:nbytes] = carrier.host[:nbytes]
     carrier.host.fill_(255)
-    carrier.unpack()
+    for end in range(len(carrier.on_device)):
+        carrier.unpack(end)
     return nbytes
 
 
@@ -31,7 +41,7 @@ def test_bitpack_keeps_upper_bytes_of_weights_and_all_of_the_others(
     generator = torch.Generator().manual_seed(seed)
     masters = [torch.randn(shape, generator=generator) for shape in shapes]
     replicas = [torch.full_like(each, 3.0) for each in masters]
-    nbytes = carried(BitpackCarrier(masters, replicas, CPU), bits)
+    nbytes = carried(BitpackCarrier(transfer(masters, replicas)), bits)
     for master, replica in zip(masters, replicas, strict=True):
         kept = -1 << 32 - (bits if master.dim() > 1 else 32)
         assert torch.equal(replica.view(torch.int32), master.view(torch.int32) & kept)
@@ -41,7 +51,7 @@ def test_bitpack_keeps_upper_bytes_of_weights_and_all_of_the_others(
 
 def test_the_format_of_a_message_may_differ_from_the_one_before() -> None:
     masters, replicas = [torch.randn(9, 9)], [torch.zeros(9, 9)]
-    carrier = BitpackCarrier(masters, replicas, CPU)
+    carrier = BitpackCarrier(transfer(masters, replicas))
     assert [carried(carrier, bits) for bits in (8, 32, 16, 24)] == [82, 324, 162, 243]
     assert torch.equal(replicas[0].view(torch.int32), masters[0].view(torch.int32) & -1 << 8)
 
@@ -50,7 +60,10 @@ def test_weights_in_another_layout_arrive_where_they_belong() -> None:
     masters = [torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.randn(4, 3).t()]
     replicas = [each.clone().zero_() for each in masters]
     assert not any(each.is_contiguous() for each in (*masters, *replicas))
-    for carrier in (BitpackCarrier(masters, replicas, CPU), DeltaCarrier(masters, replicas, CPU, "fp32", 1)):
+    for carrier in (
+        BitpackCarrier(transfer(masters, replicas)),
+        DeltaCarrier(transfer(masters, replicas), "fp32", 1),
+    ):
         carried(carrier, 32)
         assert all(torch.equal(a, b) for a, b in zip(masters, replicas, strict=True))
 
@@ -59,7 +72,7 @@ def test_weights_in_another_layout_arrive_where_they_belong() -> None:
 def test_deltas_bring_the_rounded_masters_and_few_bytes_when_little_changed(dtype: str) -> None:
     masters = [torch.randn(300, 400), torch.randn(400)]
     replicas = [torch.zeros_like(each) for each in masters]
-    carrier = DeltaCarrier(masters, replicas, CPU, dtype, checked_every=2)  # type: ignore[arg-type]
+    carrier = DeltaCarrier(transfer(masters, replicas), dtype, checked_every=2)  # type: ignore[arg-type]
     sizes = []
     for step in range(5):
         sizes.append(carried(carrier, 16, full=step == 3))
@@ -74,12 +87,28 @@ def test_deltas_bring_the_rounded_masters_and_few_bytes_when_little_changed(dtyp
 def test_a_device_of_its_own_has_the_memory_that_it_needs() -> None:
     device, weights = Simulated(), [nn.Parameter(torch.randn(3, 3))]
     for carrier in (
-        BitpackCarrier(weights, weights, device),
-        DeltaCarrier(weights, weights, device, "bf16", 1),
+        BitpackCarrier(transfer(weights, weights, device=device)),
+        DeltaCarrier(transfer(weights, weights, device=device), "bf16", 1),
     ):
-        assert carrier.on_device.numel() >= carrier.pack(32, full=True)
+        assert carrier.on_device[0].numel() >= carrier.pack(32, full=True)
 
 
 def test_deltas_on_an_accelerator_are_refused() -> None:
     with pytest.raises(TensorError, match="but the replica is on meta; use Static or AWP there"):
-        DeltaCarrier([torch.zeros(2, 2)], [torch.zeros(2, 2, device="meta")], CPU, "bf16", 1)
+        DeltaCarrier(transfer([torch.zeros(2, 2)], [torch.zeros(2, 2, device="meta")]), "bf16", 1)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_all_ends_get_what_was_packed_once(dtype: str) -> None:
+    masters = [torch.randn(7, 5), torch.randn(5)]
+    ends = [[torch.zeros_like(each) for each in masters] for _ in range(3)]
+    for carrier in (
+        BitpackCarrier(transfer(masters, *ends)),
+        DeltaCarrier(transfer(masters, *ends), dtype, 2),  # type: ignore[arg-type]
+    ):
+        for _ in range(3):
+            masters[0] += 0.5
+            carried(carrier, 16)
+            for end in ends[1:]:
+                assert all(torch.equal(a, b) for a, b in zip(end, ends[0], strict=True))
+            assert torch.equal(ends[0][1], masters[1])

@@ -17,6 +17,7 @@ from gradwire.errors import TensorError
 from gradwire.training.offload.gradients import GradientReturn
 from gradwire.training.offload.layers import layers_of
 from gradwire.training.offload.ledger import OffloadLedger
+from gradwire.training.offload.places import Place
 from gradwire.training.offload.policies import Static
 from gradwire.training.offload.sender import Sender
 
@@ -24,9 +25,9 @@ from gradwire.training.offload.sender import Sender
 @contextmanager
 def returning(model: nn.Module) -> Iterator[tuple[nn.Module, GradientReturn, OffloadLedger]]:
     replica = copy.deepcopy(model)
-    layers, ledger = layers_of(model, replica), OffloadLedger()
-    Sender(layers, Static(32), CPU, ledger, timed=False).close()
-    gradients = GradientReturn(layers, CPU, ledger)
+    places, ledger = [Place(CPU, layers_of(model, replica))], OffloadLedger()
+    Sender(places, Static(32), ledger).close()
+    gradients = GradientReturn(places, ledger)
     yield replica, gradients, ledger
     gradients.close()
 
@@ -132,11 +133,29 @@ def test_sparse_gradients_are_refused() -> None:
 
 
 def test_backward_waits_for_the_copies() -> None:
+    stream = mock.MagicMock()
     with (
-        returning(nn.Linear(1, 1)) as (replica, gradients, ledger),
-        mock.patch.object(gradients, "_stream") as stream,
+        mock.patch.object(type(CPU), "stream", return_value=stream),
+        returning(nn.Linear(1, 1)) as (replica, _, ledger),
     ):
         backward(replica(torch.ones(1, 1)).sum())
         assert stream.load.return_value.wait.call_count == 2
         assert stream.follow.call_count == 2
         assert ledger.gradient_wait_s > 0
+
+
+def test_two_places_gradients_of_one_backward_pass_are_added_in_their_order() -> None:
+    model = nn.Linear(3, 2, bias=False)
+    replicas = [copy.deepcopy(model) for _ in range(3)]
+    places, ledger = [Place(CPU, layers_of(model, each)) for each in replicas], OffloadLedger()
+    Sender(places, Static(32), ledger).close()
+    gradients = GradientReturn(places, ledger)
+    scales = (1e8, 1.0, -1e8)  # whose sum depends on the order
+    backward(
+        torch.stack(
+            [each(torch.full((1, 3), x)).sum() for each, x in zip(replicas, scales, strict=True)]
+        ).sum()
+    )
+    assert model.weight.grad is not None
+    assert set(model.weight.grad.flatten().tolist()) == {0.0}, "1e8 + 1 is 1e8"
+    gradients.close()

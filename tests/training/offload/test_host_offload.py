@@ -332,7 +332,7 @@ def test_after_an_error_everything_is_sent_again() -> None:
     with offloaded("delta", None) as offload:
         step(offload, 0, None)
         route = next(each for each in offload._sender._routes if each.layer.name == "embed")
-        route.carrier._decoders[0].version = 99  # type: ignore[attr-defined]
+        route.carrier._decoders[0][0].version = 99  # type: ignore[attr-defined]
         with pytest.raises(VersionError, match="send a full copy"):
             offload.wait()
         offload.wait()

@@ -11,6 +11,7 @@ from torch import nn
 from gradwire.devices.cpu import CPU
 from gradwire.training.offload.layers import Layer, layers_of
 from gradwire.training.offload.ledger import OffloadLedger
+from gradwire.training.offload.places import Place
 from gradwire.training.offload.policies import Policy
 from gradwire.training.offload.sender import Sender
 
@@ -36,7 +37,7 @@ def parts() -> Iterator[tuple[nn.Module, list[Layer], Recorded, Sender]]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     layers, policy = layers_of(model, copy.deepcopy(model)), Recorded()
-    sender = Sender(layers, policy, CPU, OffloadLedger(), timed=False)
+    sender = Sender([Place(CPU, layers)], policy, OffloadLedger())
     yield model, layers, policy, sender
     sender.close()
 
@@ -83,3 +84,19 @@ def test_an_error_is_raised_once_and_forgotten(
     sender.send(layers, observe=True, full=True, only=change(model))
     sender.arrive(layers)
     assert all(map(arrived, layers))
+
+
+def test_two_places_get_what_is_packed_once_when_they_want_it() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    places = [Place(CPU, layers_of(model, copy.deepcopy(model))) for _ in range(2)]
+    policy, ledger = Recorded(), OffloadLedger()
+    sender = Sender(places, policy, ledger)
+    every = change(model)
+    sender.send(places[0].layers, observe=True, full=True, only=every)
+    sender.arrive(places[1].layers)
+    assert [[arrived(each) for each in place.layers] for place in places] == [[False] * 2, [True] * 2]
+    sender.arrive(places[0].layers)
+    assert all(arrived(each) for each in places[0].layers)
+    assert len(policy.norms) == 1
+    assert ledger.total.sent_nbytes == 2 * sum(each.nbytes for each in model.parameters())
+    sender.close()

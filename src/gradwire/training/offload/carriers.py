@@ -1,77 +1,100 @@
-"""What carries a layer's weights to the device: a buffer at each end, and how bytes get in and out."""
+"""What carries a layer's weights to devices: a buffer at each end, and how bytes get in and out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from gradwire.codecs.bitpack import BitPack
 from gradwire.devices import Device
-from gradwire.devices.cpu import fetch
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.entropy.delta import WordName
 from gradwire.errors import TensorError
 from gradwire.training.offload.unpack import bitunpack
 
+_WHOLE = BitPack(4)
 _ALIGN = 16
 """Where a tensor's bytes begin: views of them as numbers, and vector loads, want that."""
 
 
+class End(NamedTuple):
+    """Where a layer goes."""
+
+    replicas: Sequence[torch.Tensor]
+    device: Device
+
+
+class Transfer(NamedTuple):
+    """What a layer's transfers have to do with.
+
+    Attributes
+    ----------
+    masters
+        The layer's parameters on the host.
+    ends
+        Where they go, in the same order. All ends get the same bytes.
+    memory
+        Makes so many float32 on the host, from which devices copy.
+    """
+
+    masters: Sequence[torch.Tensor]
+    ends: Sequence[End]
+    memory: Callable[[int], torch.Tensor]
+
+
 class Carrier(ABC):
-    """One layer's. ``pack`` fills ``host``; when the bytes are in ``on_device``, ``unpack`` reads them.
+    """One layer's. ``pack`` fills ``host``; ``unpack`` reads the bytes that have come to an end.
+
+    Parameters with one dimension, such as biases, travel as they are; the others are a layer's *weights*.
 
     Parameters
     ----------
-    masters, replicas
-        The layer's parameters at both ends, in one order. Those with one dimension, such as biases, travel as
-        they are; the others are its *weights*.
-    device
-        Where the replicas live.
+    transfer
+        What is carried, and where to.
     capacities
-        The most bytes that each of them takes.
+        The most bytes that each of the masters takes.
+
+    Attributes
+    ----------
+    host
+        Where a message is packed.
+    on_device
+        Its bytes at each end.
     """
 
-    on_host: ClassVar[bool] = False
-    """Whether ``unpack`` runs on the host, which must wait for the bytes; else only the device must."""
-
-    def __init__(
-        self,
-        masters: Sequence[torch.Tensor],
-        replicas: Sequence[torch.Tensor],
-        device: Device,
-        capacities: Iterable[int],
-    ) -> None:
-        self._pairs = [*zip(masters, replicas, strict=True)]
+    def __init__(self, transfer: Transfer, capacities: Iterable[int]) -> None:
+        self._masters, self._ends, memory = transfer
         self._spans: list[tuple[int, int]] = []
         room = sum(map(_aligned, capacities))
         with torch.inference_mode(mode=False):
-            self.host = device.pinned(room // 4).view(torch.uint8)
-            self.on_device = device.zeros(room // 4).view(torch.uint8)
+            self.host = memory(room // 4).view(torch.uint8)
+            self.on_device = [each.device.zeros(room // 4).view(torch.uint8) for each in self._ends]
+
+    def on_host(self, end: int) -> bool:  # noqa: ARG002 - for DeltaCarrier
+        """Return whether ``unpack`` runs on the host, so that it is the host that must wait for the bytes."""
+        return False
 
     def pack(self, bits: int, *, full: bool) -> int:
-        """Fill ``host`` from the masters, in ``full`` where the device has nothing; return the bytes used."""
+        """Fill ``host`` from the masters, in ``full`` where devices have nothing; return the bytes used."""
         self._begin(bits, full=full)
         self._spans, end = [], 0
-        for number, (master, _) in enumerate(self._pairs):
+        for number, master in enumerate(self._masters):
             begin = _aligned(end)
-            room = self.host[begin:]
-            if master.dim() > 1:
-                end = begin + self._pack(number, master.detach().reshape(-1), room)
-            else:
-                end = begin + master.nbytes
-                fetch(room[: master.nbytes].view(torch.float32), master)
+            room, flat = self.host[begin:], master.detach().reshape(-1)
+            pack = self._pack if master.dim() > 1 else _pack_whole
+            end = begin + pack(number, flat, room)
             self._spans.append((begin, end))
         return end
 
-    def unpack(self) -> None:
-        """Write the replicas by operations on the device."""
-        for number, ((_, replica), (begin, end)) in enumerate(zip(self._pairs, self._spans, strict=True)):
-            payload = self.on_device[begin:end]
+    def unpack(self, end: int) -> None:
+        """Write the replicas of an end by operations on its device."""
+        for number, (replica, span) in enumerate(zip(self._ends[end].replicas, self._spans, strict=True)):
+            payload = self.on_device[end][slice(*span)]
             if replica.dim() > 1:
-                self._unpack(number, payload, replica)
+                self._unpack(end, number, payload, replica)
             else:
                 replica.copy_(payload.view(torch.float32).view(replica.shape))
 
@@ -84,17 +107,15 @@ class Carrier(ABC):
         """Write weights to the front of ``room``; return the bytes used."""
 
     @abstractmethod
-    def _unpack(self, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:
+    def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:
         """Write a replica from those bytes."""
 
 
 class BitpackCarrier(Carrier):
     """Keeps the most significant bytes of every weight: approximate data transfer, as A2DTWP describes it."""
 
-    def __init__(
-        self, masters: Sequence[torch.Tensor], replicas: Sequence[torch.Tensor], device: Device
-    ) -> None:
-        super().__init__(masters, replicas, device, [max(each.nbytes, each.numel() + 1) for each in masters])
+    def __init__(self, transfer: Transfer) -> None:
+        super().__init__(transfer, [max(each.nbytes, each.numel() + 1) for each in transfer.masters])
         self._codec = BitPack(4)
 
     def _begin(self, bits: int, *, full: bool) -> None:  # noqa: ARG002 - every message is full
@@ -103,7 +124,7 @@ class BitpackCarrier(Carrier):
     def _pack(self, number: int, weights: torch.Tensor, room: torch.Tensor) -> int:  # noqa: ARG002
         return self._codec.encode(weights, room).numel()
 
-    def _unpack(self, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:  # noqa: ARG002
+    def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:  # noqa: ARG002
         weights = replica if replica.is_contiguous() else torch.zeros_like(replica).contiguous()
         bitunpack(payload, weights, self._codec.kept_bytes)
         if weights is not replica:
@@ -116,17 +137,9 @@ class DeltaCarrier(Carrier):
     Raises ``TensorError`` for an accelerator: no kernel decodes deltas there yet.
     """
 
-    on_host = True
-
-    def __init__(
-        self,
-        masters: Sequence[torch.Tensor],
-        replicas: Sequence[torch.Tensor],
-        device: Device,
-        dtype: WordName,
-        checked_every: int,
-    ) -> None:
-        strange = next((each for each in replicas if not each.is_cpu), None)
+    def __init__(self, transfer: Transfer, dtype: WordName, checked_every: int) -> None:
+        masters, ends, _ = transfer
+        strange = next((each for end in ends for each in end.replicas if not each.is_cpu), None)
         if strange is not None:
             raise TensorError(
                 "the policy delta decodes in memory that the CPU reaches, but the replica is on "
@@ -134,13 +147,15 @@ class DeltaCarrier(Carrier):
             )
         weights = [number for number, each in enumerate(masters) if each.dim() > 1]
         self._encoders = {number: DeltaEncoder(masters[number], dtype) for number in weights}
-        self._decoders = {number: DeltaDecoder(dtype) for number in weights}
-        self._words = {number: _words(replicas[number], device, dtype) for number in weights}
+        self._decoders = [{number: DeltaDecoder(dtype) for number in weights} for _ in ends]
+        self._words = [
+            {number: _words(each.replicas[number], each.device, dtype) for number in weights} for each in ends
+        ]
         capacities = [
             self._encoders[number].max_nbytes if number in self._encoders else each.nbytes
             for number, each in enumerate(masters)
         ]
-        super().__init__(masters, replicas, device, capacities)
+        super().__init__(transfer, capacities)
         self._checked_every, self._version, self._full = checked_every, 0, True
 
     def _begin(self, bits: int, *, full: bool) -> None:  # noqa: ARG002 - the dtype says how many
@@ -151,10 +166,20 @@ class DeltaCarrier(Carrier):
         encoder = self._encoders[number]
         return encoder.encode(weights, self._version, full=self._full, checked=checked, out=room).numel()
 
-    def _unpack(self, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:
+    def on_host(self, end: int) -> bool:  # noqa: ARG002
+        """Return True: no device decodes yet."""
+        return True
+
+    def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:
         """Decode, and widen words of half the precision."""
-        self._decoders[number].apply(payload, self._words[number])
-        replica.copy_(self._words[number].view(replica.shape))
+        words = self._words[end][number]
+        self._decoders[end][number].apply(payload, words)
+        replica.copy_(words.view(replica.shape))
+
+
+def _pack_whole(number: int, values: torch.Tensor, room: torch.Tensor) -> int:  # noqa: ARG001
+    """Write values as they are."""
+    return _WHOLE.encode(values, room).numel()
 
 
 def _aligned(nbytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,25 +15,28 @@ from torch import nn
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.devices import Device, Event
+from gradwire.devices import Event, Stream
 from gradwire.errors import SpecError, TensorError
 from gradwire.training.offload.layer_steps import LayerSteps
-from gradwire.training.offload.layers import Layer
 from gradwire.training.offload.ledger import LayerCounts, OffloadLedger
+from gradwire.training.offload.places import Place
 
 
 @dataclass
 class _Home:
-    """Where a replica's gradient goes."""
+    """Where a replica's gradient goes, and from where."""
 
     master: nn.Parameter
     layer: str
     row: LayerCounts
+    number: int
+    place: Place
+    stream: Stream
 
 
 @dataclass
 class _Coming:
-    """A copy under way; ``kept`` is what it reads."""
+    """A copy to the host under way; ``kept`` is what it reads."""
 
     home: _Home
     floats: torch.Tensor
@@ -43,31 +47,32 @@ class _Coming:
 class GradientReturn:
     """Fills the masters' ``grad`` from the replicas'; when ``backward`` returns, all is there.
 
-    A replica's ``grad`` is None then: what has come is in the master's, added to what was there before.
+    A replica's ``grad`` is None then: what has come is in the master's, added to what was there before. What
+    one backward pass brings from several places is added in their order. If it fails, nothing is added.
 
     Parameters
     ----------
-    layers
-        Whose gradients they are.
-    device
-        Where the replicas live.
+    places
+        Where the replicas live, with the layers whose gradients come to the host.
     steps
         Steps each layer when all of its gradients have come; the masters then have none any more.
     """
 
     def __init__(
-        self, layers: Sequence[Layer], device: Device, ledger: OffloadLedger, steps: LayerSteps | None = None
+        self, places: Sequence[Place], ledger: OffloadLedger, steps: LayerSteps | None = None
     ) -> None:
-        self._homes: dict[torch.Tensor, _Home] = {
-            replica: _Home(master, layer.name, ledger.layers[layer.name])
-            for layer in layers
-            for master, replica in zip(layer.masters, layer.replicas, strict=True)
-            if replica.requires_grad
-        }
+        self._homes: dict[torch.Tensor, _Home] = {}
+        for number, place in enumerate(places):
+            stream = place.device.stream()
+            self._homes |= {
+                replica: _Home(master, layer.name, ledger.layers[layer.name], number, place, stream)
+                for layer in place.layers
+                for master, replica in zip(layer.masters, layer.replicas, strict=True)
+                if replica.requires_grad
+            }
         self._sizes = Counter(home.layer for home in self._homes.values())
         self._steps, self._stepped = steps, set[str]()
-        self._device, self._ledger = device, ledger
-        self._stream = device.stream()
+        self._ledger, self._lock = ledger, threading.Lock()
         self._coming: list[_Coming] = []
         self._queued = False
         self._ddp: DistributedDataParallel | None = None
@@ -92,10 +97,11 @@ class GradientReturn:
     def _take(self, replica: torch.Tensor) -> None:
         if self.held or (self._ddp is not None and not self._ddp.require_backward_grad_sync):
             return
-        if not self._queued:
+        with self._lock:  # each accelerator has a thread of backward's
+            begins, self._queued = not self._queued, True
+        if begins:
             if self._steps is not None:
                 self._steps.begin()
-            self._queued = True
             _when_backward_ends(self._end if self._ddp is None else self._end_after_ddp)
         if self._ddp is None:
             self._load(replica)
@@ -109,10 +115,11 @@ class GradientReturn:
                 f"HostOffload takes dense float32 gradients, but one is {gradient.layout} and "
                 f"{gradient.dtype}; use Embedding(sparse=False), or torch.autocast instead of model.half()"
             )
-        self._stream.follow()
-        floats = self._device.pinned(gradient.numel())
-        event = self._stream.load(floats, gradient)
         home = self._homes[replica]
+        floats = home.place.host_memory(gradient.numel())
+        with home.place.at_work("a copy of gradients"):
+            home.stream.follow()
+            event = home.stream.load(floats, gradient)
         self._coming.append(_Coming(home, floats, event, gradient))
         home.row.gradient_nbytes += gradient.nbytes
         replica.grad = None
@@ -155,7 +162,9 @@ class GradientReturn:
 
 def _deliver(coming: Sequence[_Coming]) -> None:
     for each in coming:
-        each.event.wait()
+        with each.home.place.at_work("a copy of gradients"):
+            each.event.wait()
+    for each in sorted(coming, key=lambda each: each.home.number):
         master = each.home.master
         gradient = each.floats.view(master.shape)
         if master.grad is None:

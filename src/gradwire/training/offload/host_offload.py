@@ -1,27 +1,30 @@
-"""``HostOffload``: the master weights and the optimizer stay on the host, and a replica trains on the device.
+"""``HostOffload``: the master weights and the optimizer stay on the host, and replicas train on devices.
 
-After each step of the optimizer the weights travel to the device in the bits that a policy gives each layer.
+After each step of the optimizer the weights travel to the devices in the bits that a policy gives each layer.
 A thread packs a layer while the one before is copied, and a forward pass waits for a layer's weights when it
 comes to that layer. Gradients come back while backward goes on.
 """
 
 from __future__ import annotations
 
-import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import torch
 from torch import nn
 
-from gradwire.devices import Device, Simulated, device_of, on_host
-from gradwire.errors import SpecError, StateError, shown
+from gradwire.devices import on_host
+from gradwire.errors import DeviceError, SpecError, StateError, shown
 from gradwire.training.offload.gradients import GradientReturn
 from gradwire.training.offload.layer_steps import LayerSteps
-from gradwire.training.offload.layers import Layer, check_masters, check_optimizer, layers_of
+from gradwire.training.offload.layers import Layer, check_masters, check_optimizer
 from gradwire.training.offload.ledger import OffloadLedger
+from gradwire.training.offload.places import Place
 from gradwire.training.offload.policies import Policy, policy_of
+from gradwire.training.offload.replicas import Wanted, replicas_of
+from gradwire.training.offload.residents import Residents, split_layers
 from gradwire.training.offload.sender import Sender
 
 _VERSION = 1
@@ -45,8 +48,8 @@ class HostOffload:
         In how many bits weights travel: ``"static:8"``, ``"static:16"``, ``"static:24"``, ``"static:32"``,
         ``"delta"`` (lossless changes of bfloat16), ``"delta:fp32"``, or an object such as ``AWP``.
     device
-        Where the replica lives, such as ``"cuda"``, or a simulated device. The default is this machine's
-        accelerator, or the CPU where there is none.
+        Where the replica lives, such as ``"cuda"``, or a simulated device; or several of them in a list, for
+        a replica on each. The default is this machine's accelerator, or the CPU where there is none.
     blocks
         Names of modules, such as residual blocks, whose parameters are one layer for the policy.
     step_in_backward
@@ -55,20 +58,32 @@ class HostOffload:
         after each backward pass.
     timed
         Measure the seconds of the copies for the ledger.
+    fraction
+        How much of the model's weights, by bytes, has masters and optimizer state on the host. The other
+        layers have both on the device, where nothing of them travels: from the model's first on, each that
+        fits.
+    pin_memory
+        Whether copies use pinned memory of the host; by default, where the device is an accelerator.
+    threads
+        How many threads compute norms and pack; by default as many as torch uses.
+    numa
+        The NUMA node on whose CPUs these threads run; by default the system chooses.
 
     Raises
     ------
     TensorError
         The model isn't in float32 on the CPU, or the policy can't serve the device.
     SpecError
-        The policy is unknown, the optimizer belongs to another model, or a block isn't there.
+        The policy is unknown, the optimizer belongs to another model, or a block or a NUMA node isn't there.
+    DeviceError
+        A device has no memory left, or the host no pinned memory.
 
     Attributes
     ----------
     model, optimizer, policy
         As given.
-    replica
-        The model on the device, which ``DistributedDataParallel`` can wrap.
+    replicas, replica
+        The model on each device, and the first of them, which ``DistributedDataParallel`` can wrap.
     ledger
         What was moved, for each layer.
     """
@@ -79,28 +94,60 @@ class HostOffload:
         optimizer: torch.optim.Optimizer,
         policy: Policy | str,
         *,
-        device: torch.device | str | Simulated | None = None,
+        device: Wanted | Sequence[Wanted] | None = None,
         blocks: Sequence[str] = (),
         step_in_backward: bool = False,
         timed: bool = False,
+        fraction: float = 1.0,
+        pin_memory: bool | None = None,
+        threads: int | None = None,
+        numa: int | None = None,
     ) -> None:
         self.policy = policy_of(policy)
         check_masters(model)
         check_optimizer(optimizer, model)
         self.model, self.optimizer, self.ledger = model, optimizer, OffloadLedger()
-        self.replica, home = _replicate(model, device)
-        self._layers = layers_of(model, self.replica, blocks)
-        self._sender = Sender(self._layers, self.policy, home, self.ledger, timed=timed)
+        self._all = replicas_of(model, device, blocks)
+        self._layers, residents = split_layers(self._all[0].layers, fraction)
+        if step_in_backward and (residents or len(self._all) > 1):
+            raise SpecError(
+                "step_in_backward=True wants one device and all layers on the host; leave it out, or leave "
+                "out fraction= and the other devices"
+            )
+        if residents and len(self._all) > 1:
+            raise SpecError("fraction= keeps masters on one device; leave it out, or name one device")
+        kept = {each.name for each in self._layers}
+        places = [
+            Place(
+                each.device, [layer for layer in each.layers if layer.name in kept], pin_memory is not False
+            )
+            for each in self._all
+        ]
+        self._sender = Sender(places, self.policy, self.ledger, timed=timed, threads=threads, numa=numa)
         self._steps = LayerSteps(optimizer) if step_in_backward else None
-        self._gradients = GradientReturn(self._layers, home, self.ledger, self._steps)
-        self._order, self._read_late = self._layers, list[Layer]()
-        self._called: list[nn.Module] | None = []
+        self._gradients = GradientReturn(places, self.ledger, self._steps)
+        try:
+            with places[0].at_work("the optimizer's state"):
+                self._residents = Residents(residents, optimizer, self._all[0].device)
+        except BaseException:
+            self._sender.close()
+            raise
         self._stale, self._buffers_stale = True, False
-        self._hooks = [*self._hook_replica(), *self._hook_masters()]
+        self._hooks = [*self._hook_replicas(), *self._hook_masters()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the replica makes of these, which are on the device."""
+        """Return what the first replica makes of these, which are on its device."""
         return self.replica(*args, **kwargs)
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        """The model on each device, in the order in which gradients of one backward pass are added."""
+        return [each.module for each in self._all]
+
+    @property
+    def replica(self) -> nn.Module:
+        """The first replica."""
+        return self._all[0].module
 
     @property
     def bits_by_batch(self) -> list[list[int]]:
@@ -113,8 +160,9 @@ class HostOffload:
         return [each.name for each in self._layers if each.weights]
 
     def train(self, mode: bool = True) -> Self:
-        """Set the replica, and the model, to training or evaluation."""
-        self.replica.train(mode)
+        """Set the replicas, and the model, to training or evaluation."""
+        for each in self.replicas:
+            each.train(mode)
         self.model.train(mode)
         return self
 
@@ -132,10 +180,10 @@ class HostOffload:
             self._gradients.held = before
 
     def wait(self) -> None:
-        """Let the replica have all weights; call this to read them outside of a forward pass."""
-        if self._stale:
-            self._refresh()
-        self._arrive(self._layers)
+        """Let the replicas have all weights; call this to read them outside of a forward pass."""
+        self._begin()
+        for each in self._all:
+            self._arrive(each.layers)
 
     def refresh(self) -> None:
         """Send all weights in full before the next forward pass: the masters were changed by hand."""
@@ -161,19 +209,18 @@ class HostOffload:
 
     def close(self) -> None:
         """Let the model and the optimizer go; the model keeps the masters and takes the replica's buffers."""
-        self._take_buffers()
         for each in self._hooks:
             each.remove()
         self._gradients.close()
         self._sender.close()
         if self._steps is not None:
             self._steps.close()
+        self._take_buffers()
+        self._residents.close()
 
-    def _hook_replica(self) -> Iterator[Any]:
-        yield self.replica.register_forward_pre_hook(lambda *_: self._enter())
-        yield self.replica.register_forward_hook(lambda *_: self._leave())
-        for module in {reader: None for layer in self._layers for reader in layer.readers}:
-            yield module.register_forward_pre_hook(lambda module, _: self._reach(module))
+    def _hook_replicas(self) -> Iterator[Any]:
+        for each in self._all:
+            yield from each.hook(self._begin_forward, self._arrive)
 
     def _hook_masters(self) -> Iterator[Any]:
         yield self.optimizer.register_step_pre_hook(lambda *_: self._before_step())
@@ -181,36 +228,13 @@ class HostOffload:
         yield self.model.register_state_dict_pre_hook(lambda *_: self._take_buffers())  # type: ignore[no-untyped-call]
         yield self.model.register_load_state_dict_post_hook(lambda *_: self._loaded())  # type: ignore[no-untyped-call]
 
-    def _enter(self) -> None:
-        """Begin a forward pass; the first one waits for all weights, and sees which modules are called."""
+    def _begin_forward(self) -> None:
         self._gradients.begin()
+        self._begin()
+
+    def _begin(self) -> None:
         if self._stale:
             self._refresh()
-        self._arrive(self._layers if self._called is not None else self._read_late)
-
-    def _reach(self, module: nn.Module) -> None:
-        if self._called is not None:
-            self._called.append(module)
-        else:
-            self._arrive([each for each in self._layers if module in each.readers])
-
-    def _leave(self) -> None:
-        """End the first forward pass: from now on layers travel in the order in which they are needed.
-
-        A layer with a module that isn't called, whose parameters another one reads, is needed at the start.
-        """
-        if self._called is None:
-            return
-        place = {module: number for number, module in reversed([*enumerate(self._called)])}
-        self._called = None
-        self._read_late = [
-            each for each in self._layers if not all(reader in place for reader in each.readers)
-        ]
-        first = {
-            id(each): -1 if each in self._read_late else min(place[reader] for reader in each.readers)
-            for each in self._layers
-        }
-        self._order = sorted(self._layers, key=lambda each: first[id(each)])
 
     def _before_step(self) -> None:
         if self._steps is None or not self._steps.active:
@@ -223,18 +247,26 @@ class HostOffload:
             self._steps.stepped()
         groups = self.optimizer.param_groups
         updated = {each for group in groups for each in group["params"] if each.requires_grad}
-        with self._resending():
-            self._sender.send(self._order, observe=True, full=False, only=set() if self._stale else updated)
+        # The step is done. A device that fails here says so in the next forward pass, which sends everything.
+        with suppress(DeviceError), self._resending():
+            self._send(observe=True, full=False, only=set() if self._stale else updated)
 
     def _refresh(self) -> None:
         """Send everything in full, in the bits known, or in those that the policy begins with."""
         self._sender.give_up()
         if self._buffers_stale:
             with torch.no_grad():
-                for own, other in zip(self.replica.buffers(), self.model.buffers(), strict=True):
-                    own.copy_(other)
-        self._sender.send(self._order, observe=False, full=True, only={*self.model.parameters()})
+                for replica in self.replicas:
+                    for own, other in zip(replica.buffers(), self.model.buffers(), strict=True):
+                        own.copy_(other)
+        with self._resending():
+            self._send(observe=False, full=True, only={*self.model.parameters()})
         self._stale = self._buffers_stale = False
+
+    def _send(self, *, observe: bool, full: bool, only: set[nn.Parameter]) -> None:
+        sent = {id(each) for each in self._layers}
+        order = [each for each in self._all[0].order if id(each) in sent]
+        self._sender.send(order, observe=observe, full=full, only=only)
 
     def _arrive(self, layers: Sequence[Layer]) -> None:
         with self._resending():
@@ -256,29 +288,20 @@ class HostOffload:
             raise
 
     def _take_buffers(self) -> None:
+        """Let the model have the first replica's buffers; without its device, those of before."""
         if self._buffers_stale:
             return
+        try:
+            found = [on_host(each) for each in self.replica.buffers()]
+        except RuntimeError as error:
+            warnings.warn(
+                f"the model keeps the buffers that it had, because {self._all[0].device} failed ({error})",
+                stacklevel=2,
+            )
+            return
         with torch.no_grad():
-            for own, other in zip(self.model.buffers(), self.replica.buffers(), strict=True):
-                own.copy_(on_host(other))
+            for own, other in zip(self.model.buffers(), found, strict=True):
+                own.copy_(other)
 
     def _loaded(self) -> None:
         self._stale = self._buffers_stale = True
-
-
-def _replicate(model: nn.Module, device: torch.device | str | Simulated | None) -> tuple[nn.Module, Device]:
-    replica = copy.deepcopy(model)
-    for each in replica.parameters():
-        each.grad = None
-    if isinstance(device, Simulated):
-        return device.adopt(replica), device
-    try:
-        replica.to(_accelerator() if device is None else torch.device(device))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise SpecError(f"the replica can't live on the device {shown(device)}: {error}") from error
-    return replica, device_of(next(replica.parameters()))
-
-
-def _accelerator() -> torch.device:
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found or torch.device("cpu")

@@ -10,12 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
-from gradwire.devices import Device
 from gradwire.entropy.delta import WordName
 from gradwire.errors import SpecError, StateError, shown
-from gradwire.training.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier
+from gradwire.training.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier, Transfer
 from gradwire.units import is_number
 
 FORMATS = (8, 16, 24, 32)
@@ -38,11 +35,9 @@ class Policy(ABC):
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return the bits of each layer after a batch, given the l2 norms of its weights."""
 
-    def carrier(
-        self, masters: Sequence[torch.Tensor], replicas: Sequence[torch.Tensor], device: Device
-    ) -> Carrier:
-        """Return what carries a layer's master weights to its replicas on the device."""
-        return BitpackCarrier(masters, replicas, device)
+    def carrier(self, transfer: Transfer) -> Carrier:
+        """Return what carries a layer's master weights to its replicas."""
+        return BitpackCarrier(transfer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on with the same bits."""
@@ -130,11 +125,9 @@ class Delta(Policy):
         """Return the bits of the dtype for each layer."""
         return [16 if self.dtype == "bf16" else 32] * len(norms)
 
-    def carrier(
-        self, masters: Sequence[torch.Tensor], replicas: Sequence[torch.Tensor], device: Device
-    ) -> Carrier:
+    def carrier(self, transfer: Transfer) -> Carrier:
         """Return what carries a layer's changes."""
-        return DeltaCarrier(masters, replicas, device, self.dtype, self.checked_every)
+        return DeltaCarrier(transfer, self.dtype, self.checked_every)
 
 
 def policy_of(policy: Policy | str) -> Policy:

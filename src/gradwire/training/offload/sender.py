@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import nn
 
 from gradwire import _native
 from gradwire._native import Pass
-from gradwire.devices import Device, Event
-from gradwire.training.offload.carriers import Carrier
+from gradwire.devices import Event
+from gradwire.training.offload.carriers import Carrier, End, Transfer
 from gradwire.training.offload.layers import Layer
 from gradwire.training.offload.ledger import LayerCounts, OffloadLedger
+from gradwire.training.offload.places import Place
 from gradwire.training.offload.policies import Policy
+from gradwire.training.offload.workers import packing_thread
 
 
 class _Route:
@@ -25,21 +27,25 @@ class _Route:
 
     def __init__(self, layer: Layer, carrier: Carrier, bits_index: int | None) -> None:
         self.layer, self.carrier, self.bits_index = layer, carrier, bits_index
-        self.packed: Future[Event] | None = None
-        """While a message is on its way."""
-        self.event: Event | None = None
-        """When the last one's bytes had left the host."""
+        self.packed: Future[list[Event]] | None = None
+        """The last message, from when it is to be packed."""
+        self.awaited = set[int]()
+        """The places where it hasn't been unpacked."""
+        self.events: list[Event] = []
+        """When the last one's bytes had left the host, for each place."""
 
 
 class Sender:
-    """Sends layers to one device. All calls come from one thread.
+    """Sends layers to all places, packed once. All calls come from one thread.
 
     Parameters
     ----------
-    layers
-        In the order of the model's modules.
+    places
+        Their layers are in the order of the model's modules.
     timed
         Measure the seconds of copies, which a thread waits for.
+    threads, numa
+        How many threads compute norms and pack, and the NUMA node on which they run.
 
     Attributes
     ----------
@@ -50,22 +56,35 @@ class Sender:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], policy: Policy, device: Device, ledger: OffloadLedger, *, timed: bool
+        self,
+        places: Sequence[Place],
+        policy: Policy,
+        ledger: OffloadLedger,
+        *,
+        timed: bool = False,
+        threads: int | None = None,
+        numa: int | None = None,
     ) -> None:
-        self._policy, self._ledger, self._timed = policy, ledger, timed
-        self._stream = device.stream()
-        self._weighted = [each for each in layers if each.weights]
+        self._places, self._policy, self._ledger, self._timed = places, policy, ledger, timed
+        first = places[0].layers
+        self._weighted = [each for each in first if each.weights]
+        self._streams = [each.device.stream() for each in places]
         self._routes = [
             _Route(
                 each,
-                policy.carrier(each.masters, each.replicas, device),
+                self._carrier(number),
                 self._weighted.index(each) if each.weights else None,
             )
-            for each in layers
+            for number, each in enumerate(first)
         ]
-        for each in layers:
+        self._route_of = {
+            id(layer): (route, place)
+            for place, each in enumerate(places)
+            for route, layer in zip(self._routes, each.layers, strict=True)
+        }
+        for each in first:
             ledger.layers[each.name] = LayerCounts()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload")
+        self._thread = packing_thread(threads, numa)
         self._last: Future[None] | None = None
         self.bits: list[int] | None = None
         self.bits_by_batch: list[list[int]] = []
@@ -73,33 +92,39 @@ class Sender:
     def send(self, order: Sequence[Layer], *, observe: bool, full: bool, only: Set[nn.Parameter]) -> None:
         """Begin to send the layers that hold any parameters of ``only``, in this order.
 
-        The device has finished with what was sent before when it comes to these bytes.
+        Devices have finished with what was sent before when they come to these bytes.
         """
-        self.arrive(order)
+        for place in self._places:
+            self.arrive(place.layers)
         self.join()
-        self._stream.follow()
+        for number, stream in enumerate(self._streams):
+            with self._at_work(number):
+                stream.follow()
         observed = self._thread.submit(self._observe) if observe or self.bits is None else None
-        routes = {id(each.layer): each for each in self._routes}
-        chosen = [routes[id(each)] for each in order if not only.isdisjoint(each.masters)]
+        chosen = [self._route_of[id(each)][0] for each in order if not only.isdisjoint(each.masters)]
         started: list[float] = []
         for route in chosen:
+            route.awaited = {*range(len(self._places))}
             route.packed = self._thread.submit(self._pack, route, full, observed, started)
         jobs = [each.packed for each in chosen if each.packed is not None]
         self._last = self._thread.submit(self._finish, jobs, observed, started)
 
     def arrive(self, layers: Sequence[Layer]) -> None:
         """Let the current stream wait for these layers' weights, and unpack them; raise packing's errors."""
-        for route in self._routes:
-            if route.packed is not None and any(route.layer is each for each in layers):
-                packed, route.packed = route.packed, None
-                with self._clocked("exposed_s"):
-                    event = packed.result()
-                    if route.carrier.on_host:
+        for layer in layers:
+            route, place = self._route_of.get(id(layer), (None, 0))
+            if route is None or route.packed is None or place not in route.awaited:
+                continue
+            route.awaited.remove(place)
+            with self._clocked("exposed_s"):
+                event = route.packed.result()[place]
+                with self._at_work(place):
+                    if route.carrier.on_host(place):
                         event.wait()
                     else:
                         event.order()
-                with self._clocked("unpack_s"), torch.no_grad():
-                    route.carrier.unpack()
+            with self._at_work(place), self._clocked("unpack_s"), torch.no_grad():
+                route.carrier.unpack(place)
 
     def join(self) -> None:
         """Wait until the masters are read, and may change. Raises what packing raised."""
@@ -113,7 +138,7 @@ class Sender:
             self._last.exception()
         self._last = None
         for route in self._routes:
-            route.packed = None
+            route.packed, route.awaited = None, set()
 
     def close(self) -> None:
         """End the thread."""
@@ -129,27 +154,45 @@ class Sender:
         self.bits = self._policy.observe(norms)
         self.bits_by_batch.append(self.bits)
 
-    def _pack(self, route: _Route, full: bool, observed: Future[None] | None, started: list[float]) -> Event:
+    def _carrier(self, number: int) -> Carrier:
+        layers, here = [each.layers[number] for each in self._places], self._places[0]
+        ends = [End(layer.replicas, each.device) for layer, each in zip(layers, self._places, strict=True)]
+        with here.at_work("the buffers of the weights"):
+            return self._policy.carrier(Transfer(layers[0].masters, ends, here.host_memory))
+
+    def _at_work(self, place: int) -> AbstractContextManager[None]:
+        return self._places[place].at_work("a copy of weights")
+
+    def _pack(
+        self, route: _Route, full: bool, observed: Future[None] | None, started: list[float]
+    ) -> list[Event]:
         if observed is not None:
             observed.result()  # it has ended, maybe by an error
-        if route.event is not None:
-            route.event.wait()  # the bytes before have left the memory that is filled now
+        for place, event in enumerate(route.events):
+            with self._at_work(place):
+                event.wait()  # the bytes before have left the memory that is filled now
         bits = 32 if route.bits_index is None or self.bits is None else self.bits[route.bits_index]
         carrier = route.carrier
         with self._clocked("pack_s"):
             nbytes = carrier.pack(bits, full=full)
         started.append(time.perf_counter())
-        route.event = self._stream.store(carrier.on_device[:nbytes], carrier.host[:nbytes])
+        route.events = [self._store(route, place, nbytes) for place in range(len(self._places))]
+        return route.events
+
+    def _store(self, route: _Route, place: int, nbytes: int) -> Event:
+        carrier = route.carrier
+        with self._at_work(place):
+            event = self._streams[place].store(carrier.on_device[place][:nbytes], carrier.host[:nbytes])
         self._ledger.sent(route.layer.name, nbytes, route.layer.count)
-        return route.event
+        return event
 
     def _finish(
-        self, jobs: Sequence[Future[Event]], observed: Future[None] | None, started: Sequence[float]
+        self, jobs: Sequence[Future[list[Event]]], observed: Future[None] | None, started: Sequence[float]
     ) -> None:
         """Raise what any of these jobs raised."""
         if observed is not None:
             observed.result()
-        events = [each.result() for each in jobs]
+        events = [event for each in jobs for event in each.result()]
         if self._timed and started:
             for event in events:
                 event.wait()
