@@ -83,20 +83,10 @@ def segments(n: int, chunks: int, chunk: int, segment_count: int) -> list[Segmen
 
 
 def frame_order(steps: Iterable[Step], n: int, chunks: int, segment_count: int, ahead: int) -> list[Action]:
-    """Return the actions of the rank whose schedule is ``steps``.
+    """Return the actions of the rank whose schedule, or a half of it, is ``steps``.
 
-    Parameters
-    ----------
-    steps
-        The schedule, or a half of it.
-    n
-        The elements of the bucket.
-    chunks
-        Into how many chunks the bucket is cut.
-    segment_count
-        The most elements in a segment.
-    ahead
-        How many frames may be sent ahead of those received; at least 1.
+    The bucket has ``n`` elements in so many chunks, and a segment at most ``segment_count``. So many frames
+    may be sent ``ahead`` of those received; at least 1.
     """
     cut = [segments(n, chunks, chunk, segment_count) for chunk in range(chunks)]
     sends: list[Action] = []

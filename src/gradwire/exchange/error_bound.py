@@ -19,14 +19,7 @@ _ROUNDING = 2.0**-23
 def error_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:
     """Return the largest absolute error of any element; infinite where the codec promises nothing.
 
-    Parameters
-    ----------
-    plan
-        How the bucket is exchanged.
-    envelope
-        The sum of the magnitudes of all ranks' values, 1-D float32, as long as the bucket.
-    world
-        The number of ranks.
+    ``envelope`` is the sum of the magnitudes of all ranks' values, 1-D float32, as long as the bucket.
     """
     chunks, most = collectives.get(plan.algorithm).chunks(world), plan.segment_nbytes // FLOAT_NBYTES
     cut = [each for chunk in range(chunks) for each in segments(envelope.numel(), chunks, chunk, most)]

@@ -49,16 +49,10 @@ class Losses:
 
 
 class MeasuredLosses(Losses):
-    """Nobody keeps what is lost, but it is measured.
+    """Nobody keeps what is lost by a codec that is not exact, but it is measured.
 
-    Parameters
-    ----------
-    codec
-        What elements are encoded with, not exactly.
-    norms
-        Where sums of squares are added up.
-    scratch
-        1-D float32, as long as a segment: what is lost is looked at while a cache holds it, and forgotten.
+    Sums of squares are added up in ``norms``. ``scratch`` is 1-D float32, as long as a segment: what is lost
+    is looked at while a cache holds it, and forgotten.
     """
 
     def __init__(self, codec: Codec, norms: Norms, scratch: torch.Tensor) -> None:
@@ -162,10 +156,7 @@ class KeptLosses(MeasuredLosses):
 class Feedback:
     """Chooses who notes what one walk after the other loses, and keeps the memory for it.
 
-    Parameters
-    ----------
-    segment_count
-        How many elements are encoded at once, at most.
+    At most ``segment_count`` elements are encoded at once.
     """
 
     def __init__(self, segment_count: int) -> None:

@@ -56,12 +56,7 @@ def equal_loss(results: Sequence[RunResult]) -> EqualLoss | None:
 def reach(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[float, float] | None:
     """Return where a curve first comes down to a loss, between two evaluations on a straight line.
 
-    Parameters
-    ----------
-    curve
-        Steps, seconds and loss of each evaluation.
-    target
-        The loss. None is returned for a curve that stays above it.
+    ``curve`` has the steps, seconds and loss of each evaluation. None is returned for one that stays above.
     """
     before = (0.0, 0.0, float("inf"))
     for point in curve:

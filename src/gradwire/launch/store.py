@@ -31,14 +31,8 @@ class TimedStore:
     """A store as one rank asks it, on behalf of something that has a deadline (of ``time.monotonic``).
 
     Every method raises ``StoreTimeoutError`` where the store does not answer, and ``StoreError`` where it is
-    gone; the message begins with ``doing`` and names the store's host and the key.
-
-    Parameters
-    ----------
-    store
-        Any of torch's.
-    doing
-        The caller and its purpose, for errors: "rank 1 connecting with the 2 ranks of its group".
+    gone; the message names the store's host and the key, and begins with ``doing``, the caller and its
+    purpose: "rank 1 connecting with the 2 ranks of its group".
     """
 
     def __init__(self, store: Store, doing: str) -> None:

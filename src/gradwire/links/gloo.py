@@ -32,14 +32,8 @@ _CONNECT_ATTEMPTS = 5
 class GlooAllReduce:
     """One rank's part in Gloo's all-reduces of one link.
 
-    Parameters
-    ----------
-    store
-        Shared by the link's ranks, who put nothing else there that is called ``all-reduce``.
-    rank, names
-        The link's rank, and what errors call its ranks.
-    connect_s
-        How long Gloo may take to connect once all ranks have come.
+    The link's ranks share the store, and put nothing else there that is called ``all-reduce``; ``names`` are
+    what errors call them. Gloo may take ``connect_s`` to connect once all have come.
     """
 
     def __init__(self, store: Store, rank: int, names: Sequence[str], connect_s: float) -> None:

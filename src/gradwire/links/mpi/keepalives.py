@@ -21,12 +21,8 @@ _TAG = 2
 class Keepalives:
     """What one link sends and receives of them, and when frames moved last; one thread at a time calls.
 
-    Attributes
-    ----------
-    activity
-        Of all ranks, as far as this one knows.
-    sent, received
-        How many went to and came from every rank, of shape (world,).
+    ``activity`` is that of all ranks, as far as this one knows. ``sent`` and ``received``, of shape (world,),
+    count those that went to and came from every rank.
     """
 
     def __init__(self, mpi: Any, comm: MPI.Comm) -> None:

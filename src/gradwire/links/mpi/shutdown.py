@@ -29,16 +29,8 @@ closing: list[ClosedLink] = []
 class ClosedLink:
     """What is left of a closed link until its peers have closed theirs; one thread at a time calls.
 
-    Parameters
-    ----------
-    mpi, comm
-        The module of mpi4py, and the link's own communicator.
-    under_way
-        Requests that nobody will wait for, each with the memory that MPI reads or fills meanwhile.
-    sent, received
-        How many frames went to and came from every rank, of shape (world,).
-    keepalives
-        The link's.
+    ``under_way`` are requests that nobody will wait for, each with the memory that MPI reads or fills
+    meanwhile. ``sent`` and ``received``, of shape (world,), count the frames to and from every rank.
     """
 
     def __init__(

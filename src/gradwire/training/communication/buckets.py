@@ -25,16 +25,8 @@ WHOLE = "gradient"
 class Buckets:
     """The buckets of gradients that are laid out alike, and the thread that averages them in their order.
 
-    Parameters
-    ----------
-    exchange
-        Its plan cuts the buckets. Belongs to the thread while buckets are under way.
-    meter
-        Measures what is lost, and counts in the ledger.
-    gradients
-        One of those laid out alike.
-    residual
-        What this rank's encodings lost, laid out as the gradients; None where the plan keeps none.
+    The exchange, whose plan cuts the buckets, belongs to the thread while buckets are under way. ``residual``
+    is what this rank's encodings lost, laid out as the gradients; None where the plan keeps none.
     """
 
     def __init__(

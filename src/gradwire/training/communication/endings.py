@@ -30,16 +30,8 @@ def start(
 ) -> Thread:
     """Start a daemon thread that has ended when the interpreter ends.
 
-    Parameters
-    ----------
-    run
-        What it does.
-    name
-        The thread's.
-    finish
-        Called at the interpreter's end: let ``run`` return once it has done what is under way.
-    break_off
-        Called where it has not in time: let whatever it waits for fail. May be called on any thread.
+    At the interpreter's end ``finish`` is called, which lets ``run`` return once it has done what is under
+    way. Where it has not in time ``break_off``, on any thread, lets whatever it waits for fail.
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
     _under_way[thread] = finish, break_off

@@ -35,20 +35,9 @@ from gradwire.training.replicas.compare import check_weights
 class Rounds:
     """Averages the buckets of one model's backward passes over the ranks of its group.
 
-    Parameters
-    ----------
-    exchange
-        The communication thread's alone from now on.
-    group
-        The model's, for gradients that no codec takes.
-    names
-        The model's parameters and what their residuals are kept under.
-    residuals, ledger
-        This rank's.
-    begin_timeout_s
-        How long a rank waits for the others to begin a step; the link's timeout where it is None.
-    strict
-        Whether a backward pass raises ``LossyError`` on all ranks where one would warn; see ``attach``.
+    The exchange is the communication thread's alone from now on; gradients that no codec takes go through
+    ``group``. ``names`` are what residuals of the model's parameters are kept under. A rank waits
+    ``begin_timeout_s`` for the others to begin a step, the link's timeout where it is None. See ``attach``.
     """
 
     def __init__(
@@ -103,14 +92,8 @@ class Rounds:
     def take(self, bucket: DDPBucket, *, last_waits: bool, by_active: bool = False) -> Averaged:
         """Hand one bucket over; the last one of a round sees to it that backward ends when all are averaged.
 
-        Parameters
-        ----------
-        bucket
-            DDP's.
-        last_waits
-            Whether to wait for the round's end here instead of in a callback of the autograd engine.
-        by_active
-            Whether averages are over the ranks that have not joined; the same on all ranks.
+        With ``last_waits`` that is waited for here, not in a callback of the autograd engine. With
+        ``by_active``, the same on all ranks, averages are over the ranks that have not joined.
         """
         self.check()
         index, last = bucket.index(), bucket.is_last()

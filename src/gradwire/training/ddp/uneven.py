@@ -48,17 +48,8 @@ def has_joined() -> bool:
 class ActiveCount:
     """The count of one step, work for the communication thread; all ranks do it at the same place.
 
-    Parameters
-    ----------
-    exchange
-        Its link carries the count, exactly.
-    timeout_s
-        How long it waits for a rank that has not come to the step.
-
-    Attributes
-    ----------
-    active
-        How many ranks have not joined, once it was called.
+    It waits ``timeout_s`` for a rank that has not come to the step. ``active`` is how many ranks have not
+    joined, once it was called.
     """
 
     def __init__(self, exchange: Exchange, timeout_s: float) -> None:

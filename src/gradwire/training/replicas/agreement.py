@@ -29,17 +29,8 @@ _meetings = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) -> None:
     """Return if all ranks of ``group`` call this with equal ``facts``, through the store that they share.
 
-    Raises ``AttachError`` on every rank, when facts differ, when a rank refused, and when one does not come
-    in time.
-
-    Parameters
-    ----------
-    group
-        This process belongs to it. Its ranks meet in the same order in all of their meetings.
-    facts
-        What must be equal, by its name.
-    timeout_s
-        How long to wait for the others.
+    The group's ranks meet in the same order in all of their meetings. Raises ``AttachError`` on every rank,
+    when facts differ, when a rank refused, and when one does not come within the timeout.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     number = _meetings.get(group, 0)
