@@ -1,0 +1,77 @@
+"""Packets of groups of bytes, packed into words without gaps."""
+
+from __future__ import annotations
+
+from amaranth import Module, Mux, Signal
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from gradwire.gateware.stream import AxiStream, Pipeline, first_bytes, shift_left_bytes
+
+
+class Packer(wiring.Component):
+    """Takes a group of 0 to ``most`` bytes in a cycle, and gives full words, and a partial one at the end.
+
+    ``data`` must be 0 from byte ``count`` on. A group travels in a cycle in which ``valid`` and ``ready`` are
+    high. Two stages: the first moves a group to its place in the words, because the place depends only on the
+    counts before it; the second collects. A group may complete several words, which leave one by one.
+    """
+
+    def __init__(self, width: int, most: int) -> None:
+        self._most = most
+        super().__init__(
+            {
+                "data": In(8 * most),
+                "count": In(range(most + 1)),
+                "last": In(1),
+                "valid": In(1),
+                "ready": Out(1),
+                "m_axis": Out(AxiStream(width)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        out = self.m_axis
+        size = len(out.tkeep)
+        reach = size - 1 + self._most
+        stage = Pipeline(m, self.ready)
+
+        position = Signal(range(size))
+        end = Signal(range(reach + 1))
+        rest = end[: len(position)]
+        full = end[len(position) :]
+        m.d.comb += end.eq(position + self.count)
+        with m.If(self.ready & self.valid):
+            m.d.sync += position.eq(Mux(self.last, 0, rest))
+        closes = self.last & ((rest != 0) | (full == 0))
+        words = Signal(range(reach // size + 2))
+        m.d.comb += words.eq(Mux(self.valid, full + closes, 0))
+        last_keep = first_bytes(rest, size) | ((rest == 0) & (full != 0)).replicate(size)
+
+        moved = stage.hold(shift_left_bytes(self.data, position, reach))
+        moved_words = stage.hold(words, resets=True)
+        moved_keep = stage.hold(last_keep)
+        moved_last = stage.hold(self.last)
+        moved_valid = stage.hold(self.valid, resets=True)
+
+        left = Signal.like(words)
+        held = Signal(8 * reach)
+        held_keep = stage.hold(moved_keep)
+        held_last = stage.hold(moved_last)
+        is_final = left == 1
+        kept = Signal.like(held)
+        m.d.comb += [
+            self.ready.eq((left == 0) | (is_final & out.tready)),
+            kept.eq(Mux((left != 0) & out.tready, held >> len(out.tdata), held)),
+            out.tdata.eq(held),
+            out.tkeep.eq(Mux(held_last & is_final, held_keep, 2**size - 1)),
+            out.tlast.eq(held_last & is_final),
+            out.tvalid.eq(left != 0),
+        ]
+        with m.If(self.ready):
+            m.d.sync += [left.eq(moved_words), held.eq(kept | Mux(moved_valid, moved, 0))]
+        with m.Elif(out.tready):
+            m.d.sync += [left.eq(left - 1), held.eq(kept)]
+        return m

@@ -1,0 +1,117 @@
+"""AXI streams, and the registers between their producers and consumers.
+
+A word is ``width`` bits; byte 0 is in bits 7..0. Words travel in cycles in which ``tvalid`` and ``tready``
+are both high. Once ``tvalid`` is high, the word stays until it has travelled. ``tlast`` marks the last word
+of a packet, and only that word may be partial: its kept bytes come first. A packet without any byte is one
+last word that keeps nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+WIDTHS = (256, 512)
+"""The widths of a word that blocks can have, in bits."""
+LANE_BITS = 32
+"""A lane is one float32 of a word."""
+
+
+class AxiStream(wiring.Signature):
+    """The signals of a stream, in the direction of its producer."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        super().__init__(
+            {
+                "tdata": Out(width),
+                "tkeep": Out(width // 8),
+                "tvalid": Out(1),
+                "tready": In(1),
+                "tlast": Out(1),
+            }
+        )
+
+
+def block_ports(width: int) -> dict[str, Any]:
+    """Return the ports of a block that reads one stream and writes one."""
+    return {"s_axis": In(AxiStream(width)), "m_axis": Out(AxiStream(width))}
+
+
+class Pipeline:
+    """Adds registers to a module that all load in the cycles in which ``enable`` is high."""
+
+    def __init__(self, m: Module, enable: Value) -> None:
+        self._m = m
+        self._enable = enable
+
+    def hold(self, value: Value, *, resets: bool = False) -> Signal:
+        """Return a register that loads ``value``; only those that ``resets`` have a reset."""
+        held = Signal(len(value), reset_less=not resets)
+        with self._m.If(self._enable):
+            self._m.d.sync += held.eq(value)
+        return held
+
+
+class SkidBuffer(wiring.Component):
+    """Two words between two blocks: cuts the paths of data and of ``tready``, and loses no cycle."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit: a word at the output, and one that came while the output was stalled."""
+        m = Module()
+        come, go = self.s_axis, self.m_axis
+        arriving = Cat(come.tdata, come.tkeep, come.tlast)
+        spilt = Signal.like(arriving, reset_less=True)
+        has_spilt = Signal()
+        leaving = Signal.like(arriving, reset_less=True)
+        m.d.comb += [come.tready.eq(~has_spilt), Cat(go.tdata, go.tkeep, go.tlast).eq(leaving)]
+        with m.If(go.tready | ~go.tvalid):
+            m.d.sync += [
+                leaving.eq(Mux(has_spilt, spilt, arriving)),
+                go.tvalid.eq(has_spilt | come.tvalid),
+                has_spilt.eq(0),
+            ]
+        with m.Elif(come.tvalid & come.tready):
+            m.d.sync += [spilt.eq(arriving), has_spilt.eq(1)]
+        return m
+
+
+def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
+    """Return ``value`` moved up by ``count`` bytes, and of that the low ``nbytes``."""
+    return (value << Cat(0, 0, 0, count))[: 8 * nbytes]
+
+
+def shift_right_bytes(value: Value, count: Value, nbytes: int) -> Value:
+    """Return ``value`` moved down by ``count`` bytes, and of that the low ``nbytes``."""
+    return (value >> Cat(0, 0, 0, count))[: 8 * nbytes]
+
+
+def first_bytes(count: Value, nbytes: int) -> Value:
+    """Return a mask of ``nbytes`` bits with the low ``count`` of them set; 0 where ``count`` is 0."""
+    return ~((2**nbytes - 1) << count)[:nbytes]
+
+
+def count_kept(keep: Value) -> Value:
+    """Return how many bytes a mask keeps whose ones come first, by halving."""
+    size = len(keep)
+    if size == 1:
+        return keep[0]
+    half = size // 2
+    rest = count_kept(Mux(keep[half - 1], keep[half:], keep[:half]))
+    return rest + (keep[half - 1] << (half.bit_length() - 1))
+
+
+def leading_zeros(value: Value) -> Value:
+    """Return the zeros above the highest one of 2^k bits; all but one of them if there is none."""
+    size = len(value)
+    if size == 1:
+        return Value.cast(0)[:0]
+    upper = value[size // 2 :]
+    is_empty = ~upper.any()
+    return Cat(leading_zeros(Mux(is_empty, value[: size // 2], upper)), is_empty)
