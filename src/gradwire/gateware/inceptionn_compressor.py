@@ -1,0 +1,101 @@
+"""The compressor of ``inceptionn``: eight float32 of a group in a cycle, classified, shortened and packed."""
+
+from __future__ import annotations
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+
+from gradwire.codecs import Inceptionn
+from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES, Classes
+from gradwire.gateware.packer import Packer
+from gradwire.gateware.stream import LANE_BITS, Pipeline, block_ports, shift_left_bytes
+
+Piece = tuple[Value, Value]
+"""Some bytes of a payload, and how many they are; what follows them is 0."""
+
+
+class InceptionnCompressor(wiring.Component):
+    """Float32 in, the payload of ``codec`` out, packet by packet.
+
+    Stages: the class and the bits of each lane; three that join 2, 4, then 8 lanes; at 512 bits one that
+    joins two groups; two of the ``Packer``. Eight raw floats are 34 bytes, so that 16 of 17 cycles take a
+    word of them; of every other class each cycle does.
+    """
+
+    def __init__(self, codec: Inceptionn, width: int = 256) -> None:
+        self._classes = Classes.of(codec)
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        come = self.s_axis
+        groups = len(come.tdata) // LANE_BITS // GROUP_LANES
+        m.submodules.packer = packer = Packer(len(come.tdata), GROUP_NBYTES * groups)
+        stage = Pipeline(m, packer.ready)
+        m.d.comb += come.tready.eq(packer.ready)
+
+        valid = stage.hold(come.tvalid, resets=True)
+        last = stage.hold(come.tlast)
+        present = stage.hold(Cat(come.tkeep[4 * GROUP_LANES * group] for group in range(groups)))
+        coded = [
+            _code(m, self._classes, Mux(come.tkeep[4 * lane], come.tdata.word_select(lane, LANE_BITS), 0))
+            for lane in range(GROUP_LANES * groups)
+        ]
+        tags = stage.hold(Cat(tag for tag, _ in coded))
+        pieces = [(stage.hold(bits), _size(m, tags.word_select(i, 2))) for i, (_, bits) in enumerate(coded)]
+        for _ in range(GROUP_LANES.bit_length() - 1):
+            pieces = _joined(stage, pieces)
+            valid, last = stage.hold(valid, resets=True), stage.hold(last)
+            tags, present = stage.hold(tags), stage.hold(present)
+        pieces = [
+            (Cat(tags.word_select(i, 2 * GROUP_LANES), bits), Mux(present[i], nbytes + 2, 0))
+            for i, (bits, nbytes) in enumerate(pieces)
+        ]
+        if groups == 2:
+            pieces = _joined(stage, pieces)
+            valid, last = stage.hold(valid, resets=True), stage.hold(last)
+        m.d.comb += [
+            packer.data.eq(pieces[0][0]),
+            packer.count.eq(pieces[0][1]),
+            packer.last.eq(last),
+            packer.valid.eq(valid),
+        ]
+        wiring.connect(m, packer.m_axis, wiring.flipped(self.m_axis))
+        return m
+
+
+def _code(m: Module, classes: Classes, x: Value) -> Piece:
+    """Return the tag of a float32 and its 0, 8, 16 or 32 bits."""
+    exponent = x[23:31]
+    tag, bits = Signal(2), Signal(LANE_BITS)
+    is_two = Signal()
+    right = Signal(5)
+    fraction = Signal(16)
+    m.d.comb += [
+        is_two.eq(exponent >= classes.second),
+        right.eq(Mux(is_two, 127, classes.base) - exponent),
+        fraction.eq(Cat(x[8:23], Const(1, 1)) >> right),
+    ]
+    with m.If(exponent >= 127):
+        m.d.comb += [tag.eq(3), bits.eq(x)]
+    with m.Elif(is_two):
+        m.d.comb += [tag.eq(2), bits.eq(Cat(fraction[:15], x[31]))]
+    with m.Elif(exponent >= classes.first):
+        m.d.comb += [tag.eq(1), bits.eq(Cat(fraction[8:15], x[31]))]
+    return tag, bits
+
+
+def _size(m: Module, tag: Value) -> Value:
+    size = Signal(3)
+    m.d.comb += size.eq(Cat(tag == 1, tag == 2, tag == 3))
+    return size
+
+
+def _joined(stage: Pipeline, pieces: list[Piece]) -> list[Piece]:
+    """Return registers in which the second piece of every pair follows the first."""
+    joined = []
+    for (low, low_count), (high, high_count) in zip(pieces[::2], pieces[1::2], strict=True):
+        both = low | shift_left_bytes(high, low_count, (len(low) + len(high)) // 8)
+        joined.append((stage.hold(both), stage.hold(low_count + high_count)))
+    return joined

@@ -1,0 +1,96 @@
+"""The decompressor of ``inceptionn``: the groups of a payload, cut apart and decoded, eight lanes each."""
+
+from __future__ import annotations
+
+from amaranth import Cat, Const, Module, Mux, Value
+from amaranth.lib import wiring
+
+from gradwire.codecs import Inceptionn
+from gradwire.gateware.group_finder import GroupFinder
+from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES, Classes
+from gradwire.gateware.stream import LANE_BITS, Pipeline, block_ports, leading_zeros, shift_right_bytes
+
+_COARSE = 4
+"""A group is moved to the bottom by multiples of this many bytes first, then by the rest."""
+
+
+class InceptionnDecompressor(wiring.Component):
+    """The payload of ``codec`` in, float32 out, packet by packet.
+
+    A payload does not say how many values its last group has, so that all eight come out, 0 for padding; the
+    frame has the count. Behind the ``GroupFinder``, two stages move each group to the bottom, three halve it
+    until each lane has its own bytes, and two rebuild exponent and mantissa from the highest one.
+    """
+
+    def __init__(self, codec: Inceptionn, width: int = 256) -> None:
+        self._classes = Classes.of(codec)
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        out = self.m_axis
+        groups = len(out.tdata) // LANE_BITS // GROUP_LANES
+        m.submodules.finder = finder = GroupFinder(len(out.tdata))
+        wiring.connect(m, wiring.flipped(self.s_axis), finder.s_axis)
+        stage = Pipeline(m, finder.ready)
+        m.d.comb += finder.ready.eq(~out.tvalid | out.tready)
+
+        valid, last, present = finder.valid, finder.last, finder.present
+        bits = len(finder.starts) // groups
+        starts = [finder.starts.word_select(group, bits) for group in range(groups)]
+        fine = [stage.hold(start[:2]) for start in starts]
+        found = [
+            stage.hold((finder.window >> Cat(Const(0, 5), start[2:]))[: 8 * (GROUP_NBYTES + _COARSE - 1)])
+            for start in starts
+        ]
+        found = [
+            stage.hold(shift_right_bytes(group, rest, GROUP_NBYTES))
+            for group, rest in zip(found, fine, strict=True)
+        ]
+        tags = [group.word_select(lane, 2) for group in found for lane in range(GROUP_LANES)]
+        pieces: list[Value] = [group[2 * GROUP_LANES :] for group in found]
+        while len(pieces) < len(tags):
+            pieces = _halved(stage, pieces, tags)
+            tags = [stage.hold(tag) for tag in tags]
+        values = [_decoded(stage, self._classes, *each) for each in zip(tags, pieces, strict=True)]
+        for _ in range(7):
+            valid, last, present = stage.hold(valid, resets=True), stage.hold(last), stage.hold(present)
+        m.d.comb += [
+            out.tdata.eq(Cat(values)),
+            out.tkeep.eq(Cat(each.replicate(4 * GROUP_LANES) for each in present)),
+            out.tlast.eq(last),
+            out.tvalid.eq(valid),
+        ]
+        return m
+
+
+def _halved(stage: Pipeline, pieces: list[Value], tags: list[Value]) -> list[Value]:
+    """Return registers of the lower and the upper half of the lanes of each piece."""
+    lanes = len(tags) // len(pieces)
+    halves = []
+    for at, piece in enumerate(pieces):
+        nbytes = len(piece) // 16
+        lower = tags[lanes * at : lanes * at + lanes // 2]
+        skipped = sum((_size(tag) for tag in lower), Const(0, 1))[: (4 * len(lower)).bit_length()]
+        halves += [stage.hold(piece[: 8 * nbytes]), stage.hold(shift_right_bytes(piece, skipped, nbytes))]
+    return halves
+
+
+def _size(tag: Value) -> Value:
+    return Cat(tag == 1, tag == 2, tag == 3)
+
+
+def _decoded(stage: Pipeline, classes: Classes, tag: Value, piece: Value) -> Value:
+    """Return the register of a float32, two stages after its tag and bytes."""
+    is_two = tag == 2
+    magnitude = Mux(is_two, piece[:15], Cat(Const(0, 8), piece[:7]))
+    sign = Mux(is_two, piece[15], piece[7])
+    zeros = stage.hold(leading_zeros(Cat(Const(1, 1), magnitude)))
+    bits = stage.hold(Mux(tag == 3, piece, Cat(magnitude, sign)))
+    is_raw = stage.hold(tag == 3)
+    is_zero = stage.hold((tag == 0) | ((tag != 3) & (magnitude == 0)))
+    base = stage.hold(Mux(is_two, 127, classes.base))
+    exponent = (base - zeros - 1)[:8]
+    mantissa = (bits[:15] << zeros)[:14]
+    return stage.hold(Mux(is_raw, bits, Mux(is_zero, 0, Cat(Const(0, 9), mantissa, exponent, bits[15]))))

@@ -1,0 +1,34 @@
+import random
+
+import pytest
+import torch
+
+from gradwire.codecs import Inceptionn
+from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
+from gradwire.gateware.inceptionn_format import GROUP_LANES
+from gradwire.gateware.stream import WIDTHS
+from support.axi import transfer
+from support.hardware_chunks import padded, payload
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_packet_that_is_no_payload_spoils_no_other(width: int) -> None:
+    codec = Inceptionn(2**-10)
+    draw = random.Random(3)
+    good = payload(codec, torch.linspace(-2, 2, 40))
+    packets = []
+    for _ in range(25):
+        packets += [draw.randbytes(draw.randint(1, 300)), good]
+    run = transfer(InceptionnDecompressor(codec, width), packets, "random", width=width)
+    assert run.packets[1::2] == [padded(codec, good, 40, GROUP_LANES)] * 25
+
+
+def test_a_packet_ends_without_another_behind_it() -> None:
+    codec = Inceptionn(2**-10)
+    packet = payload(codec, torch.full((80,), 3.0))
+    for size in (1, 3):
+        chunk = torch.full((8 * size,), 3.0)
+        run = transfer(InceptionnDecompressor(codec), [payload(codec, chunk)])
+        assert len(run.packets) == 1
+    run = transfer(InceptionnDecompressor(codec), [packet, packet[:40]], expected=2)
+    assert len(run.packets) == 2
