@@ -1,0 +1,140 @@
+"""The compressor of ``bfp``: blocks wait until their largest exponent is known, and are rounded to it."""
+
+from __future__ import annotations
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+
+from gradwire.codecs import Bfp
+from gradwire.gateware.bfp_format import NAN_EXPONENT, SMALLEST_EXPONENT, Layout
+from gradwire.gateware.packer import Packer
+from gradwire.gateware.stream import LANE_BITS, Pipeline, block_ports
+
+_LATENCY = 4
+"""Cycles from a word in the memory to its exponent beside it, at most."""
+
+
+class BfpCompressor(wiring.Component):
+    """Float32 in, the payload of ``codec`` out, packet by packet.
+
+    The words of a block go into a memory, and its exponent into another when the last of them is there; then
+    the words come out again, while the next block goes in. Two stages find the distance of each value to the
+    block's exponent and shift it; one rounds; two are those of the ``Packer``. The last block of a packet is
+    filled up with zeros, a word in a cycle, and only then the next packet is taken.
+    """
+
+    def __init__(self, codec: Bfp, width: int = 256) -> None:
+        self._layout = Layout.of(codec, width)
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        come, layout = self.s_axis, self._layout
+        width = len(come.tdata)
+        m.submodules.packer = packer = Packer(width, layout.nbytes + 1)
+        m.submodules.values = values = SyncFIFOBuffered(width=width + 3, depth=layout.words + _LATENCY + 2)
+        m.submodules.peaks = peaks = SyncFIFOBuffered(width=8, depth=8)
+
+        pads, index = Signal(), Signal(range(max(2, layout.words)))
+        is_first, closes = index == 0, index == layout.words - 1
+        is_null = ~pads & is_first & ~come.tkeep[0]
+        room = Signal()
+        moves = Signal()
+        ends = pads | come.tlast
+        m.d.comb += [
+            room.eq(values.w_rdy & peaks.w_rdy),
+            come.tready.eq(room & ~pads),
+            moves.eq(room & (pads | come.tvalid)),
+        ]
+        with m.If(moves):
+            m.d.sync += [
+                index.eq(Mux(closes | is_null, 0, index + 1)),
+                pads.eq(ends & ~closes & ~is_null),
+            ]
+        lanes = [
+            Mux(~pads & come.tkeep[4 * lane], come.tdata.word_select(lane, LANE_BITS), 0)
+            for lane in range(layout.lanes)
+        ]
+        peak = Signal(8)
+        highest = Mux(is_first, 0, peak)
+        for lane in lanes:
+            highest = _larger(m, highest, lane[23:31])
+        with m.If(moves):
+            m.d.sync += peak.eq(highest)
+        m.d.comb += [
+            values.w_data.eq(Cat(lanes, is_first, ends & (closes | is_null), is_null)),
+            values.w_en.eq(moves),
+            peaks.w_data.eq(highest),
+            peaks.w_en.eq(moves & (closes | is_null)),
+        ]
+        _quantise(m, layout, values, peaks, packer)
+        wiring.connect(m, packer.m_axis, wiring.flipped(self.m_axis))
+        return m
+
+
+def _quantise(
+    m: Module, layout: Layout, values: SyncFIFOBuffered, peaks: SyncFIFOBuffered, packer: Packer
+) -> None:
+    """Round the words that wait in ``values`` to the exponents of their blocks, and pack them."""
+    stage = Pipeline(m, packer.ready)
+    bits = layout.mantissa_bits
+    first, last, is_null = (values.r_data[LANE_BITS * layout.lanes + at] for at in range(3))
+    left = Signal(range(layout.words + 1))
+    exponent = Signal(8)
+    has_peak = (left != 0) | peaks.r_rdy
+    peak = Mux(left == 0, peaks.r_data, exponent)
+    valid = values.r_rdy & has_peak
+    takes = valid & packer.ready
+    m.d.comb += [values.r_en.eq(packer.ready & has_peak), peaks.r_en.eq(takes & (left == 0))]
+    with m.If(takes):
+        m.d.sync += [exponent.eq(peak), left.eq(Mux(left == 0, Mux(is_null, 0, layout.words - 1), left - 1))]
+
+    is_zero = (peak < SMALLEST_EXPONENT) | (peak == NAN_EXPONENT)
+    lanes = [values.r_data.word_select(lane, LANE_BITS) for lane in range(layout.lanes)]
+    rounded = [_rounded(m, stage, lane, peak, is_zero, bits) for lane in lanes]
+    byte = Mux(peak < SMALLEST_EXPONENT, 0, peak)
+    marks = Cat(byte, first, last, is_null)
+    valid = stage.hold(valid, resets=True)
+    for _ in range(2):
+        marks, valid = stage.hold(marks), stage.hold(valid, resets=True)
+    marks = stage.hold(marks)
+    mantissas = Cat(rounded)
+    m.d.comb += [
+        packer.data.eq(Mux(marks[10], 0, Mux(marks[8], Cat(marks[:8], mantissas), mantissas))),
+        packer.count.eq(Mux(marks[10], 0, layout.nbytes + marks[8])),
+        packer.last.eq(marks[9]),
+        packer.valid.eq(valid),
+    ]
+
+
+def _larger(m: Module, a: Value, b: Value) -> Value:
+    larger = Signal(8)
+    m.d.comb += larger.eq(Mux(a > b, a, b))
+    return larger
+
+
+def _rounded(m: Module, stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
+    """Return the register of the mantissa of ``x``, three stages after it: nearest, ties to even, saturated.
+
+    A value whose exponent is ``distance`` below the peak has its highest one that far below the highest bit
+    of a mantissa; from ``bits + 1`` on it is below one half. Subnormals are among those, because the peak is
+    32 or more.
+    """
+    difference = (peak - x[23:31])[:8]
+    is_small = is_zero | (difference > bits)
+    distance = stage.hold(Mux(is_small, bits + 1, difference)[: bits.bit_length() + 1])
+    significand = stage.hold(Cat(x[:23], Const(1, 1)))
+    sign = stage.hold(x[31])
+    is_small = stage.hold(is_small)
+
+    exact = (Cat(Const(0, bits + 1), significand) >> distance)[: 25 + bits]
+    kept = stage.hold(Mux(is_small, 0, Cat(exact[:24].any(), exact[24:])))
+    sign = stage.hold(sign)
+
+    sticky, half, whole = kept[0], kept[1], kept[2:]
+    up = Signal(bits + 1)
+    m.d.comb += up.eq(whole + (half & (sticky | whole[0])))
+    magnitude = Mux(up[bits], 2**bits - 1, up[:bits])
+    return stage.hold(Mux(sign, -Cat(magnitude, Const(0, 1)), magnitude)[: bits + 1])

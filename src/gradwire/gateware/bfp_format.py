@@ -1,0 +1,37 @@
+"""What the compressor and the decompressor of ``bfp`` must know of the format."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gradwire.codecs import Bfp
+from gradwire.errors import SpecError
+from gradwire.gateware.stream import LANE_BITS
+
+SMALLEST_EXPONENT = 32
+"""Blocks of smaller exponents are sent as zeros."""
+NAN_EXPONENT = 255
+"""The exponent of a block that holds a value that is not finite."""
+
+
+class Layout(NamedTuple):
+    """A codec's blocks in words of a width."""
+
+    mantissa_bits: int
+    lanes: int
+    words: int
+    """Words of float32 in a block."""
+    nbytes: int
+    """Bytes of the mantissas of one word of float32; those of a block's first word follow its exponent."""
+
+    @classmethod
+    def of(cls, codec: Bfp, width: int) -> Layout:
+        """Return the layout. Raises ``SpecError`` if a block is not a whole number of words."""
+        lanes = width // LANE_BITS
+        if codec.block % lanes:
+            raise SpecError(
+                f"hardware of {width} bits wants a block of a multiple of {lanes} values, but got "
+                f"{str(codec)!r}; choose another block, or a width of 256"
+            )
+        nbytes = lanes * (codec.mantissa_bits + 1) // 8
+        return cls(codec.mantissa_bits, lanes, codec.block // lanes, nbytes)
