@@ -164,6 +164,39 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
         assert torch.equal(one[-1], other[-1])
 
 
+@pytest.mark.parametrize("spec", ["delta:fp32", "delta:bf16"])
+def test_bounded_staleness_goes_on_bit_for_bit(
+    spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange, anew: bool) -> torch.Tensor:
+        link, rank = exchange.link, exchange.link.rank
+
+        def make() -> tuple[nn.Sequential, Any]:
+            model = make_model()
+            if rank == 0:
+                return model, StaleServer(model, adam(model), exchange.plan, 0, spec, group=link)
+            return model, StaleWorker(model, exchange.plan, 0, spec, group=link)
+
+        model, method = make()
+        for first in (0, 3):
+            if first and anew:
+                state = copy.deepcopy(method.state_dict())
+                model, method = make()
+                method.load_state_dict(state)
+            if rank == 0:
+                method.serve(3)
+            else:
+                for t in range(first, first + 3):
+                    method.step(batch_loss(model, t, slice(rank - 1, rank)))
+                method.drain()
+        return flat(model)
+
+    plan = Plan(parse("quantize:8"), "star")
+    straight = run_ranks(3, lambda e: body(e, anew=False), plan)
+    for one, other in zip(straight, run_ranks(3, lambda e: body(e, anew=True), plan), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("stale", [False, True])
 def test_parameters_that_join_are_sent_whole(
     stale: bool, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
