@@ -1,0 +1,101 @@
+"""Sums of float32, as a CPU computes them: rounded to nearest, ties to even, with subnormals."""
+
+from __future__ import annotations
+
+from amaranth import Cat, Const, Module, Mux, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from gradwire.gateware.stream import LANE_BITS, Pipeline, leading_zeros
+
+LATENCY = 8
+"""The stages of a sum."""
+_INFINITY = 0x7F80_0000
+_QUIET = 0x0040_0000
+_INVALID = 0xFFC0_0000
+"""What x86 returns for the sum of opposite infinities."""
+
+
+class FloatAdder(wiring.Component):
+    """``sum`` is ``a + b`` of ``LATENCY`` cycles before, counted in cycles in which ``enable`` is high."""
+
+    def __init__(self) -> None:
+        super().__init__({"a": In(LANE_BITS), "b": In(LANE_BITS), "enable": In(1), "sum": Out(LANE_BITS)})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        m.d.comb += self.sum.eq(float_sum(Pipeline(m, self.enable), self.a, self.b))
+        return m
+
+
+def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
+    """Return the register of ``a + b``. Of two NaN the first is kept, made quiet, as on x86.
+
+    Stages: which is larger; their distance; the smaller one shifted; the sum; its leading zeros; the sum
+    shifted; rounded; and what is not finite put in its place.
+    """
+    is_odd = stage.hold((a[23:31] == 255) | (b[23:31] == 255))
+    odd = stage.hold(_not_finite(a, b))
+    swaps = stage.hold(b[:31] > a[:31])
+    a, b = stage.hold(a), stage.hold(b)
+
+    large, small = Mux(swaps, b, a), Mux(swaps, a, b)
+    sign = stage.hold(large[31])
+    differs = stage.hold(a[31] ^ b[31])
+    power, small_power = _power(large), _power(small)
+    gap = power - small_power
+    distance = stage.hold(Mux(gap[5:].any(), 31, gap[:5]))
+    power = stage.hold(power)
+    large, small = stage.hold(_significand(large)), stage.hold(_significand(small))
+
+    exact = (
+        Cat(Const(0, 31), small) >> distance
+    )  # three bits stay below the result, and a mark of all lower ones
+    small = stage.hold(Cat(exact[:29].any(), exact[29:55]))
+    large, power, sign, differs = (stage.hold(each) for each in (large, power, sign, differs))
+
+    shifted = Cat(Const(0, 3), large)
+    total = stage.hold(Mux(differs, shifted - small, shifted + small)[:28])
+    power, sign, differs = stage.hold(power), stage.hold(sign), stage.hold(differs)
+
+    zeros = stage.hold(leading_zeros(Cat(Const(0, 5), total[:27])))
+    sign = stage.hold(sign & ~(differs & (total == 0)))
+    total, power = stage.hold(total), stage.hold(power)
+
+    room = (power - 1)[:8]
+    left = Mux(zeros > room, room, zeros)[:5]
+    normal = (total << left)[:27]
+    has_carry = total[27]
+    rounded = stage.hold(Mux(has_carry, Cat(total[:2].any(), total[2:28]), normal))
+    exponent = Mux(has_carry, power + 1, Mux(normal[26], power - left, 0))[:8]
+    exponent, sign = stage.hold(exponent), stage.hold(sign)
+
+    up = rounded[2] & (rounded[:2].any() | rounded[3])
+    finite = (Cat(rounded[3:26], exponent) + up)[:31]
+    magnitude = stage.hold(Mux(exponent == 255, _INFINITY, finite))
+    sign = stage.hold(sign)
+    for _ in range(LATENCY - 2):
+        is_odd, odd = stage.hold(is_odd), stage.hold(odd)
+    return stage.hold(Mux(is_odd, odd, Cat(magnitude[:31], sign)))
+
+
+def _not_finite(a: Value, b: Value) -> Value:
+    """Return the sum if ``a`` or ``b`` is a NaN or an infinity."""
+    infinite = Mux(a[23:31] == 255, a, b)
+    opposite = (a[:31] == _INFINITY) & (b[:31] == _INFINITY) & (a[31] ^ b[31])
+    sum_of_numbers = Mux(opposite, _INVALID, infinite)
+    return Mux(_is_nan(a), a | _QUIET, Mux(_is_nan(b), b | _QUIET, sum_of_numbers))
+
+
+def _is_nan(x: Value) -> Value:
+    return (x[23:31] == 255) & (x[:23] != 0)
+
+
+def _power(x: Value) -> Value:
+    """Return the biased exponent of the highest bit that a significand can have."""
+    return Cat(x[23] | (x[23:31] == 0), x[24:31])
+
+
+def _significand(x: Value) -> Value:
+    return Cat(x[:23], x[23:31] != 0)
