@@ -160,17 +160,8 @@ class FlatWeights:
     """A flat copy of parameters, for sending weights.
 
     The parameters keep their own memory: a server's exact weights stay untouched when the copy is sent
-    through a lossy codec and adopts what the receivers will decode.
-
-    Parameters
-    ----------
-    parameters
-        See ``FlatGradients``.
-
-    Attributes
-    ----------
-    buffer
-        1-D contiguous float32 CPU tensor, all weights one after the other.
+    through a lossy codec and adopts what the receivers will decode. ``buffer`` is a 1-D contiguous float32
+    CPU tensor, all weights one after the other; see ``FlatGradients`` for the parameters.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:

@@ -24,19 +24,8 @@ from gradwire.training.gradients.flat import FlatGradients
 class Reach:
     """One step's: made when backward has ended on this rank, and complete when ``agree`` has returned.
 
-    Parameters
-    ----------
-    gradients
-        Those of the step, collected.
-    own, absent
-        What is known already, as a checkpoint kept it.
-
-    Attributes
-    ----------
-    own
-        The numbers of the parameters that this rank has not reached.
-    absent
-        Those that no rank has reached; empty before ``agree``.
+    ``gradients`` are those of the step, collected. ``own`` are the numbers of the parameters that this rank
+    has not reached, ``absent`` those that no rank has, empty before ``agree``; a checkpoint may tell both.
     """
 
     def __init__(

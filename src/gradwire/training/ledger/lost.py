@@ -21,17 +21,10 @@ from gradwire.units import is_number
 
 @dataclass(slots=True)
 class LostCounts:
-    """The share of a norm that was lost, over the steps in which it was measured.
+    """The share of a norm that was lost, over the ``samples`` steps in which it was measured.
 
-    Attributes
-    ----------
-    samples
-        How many steps.
-    share_sum, largest, last
-        The sum of their shares, the largest one and that of the last step.
-    without_own
-        In how many further steps this rank's own gradient was 0, and its encodings lost something of what
-        came from others. Such a step has no share, and is in no other figure.
+    In ``without_own`` further steps this rank's own gradient was 0, and its encodings lost something of what
+    came from others. Such a step has no share, and is in no other figure.
     """
 
     samples: int = 0

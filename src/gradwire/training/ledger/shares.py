@@ -73,15 +73,10 @@ def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one exchange has measured.
+    """What one exchange has measured: sums of squares, float64.
 
-    Attributes
-    ----------
-    sums
-        Sums of squares, float64: a row for each of this rank's gradient, what was lost of it, what was
-        encoded and what was decoded, and a column for each parameter.
-    own, lost
-        The sums of the first two rows.
+    ``sums`` has a row for each of this rank's gradient, what was lost of it, what was encoded and what was
+    decoded, and a column for each parameter. ``own`` and ``lost`` are the sums of the first two rows.
     """
 
     layout: Layout

@@ -25,22 +25,11 @@ class Trained:
     """The trained parameters of one model on one rank.
 
     A parameter is trained from the step on in which it first asks for a gradient, and keeps its place when it
-    is frozen again.
+    is frozen again. ``parameters`` has each once, in the order of the model. The optimizer is None at a
+    worker of a server; ``method`` is what errors call the method.
 
-    Parameters
-    ----------
-    model
-        Raises ``SpecError`` for what no method can train, and ``TensorError`` for its parameters.
-    optimizer
-        Theirs; None at a worker of a server. Raises ``SpecError`` for one that has other parameters than the
-        model's, or whose ``step`` needs a closure.
-    method
-        What errors call the method.
-
-    Attributes
-    ----------
-    parameters
-        Each once, in the order of the model.
+    Raises ``SpecError`` for what no method can train, and for an optimizer that has other parameters than the
+    model's, or whose ``step`` needs a closure; and ``TensorError`` for the model's parameters.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, method: str) -> None:

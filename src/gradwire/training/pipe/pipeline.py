@@ -58,16 +58,8 @@ class Pipeline:
     since its buffer is on the network. Where the plan cuts the gradient into buckets, they go out one after
     the other once backward has ended: the pipeline hides them already.
 
-    Parameters
-    ----------
-    trained, optimizer
-        Whose gradients, and what applies them.
-    exchange
-        Its plan says K. Belongs to the communication thread while gradients are under way.
-    meter, treatment
-        What is measured of gradients, and what is done to them.
-    residual_of
-        Returns one residual for all K buffers, laid out as these; None where the plan keeps none.
+    The exchange, whose plan says K, belongs to the communication thread while gradients are under way.
+    ``residual_of`` returns one residual for all K buffers, laid out as these; None where the plan keeps none.
     """
 
     def __init__(
