@@ -57,8 +57,17 @@ class Cell:
         return statistics.median(seconds) if seconds else None
 
 
+_references: dict[tuple[str, str], Reference] = {}
+
+
 def undisturbed(method: str, folder: Path, plan: str = "") -> Reference:
     """Return the histories of a run without a fault; ``AssertionError`` if it can be no reference."""
+    if (method, plan) not in _references:
+        _references[method, plan] = _run_undisturbed(method, folder, plan)
+    return _references[method, plan]
+
+
+def _run_undisturbed(method: str, folder: Path, plan: str) -> Reference:
     outcome = play(Case(method, None, SEED, plan=plan), folder / f"{method} undisturbed {plan}".strip())
     problems = [f"rank {rank} hangs" for rank in outcome.hung]
     problems += [f"rank {rank} was aborted" for rank in outcome.aborted]
@@ -71,19 +80,19 @@ def undisturbed(method: str, folder: Path, plan: str = "") -> Reference:
 
 def run_matrix(wanted: Sequence[tuple[Row, str]], folder: Path) -> list[Cell]:
     """Run every cell ``REPEATS`` times, or ``NEW_REPEATS``; ``SEED`` draws ranks, steps and moments."""
-    kinds = dict.fromkeys((method, row.plan) for row, method in wanted)
-    references = {(method, plan): undisturbed(method, folder, plan) for method, plan in kinds}
+    kinds = list(dict.fromkeys((method, row.plan) for row, method in wanted))
     cells = [Cell(row, method) for row, method in wanted]
 
     def once(cell: Cell, number: int) -> Verdict:
         case = Case.drawn(cell.method, cell.row, f"{SEED}/{number}")
-        reference = references[cell.method, cell.row.plan]
-        return judge(play(case, folder / f"{cell.method} {cell.row.name} {number}"), reference)
+        outcome = play(case, folder / f"{cell.method} {cell.row.name} {number}")
+        return judge(outcome, undisturbed(cell.method, folder, cell.row.plan))
 
     def repeats(cell: Cell) -> range:
         return range(NEW_REPEATS if cell.row.is_new else REPEATS)
 
     with ThreadPoolExecutor(_WORLDS) as pool:
+        list(pool.map(lambda kind: undisturbed(kind[0], folder, kind[1]), kinds))
         runs = [[pool.submit(once, cell, number) for number in repeats(cell)] for cell in cells]
         for cell, verdicts in zip(cells, runs, strict=True):
             cell.verdicts = [verdict.result() for verdict in verdicts]

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,23 +8,17 @@ from typing import Any
 import pytest
 
 from support.elastic import EXAMPLE, straight
+from support.forks import Ended, torchrun
 
 RunProcesses = Callable[..., list[Any]]
 STEPS, DIES_AT, RESUMES_AFTER = 9, 5, 3
 
 
-def elastic(folder: Path, method: str) -> subprocess.CompletedProcess[str]:
+def elastic(folder: Path, method: str) -> Ended:
     """Run the example under torchrun, which may start the ranks again twice."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    options = [f"--folder={folder}", f"--method={method}", f"--steps={STEPS}", f"--die-at={DIES_AT}"]
-    return subprocess.run(
-        [*torchrun, "--max-restarts=2", "--monitor-interval=0.1", str(EXAMPLE), *options],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    options = ("--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1")
+    words = [f"--folder={folder}", f"--method={method}", f"--steps={STEPS}", f"--die-at={DIES_AT}"]
+    return torchrun(EXAMPLE, *words, options=options, log=folder.parent / "agent", cwd=folder.parent)
 
 
 @pytest.mark.processes

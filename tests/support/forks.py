@@ -1,7 +1,7 @@
 """Programs as processes of the fork server, which have imported torch and gradwire when they begin.
 
-A program that starts with an interpreter of its own imports them for seconds. One test of each kind of program
-does that; the others are here.
+A program with an interpreter of its own imports them for seconds. One test of each kind of program does that;
+the others are here.
 """
 
 from __future__ import annotations
