@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import gradwire
-from support.learning_ranks import DDP, Learned, learn
+from support.learning_ranks import Learned, learn
 
 MODELS = [("mlp", "sgd"), ("cnn", "adamw"), ("sparse", "adamw"), ("transformer", "adamw")]
 LOSES = [("errbound:2^-10", 1e-6), ("inceptionn:2^-10", 1e-6), ("topk:0.01", 1e-6)]
@@ -33,27 +33,16 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def ddp_losses() -> dict[tuple[str, float], float]:
-    """Remember what DDP came to, by model and scale."""
-    return {}
-
-
 @pytest.fixture
 def ratio_and_warnings(
-    run_processes: Callable[..., list[Any]],
-    ddp_losses: dict[tuple[str, float], float],
-    task: str,
-    optimizer: str,
+    run_processes: Callable[..., list[Any]], ddp: Learned, task: str, optimizer: str
 ) -> Callable[[str, float], tuple[float, list[str]]]:
     """Return a function: train with a codec; return its loss as a multiple of DDP's, and all warnings."""
 
     def train(codec: str, scale: float) -> tuple[float, list[str]]:
         plan = gradwire.Plan(gradwire.parse(codec), residual=False)
         ranks: list[Learned] = run_processes(2, learn, task, optimizer, scale, plan)
-        if (task, scale) not in ddp_losses:
-            ddp_losses[task, scale] = run_processes(2, learn, task, optimizer, scale, DDP)[0].last
-        return ranks[0].last / ddp_losses[task, scale], [told for rank in ranks for told in rank.warnings]
+        return ranks[0].last / ddp.last, [told for rank in ranks for told in rank.warnings]
 
     return train
 

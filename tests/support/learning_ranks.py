@@ -43,8 +43,3 @@ def learn(name: str, optimizer: str, scale: float, plan: gradwire.Plan | str | N
         told = attached.ledger.summary().warnings
         attached.close()
     return Learned(first, task.judge(model), told)
-
-
-def learn_both(name: str, optimizer: str, scale: float) -> tuple[Learned, Learned]:
-    """Train with DDP's own all-reduce and with what ``attach`` does by default."""
-    return learn(name, optimizer, scale, DDP), learn(name, optimizer, scale, None)
