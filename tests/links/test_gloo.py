@@ -20,7 +20,7 @@ NAMES = ("rank 4", "rank 7", "rank 9")
 def run_all(world: int, body: Callable[[GlooAllReduce, int], Any]) -> list[Any]:
     """Return what every rank returns or raises, a thread each."""
     store, found = HashStore(), list[Any]([None] * world)
-    members = [GlooAllReduce(store, rank, NAMES[:world], connect_s=5.0) for rank in range(world)]
+    members = [GlooAllReduce(store, rank, NAMES[:world], connect_s=30.0) for rank in range(world)]
 
     def work(rank: int) -> None:
         try:
@@ -49,7 +49,7 @@ def test_all_ranks_have_the_sum_as_often_as_they_like(world: int) -> None:
         found = []
         for step in range(3):
             tensor = torch.full((5,), float(rank + 1)) * 10**step
-            gloo.sum(tensor, 5.0, nobody)
+            gloo.sum(tensor, 20.0, nobody)
             found.append(tensor.tolist())
         return found
 
@@ -85,7 +85,7 @@ def test_a_rank_that_is_gone_before_it_connects_is_named_at_once() -> None:
 def test_closing_ends_a_wait_for_a_peer(connected: bool) -> None:
     def body(gloo: GlooAllReduce, rank: int) -> float:
         if connected:
-            gloo.sum(torch.ones(3), 5.0, nobody)
+            gloo.sum(torch.ones(3), 20.0, nobody)
         if rank == 1:
             return 0.0
         closing = threading.Timer(0.05, gloo.close)
@@ -101,7 +101,7 @@ def test_closing_ends_a_wait_for_a_peer(connected: bool) -> None:
 
 def test_a_peer_that_stands_still_is_a_timeout() -> None:
     def body(gloo: GlooAllReduce, rank: int) -> None:
-        gloo.sum(torch.ones(3), 5.0, nobody)
+        gloo.sum(torch.ones(3), 20.0, nobody)
         if rank == 0:
             gloo.sum(torch.ones(3), 0.2, nobody)
 

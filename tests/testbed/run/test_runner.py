@@ -88,7 +88,7 @@ def test_a_command_is_started_once_and_swept_when_all_hosts_have_ended() -> None
     streams: list[tuple[int, Stream]] = [(0, "out"), (0, "err"), (1, "out"), (1, "err")]
     assert run.written == {place: b"from %d\n" % number for number, place in enumerate(streams)}
     assert run.watch.exits == [HostExit(0, 1.5)] * HOSTS
-    assert own_files() == before, "no descriptor stays open"
+    assert own_files() <= before, "no descriptor stays open"
 
 
 def test_what_was_written_before_the_end_is_passed_on_whole() -> None:
@@ -134,7 +134,7 @@ def test_a_command_that_cannot_be_started_is_one_sentence() -> None:
     before = own_files()
     with pytest.raises(errors.TestbedError, match="cannot be started: Exec format error; it must be a prog"):
         Run(play)
-    assert own_files() == before
+    assert own_files() <= before
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -158,4 +158,4 @@ def test_a_supervisor_that_is_gone_ends_the_run(when: str) -> None:
         runner.follow(["program"], [{}, {}], Path("/"))
     leaving.join(10)
     own.close()
-    assert own_files() == before
+    assert own_files() <= before

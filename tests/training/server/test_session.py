@@ -14,6 +14,7 @@ from gradwire.codecs import Identity, parse
 from gradwire.errors import ExchangeError, LinkError
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
+from gradwire.training.server import session
 from gradwire.training.server.clocks import Clocks
 from gradwire.training.server.conversation import EXACT, Conversation, Kind, Message
 from gradwire.training.server.session import Codecs, Event, Now, Session, Snapshot
@@ -61,26 +62,26 @@ def end(made: Served) -> None:
 
 
 def test_a_gradient_comes_in_and_weights_go_out_until_the_worker_has_drained(served: Served) -> None:
-    session = served.session
-    session.start(1, served.events)
+    one = served.session
+    one.start(1, served.events)
     served.push(3.0)
     assert served.event() is Now.PUSHED
-    assert session.gradient.tolist() == [3.0] * COUNT
-    assert not session.absent
+    assert one.gradient.tolist() == [3.0] * COUNT
+    assert not one.absent
     served.clocks.tick(1)
-    session.answer(Snapshot(1, WEIGHTS))
+    one.answer(Snapshot(1, WEIGHTS))
     assert served.worker.hear() == Message(Kind.WEIGHTS, 1, slowest=0)
     got = torch.empty(COUNT)
     served.worker.take_in(got, EXACT)
     assert torch.equal(got, WEIGHTS)
     served.worker.tell(Message(Kind.DRAIN, 1, STALENESS, COUNT))
     assert served.event() is Now.DRAINS
-    session.answer(Snapshot(1, WEIGHTS))
+    one.answer(Snapshot(1, WEIGHTS))
     assert served.worker.hear().kind is Kind.SAME, "it has these weights already"
     assert served.event() is Now.ENDED
-    cost = session.settle()
+    cost = one.settle()
     assert (cost.frames, cost.raw_nbytes) == (3, 4 * COUNT), "what it has sent: two messages, one of weights"
-    assert session.settle().frames == 0
+    assert one.settle().frames == 0
 
 
 def test_what_backward_has_not_reached_comes_before_the_gradient(served: Served) -> None:
@@ -112,13 +113,14 @@ def test_gradients_and_weights_have_a_codec_each() -> None:
     end(made)
 
 
-def test_a_worker_that_is_held_back_hears_who_holds_it() -> None:
-    made = Served(timeout_s=0.15)  # a sign of life every 50 ms
+def test_a_worker_that_is_held_back_hears_who_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "SIGNS_OF_LIFE", 500)
+    made = Served()  # a sign of life every 10 ms
     made.session.start(9, made.events)
     made.push(1.0)
     assert made.event() is Now.PUSHED
     made.clocks.tick(1)
-    for _ in range(4):  # longer than the timeout
+    for _ in range(4):
         assert made.worker.hear() == Message(Kind.HELD, 1, slowest=0, rank=2)
     made.session.answer(Snapshot(1, WEIGHTS))
     while (answer := made.worker.hear()).kind is Kind.HELD:

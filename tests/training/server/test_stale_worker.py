@@ -38,7 +38,7 @@ def played(play: Play, work: Callable[[StaleWorker], Any], staleness: int = 2) -
         worker._synchronised = True  # no server is there to compare with
         return work(worker)
 
-    return run_all(body, loopback(2, timeout_s=2.0))
+    return run_all(body, loopback(2, timeout_s=20.0))
 
 
 def push(talk: Conversation) -> tuple[Message, list[float]]:
