@@ -81,6 +81,17 @@ def test_a_segment_goes_out_and_comes_in(spec: str) -> None:
     assert header(outgoing.frame).fingerprint == codec.fingerprint
 
 
+def test_framers_may_share_buffers_of_one_size() -> None:
+    pools: dict[int, Buffers] = {}
+    half, other, whole = (Framer(parse(spec), 10, pools) for spec in ("fp16", "bf16", "identity"))
+    sent = half.encode(torch.ones(10), sequence=0)
+    assert other.encode(torch.ones(10), sequence=1).buffer is not sent.buffer, "it is in use"
+    sent.home.give(sent.buffer)
+    assert whole.encode(torch.ones(10), sequence=2).buffer is not sent.buffer, "it is too small"
+    assert other.encode(torch.ones(10), sequence=3).buffer is sent.buffer
+    assert len(pools) == 2
+
+
 def test_a_frame_that_is_sent_once_more_differs_in_its_number_only() -> None:
     framer = Framer(parse("fp16"), 10)
     outgoing = framer.encode(torch.ones(10), sequence=6)

@@ -16,7 +16,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
 from gradwire.exchange.backend import OwnAllReduce
 from gradwire.exchange.feedback import Feedback, Losses, check_residual
-from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
+from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
 from gradwire.exchange.stream import Resources
 from gradwire.exchange.walk import Walk
@@ -54,7 +54,8 @@ class Exchange:
         self.link = link
         self.plan = plan
         self._segment_count = plan.segment_nbytes // 4
-        self._framers = {plan.codec: Framer(plan.codec, self._segment_count)}
+        self._outgoing: dict[int, Buffers] = {}
+        self._framers = {plan.codec: Framer(plan.codec, self._segment_count, self._outgoing)}
         self._incoming = incoming_buffers(link)
         self._sent, self._received = Sequences(), Sequences()
         self._own = OwnAllReduce(link) if OwnAllReduce.serves(link, plan) else None
@@ -198,7 +199,7 @@ class Exchange:
 
     def _lend(self, codec: Codec, flags: int, timeout_s: float | None) -> Resources:
         if codec not in self._framers:
-            self._framers[codec] = Framer(codec, self._segment_count)
+            self._framers[codec] = Framer(codec, self._segment_count, self._outgoing)
         framer, patience_s = self._framers[codec], self.link.timeout_s if timeout_s is None else timeout_s
         return Resources(self.link, framer, self._incoming, self._sent, self._received, flags, patience_s)
 

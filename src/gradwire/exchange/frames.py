@@ -68,12 +68,16 @@ class Sequences:
 
 
 class Framer:
-    """Turns segments into frames with one codec, and back through the door."""
+    """Turns segments into frames with one codec, and back through the door.
 
-    def __init__(self, codec: Codec, segment_count: int) -> None:
+    ``outgoing`` holds, by their size, the buffers of framers that share them; by default it has its own.
+    """
+
+    def __init__(self, codec: Codec, segment_count: int, outgoing: dict[int, Buffers] | None = None) -> None:
         self.codec = codec
         self._fingerprint = codec.fingerprint
-        self._outgoing = Buffers(HEADER_NBYTES + codec.max_nbytes(segment_count))
+        nbytes = HEADER_NBYTES + codec.max_nbytes(segment_count)
+        self._outgoing = ({} if outgoing is None else outgoing).setdefault(nbytes, Buffers(nbytes))
 
     def encode(self, x: torch.Tensor, sequence: int, flags: int = 0, count: int | None = None) -> Outgoing:
         """Encode ``x`` straight into a frame, whose header says ``count`` instead where that is given."""
