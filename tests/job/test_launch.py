@@ -223,11 +223,11 @@ def test_one_worker_alone_trains(small: JobOptions) -> None:
     assert (result.raw_nbytes, result.steps) == (0, 6)
 
 
-@pytest.mark.parametrize("run", ["sync", "server", "server@2"])
+@pytest.mark.parametrize("run", ["sync", "sharded:fp8", "server", "server@2"])
 def test_a_killed_worker_is_named_and_the_others_end(small: JobOptions, run: str) -> None:
     options = replace(small, runs=parse_runs(run), epochs=100, max_steps=None)
     with pytest.raises(
-        JobError, match=r"rank 1 \(a worker\) was killed by SIGKILL during (D-Sync|PS-Sync|SSP)"
+        JobError, match=r"rank 1 \(a worker\) was killed by SIGKILL during (D-Sync|Sharded|PS-Sync|SSP)"
     ):
         perform_local(options, on(EpochDone, lambda: send_to_rank(1, signal.SIGKILL)))
     assert not children()
