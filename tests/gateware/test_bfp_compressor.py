@@ -3,7 +3,7 @@ import torch
 
 from gradwire.codecs import Bfp, parse
 from gradwire.gateware.bfp_compressor import BfpCompressor
-from gradwire.gateware.stream import WIDTHS
+from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, transfer
 from support.hardware_chunks import bfp_specs, cells, chunks, payload, raw
 

@@ -5,7 +5,7 @@ import torch
 
 from gradwire.codecs import Bfp, parse
 from gradwire.gateware.bfp_decompressor import BfpDecompressor
-from gradwire.gateware.stream import WIDTHS
+from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, transfer
 from support.hardware_chunks import bfp_specs, cells, chunks, padded, payload
 

@@ -6,7 +6,7 @@ import torch
 from gradwire.codecs import Inceptionn
 from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
 from gradwire.gateware.inceptionn_format import GROUP_LANES
-from gradwire.gateware.stream import WIDTHS
+from gradwire.gateware.words import WIDTHS
 from support.axi import transfer
 from support.hardware_chunks import padded, payload
 

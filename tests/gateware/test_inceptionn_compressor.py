@@ -4,7 +4,7 @@ import torch
 from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
 from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
-from gradwire.gateware.stream import WIDTHS
+from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, transfer
 from support.hardware_chunks import cells, chunks, payload, raw
 

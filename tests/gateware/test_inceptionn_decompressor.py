@@ -5,7 +5,7 @@ from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
 from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
 from gradwire.gateware.inceptionn_format import GROUP_LANES
-from gradwire.gateware.stream import WIDTHS
+from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, transfer
 from support.hardware_chunks import cells, chunks, padded, payload
 

@@ -6,7 +6,8 @@ from amaranth import Cat, Const, Module, Mux, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.stream import LANE_BITS, Pipeline, leading_zeros
+from gradwire.gateware.stream import Pipeline, leading_zeros
+from gradwire.gateware.words import LANE_BITS
 
 LATENCY = 8
 """The stages of a sum."""

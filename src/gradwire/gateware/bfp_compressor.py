@@ -9,7 +9,8 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from gradwire.codecs import Bfp
 from gradwire.gateware.bfp_format import NAN_EXPONENT, SMALLEST_EXPONENT, Layout
 from gradwire.gateware.packer import Packer
-from gradwire.gateware.stream import LANE_BITS, Pipeline, block_ports
+from gradwire.gateware.stream import Pipeline, block_ports
+from gradwire.gateware.words import LANE_BITS
 
 _LATENCY = 4
 """Cycles from a word in the memory to its exponent beside it, at most."""

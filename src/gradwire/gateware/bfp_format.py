@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gradwire.codecs import Bfp
 from gradwire.errors import SpecError
-from gradwire.gateware.stream import LANE_BITS
+from gradwire.gateware.words import LANE_BITS
 
 SMALLEST_EXPONENT = 32
 """Blocks of smaller exponents are sent as zeros."""

