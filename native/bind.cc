@@ -15,6 +15,7 @@
 #include "gradwire/format.h"
 #include "gradwire/norms.h"
 #include "gradwire/target.h"
+#include "nic/nic.h"
 
 namespace nb = nanobind;
 
@@ -130,6 +131,86 @@ std::uint32_t crc32c_of_bytes(const nb::bytes& data) {  // too few to give the i
   return gradwire::current_target().crc32c(static_cast<const std::uint8_t*>(data.data()), data.size(), 0);
 }
 
+namespace nic = gradwire::nic;
+
+nic::Codec nic_codec(const std::string& name, int a, int b, int wire_id) {
+  return {&format(name), Params{a, b, 0}, static_cast<nic::Byte>(wire_id)};
+}
+
+nb::bytes as_bytes(const nic::Byte* data, std::size_t nbytes) {
+  return nb::bytes(reinterpret_cast<const char*>(data), nbytes);
+}
+
+const nic::Byte* data_of(const nb::bytes& data) { return reinterpret_cast<const nic::Byte*>(data.c_str()); }
+
+nb::bytes nic_encode(const std::string& name, int a, int b, unsigned phase, const nb::bytes& payload) {
+  const gradwire::FloatEnvironment environment;
+  std::vector<nic::Byte> body(payload.size());
+  nic::SegmentCoder coder(nic_codec(name, a, b, 0));
+  const std::size_t nbytes = coder.encode(phase, data_of(payload), payload.size(), body.data(), payload.size());
+  return as_bytes(body.data(), nbytes);
+}
+
+std::optional<nb::bytes> nic_decode(const std::string& name, int a, int b, unsigned phase, const nb::bytes& body,
+                                    std::size_t nbytes) {
+  const gradwire::FloatEnvironment environment;
+  std::vector<nic::Byte> payload(nbytes);
+  nic::SegmentCoder coder(nic_codec(name, a, b, 0));
+  if (coder.decode(phase, data_of(body), body.size(), payload.data(), nbytes) != nullptr) return std::nullopt;
+  return as_bytes(payload.data(), nbytes);
+}
+
+// A frame that the kernel would cut into segments, and whose checksum it would complete, where cut_nbytes is not 0.
+std::vector<nb::bytes> nic_handle(nic::Engine& engine, bool to_link, const nb::bytes& frame, unsigned cut_nbytes) {
+  const gradwire::FloatEnvironment environment;
+  std::vector<nic::Byte> copy(data_of(frame), data_of(frame) + frame.size());
+  nic::Offload offload;
+  if (cut_nbytes > 0) {
+    offload.flags = nic::kNeedsChecksum;
+    offload.cut = 1;
+    offload.cut_nbytes = static_cast<std::uint16_t>(cut_nbytes);
+  }
+  std::vector<nb::bytes> frames;
+  const nic::Emit emit = [&](const nic::Byte* data, std::size_t size, const nic::Offload& /*offload*/) {
+    frames.push_back(as_bytes(data, size));
+  };
+  const nic::Frame taken{copy.data(), copy.size(), offload};
+  to_link ? engine.to_link(taken, emit) : engine.to_host(taken, emit);
+  return frames;
+}
+
+template <typename Read>
+std::vector<std::uint64_t> nic_counts(const Read& read) {
+  std::vector<std::uint64_t> counts;
+  for (std::size_t i = 0; i < nic::kCounts; ++i) counts.push_back(read(i));
+  return counts;
+}
+
+void bind_nic(nb::module_& m) {
+  m.def("nic_count_names", [] { return std::vector<std::string>(nic::kCountNames.begin(), nic::kCountNames.end()); });
+  m.def("nic_encode", &nic_encode);
+  m.def("nic_decode", &nic_decode);
+  nb::class_<nic::Engine>(m, "NicEngine")
+      .def("__init__",
+           [](nic::Engine* self, const std::string& name, int a, int b, int wire_id, unsigned tos) {
+             new (self) nic::Engine(nic_codec(name, a, b, wire_id), tos);
+           })
+      .def("handle", &nic_handle)
+      .def("counts", [](nic::Engine& self, bool to_link) {
+        return nic_counts([&](std::size_t i) { return self.counters(to_link)[i]; });
+      });
+  nb::class_<nic::Nic>(m, "Nic")
+      .def("__init__",
+           [](nic::Nic* self, int host, int link, const std::string& name, int a, int b, int wire_id, unsigned tos,
+              double drop, double reorder, double delay_s, std::uint64_t seed) {
+             new (self) nic::Nic(host, link, nic_codec(name, a, b, wire_id), tos, {drop, reorder, delay_s, seed});
+           })
+      .def("stop", &nic::Nic::stop, nb::call_guard<nb::gil_scoped_release>())
+      .def("counts", [](nic::Nic& self, bool to_link) {
+        return nic_counts([&](std::size_t i) { return self.count(to_link, i); });
+      });
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -160,4 +241,5 @@ NB_MODULE(_core, m) {
   m.def("hash64", &hash64);
   m.def("crc32c", &crc32c);
   m.def("crc32c_of_bytes", &crc32c_of_bytes);
+  bind_nic(m);
 }

@@ -51,6 +51,11 @@ class BitPack(NativeCodec):
     def _params(self) -> tuple[int, ...]:
         return (8 * self.kept_bytes,)
 
+    @property
+    def is_offloadable(self) -> bool:
+        """Where values keep their exponent, so that no marker is for a whole chunk."""
+        return self._params[0] > 8
+
     def __str__(self) -> str:
         return f"{self.name}:{self.kept_bytes}"
 

@@ -78,6 +78,11 @@ class Inceptionn(NativeCodec):
     def _params(self) -> tuple[int, ...]:
         return 127 + floor_log2(self.threshold), int(self.bounded)
 
+    @property
+    def is_offloadable(self) -> bool:
+        """Always."""
+        return True
+
     def __str__(self) -> str:
         return f"{self.name}:{write_power(self.threshold)}{',bounded' if self.bounded else ''}"
 

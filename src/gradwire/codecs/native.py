@@ -46,6 +46,14 @@ class NativeCodec(Codec):
         """The format and its parameters, for kernels elsewhere (``gradwire.gpu``)."""
         return self._format, self._params
 
+    @property
+    def is_offloadable(self) -> bool:
+        """Whether a NIC may apply the codec to any piece of a stream.
+
+        It encodes each value by itself, and a decoded value without further loss.
+        """
+        return False
+
     def max_nbytes(self, n: int) -> int:
         """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
         return _native.max_nbytes(self._format, n, self._params)

@@ -63,6 +63,11 @@ class Truncate(NativeCodec):
     def _params(self) -> tuple[int, ...]:
         return (32 - self.dropped_bits,)
 
+    @property
+    def is_offloadable(self) -> bool:
+        """Where values keep their exponent, so that no marker is for a whole chunk."""
+        return self._params[0] > 8
+
     def __str__(self) -> str:
         return f"{self.name}:{self.dropped_bits}"
 

@@ -1,0 +1,85 @@
+// What a NIC does with each frame, without sockets. One thread may handle the frames of each direction.
+//
+// A compressed packet is the TCP segment with the IP protocol kCompressed, and between the TCP header and the body
+// (segment.h) a shim: the length of the payload (2 bytes), version << 4 | phase of its first byte in a float, the
+// codec's wire id, and the CRC32C of all that must arrive unchanged. It says all that restoring it takes, so a NIC that
+// has forgotten the connection restores it, too. The checksum of TCP is 0 meanwhile.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "counters.h"
+#include "flows.h"
+#include "packet.h"
+#include "segment.h"
+
+namespace gradwire::nic {
+
+inline constexpr std::size_t kShimNbytes = 8;
+
+// What the kernel has left to do, a checksum or a cut into segments: the virtio_net_hdr of linux/virtio_net.h, which
+// C++ cannot read.
+struct Offload {
+  Byte flags = 0;
+  Byte cut = 0;
+  std::uint16_t headers_nbytes = 0;
+  std::uint16_t cut_nbytes = 0;
+  std::uint16_t checksum_start = 0;
+  std::uint16_t checksum_at = 0;
+};
+static_assert(sizeof(Offload) == 10);
+inline constexpr Byte kNeedsChecksum = 1;
+inline constexpr Byte kNotCut = 0;
+
+struct Frame {
+  Byte* data;
+  std::size_t size;
+  Offload offload;
+};
+
+using Emit = std::function<void(const Byte* data, std::size_t size, const Offload& offload)>;
+
+class Engine {
+ public:
+  Engine(const Codec& codec, unsigned tos);
+
+  // Call emit for each frame that takes the place of this one, whose bytes may change.
+  void to_link(Frame frame, const Emit& emit);
+  void to_host(Frame frame, const Emit& emit);
+
+  Counters& counters(bool to_link) { return (to_link ? to_link_ : to_host_).counters; }
+
+ private:
+  struct Way {
+    explicit Way(const Codec& codec) : coder(codec), out(kEthernetNbytes + kMostIpPacketNbytes + 1) {}
+
+    Counters counters;
+    SegmentCoder coder;
+    std::vector<Byte> out;
+  };
+
+  bool is_marked(const Packet& packet) const { return ((packet.tos() ^ tos_) & kDscp) == 0; }
+  void pass(Way& way, const Frame& frame, Count why, const Emit& emit);
+  void send(Way& way, std::size_t size, const Emit& emit);
+  void leave_with_offer(Frame frame, Packet& packet, const Emit& emit);
+  void arrive_with_offer(Frame frame, Packet& packet, const Emit& emit);
+  bool may_offer(const Packet& packet);
+  void note_offer(const Packet& packet, const Offer* offer);
+  Count look_up(const Packet& packet, unsigned& phase);
+  void send_piece(const Frame& frame, const Packet& whole, std::size_t at, std::size_t nbytes, unsigned phase,
+                  const Emit& emit);
+  const char* restore(const Frame& frame, const Emit& emit);
+  std::uint32_t seal(const Packet& packet, const Byte* shim, std::size_t body_nbytes) const;
+
+  const Codec codec_;
+  const Offer offer_;
+  const unsigned tos_;
+  std::mutex mutex_;  // of flows_
+  Flows flows_;
+  Way to_link_;
+  Way to_host_;
+};
+
+}  // namespace gradwire::nic

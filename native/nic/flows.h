@@ -1,0 +1,70 @@
+// The connections that NICs have agreed on, as far as this one needs to know them. Whatever is forgotten passes raw, so
+// the table may forget anything.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+#include "handshake.h"
+
+namespace gradwire::nic {
+
+struct FlowKey {
+  std::uint32_t local;
+  std::uint32_t remote;
+  std::uint32_t ports;  // the local one above
+
+  bool operator==(const FlowKey&) const = default;
+};
+
+FlowKey key_of_sent(const Packet& packet);
+FlowKey key_of_received(const Packet& packet);
+
+// Raw where compressed packets do not arrive, as after the peer's NIC went away: from the third retransmission of a
+// segment on, for a while that grows, because loss alone may look the same.
+class Patience {
+ public:
+  // Whether the segment may be compressed.
+  bool allows(std::uint32_t sequence, std::size_t nbytes);
+
+ private:
+  bool has_begun_ = false;
+  std::uint32_t end_ = 0;     // of what was sent
+  std::uint32_t repeated_ = 0;  // what was sent again last, and how often in a row
+  int repeats_ = 0;
+  bool is_raw_ = false;
+  std::uint32_t raw_end_ = 0;
+  std::uint32_t raw_nbytes_ = 1U << 22;
+};
+
+enum class Peer { unknown, agrees, differs };
+
+struct Flow {
+  std::uint32_t first = 0;  // the sequence number of the host's first byte
+  Peer peer = Peer::unknown;
+  bool is_open = false;  // both sides have made their offer
+  Patience patience;
+  std::uint64_t used = 0;
+};
+
+class Flows {
+ public:
+  // Null where the connection is unknown.
+  Flow* find(const FlowKey& key);
+
+  // Forgets what was known, and the connection that was idle for longest if there are too many.
+  Flow& begin(const FlowKey& key);
+
+  void forget(const FlowKey& key) { flows_.erase(key); }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const FlowKey& key) const;
+  };
+
+  std::unordered_map<FlowKey, Flow, Hash> flows_;
+  std::uint64_t clock_ = 0;
+};
+
+}  // namespace gradwire::nic
