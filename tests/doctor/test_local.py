@@ -52,6 +52,13 @@ def test_a_plan_is_read_and_told(tmp_path: Path) -> None:
     assert card.findings[-1] == Finding("plan", "ok", "quantize:8 over star, pipeline 2")
 
 
+def test_a_sharded_plan_is_told(tmp_path: Path) -> None:
+    Plan(parse("quantize:8"), exchange="sharded").save(tmp_path / "plan.json")
+    card = examine(tmp_path / "plan.json")
+    assert Plan.from_json(card.plan).is_sharded
+    assert card.findings[-1] == Finding("plan", "ok", "quantize:8 over ring, sharded")
+
+
 def test_a_plan_that_cannot_be_read_fails_and_is_no_plan(tmp_path: Path) -> None:
     card = examine(tmp_path / "none.json")
     assert card.plan == ""

@@ -107,4 +107,5 @@ def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
         plan = Plan.of(path)
     except SpecError as error:
         return None, [Finding("plan", "FAIL", f"{error}; 'gradwire plan --out FILE' writes one")]
-    return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, pipeline {plan.pipeline}")]
+    how = "sharded" if plan.is_sharded else f"pipeline {plan.pipeline}"
+    return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, {how}")]
