@@ -1,0 +1,37 @@
+"""Weights that travel in fewer bits: how much sooner three networks reach the error of float32.
+
+AlexNet, VGG-A, and ResNet-34 train on images with the master weights on the host and a replica on a
+simulated device, whose link is as slow, compared with the computation, as those of two published systems.
+Source: Zhuang, Malossi and Casas, "Reducing Data Motion to Accelerate the Training of Deep Neural Networks"
+(A2DTWP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.experiments.a2dtwp.options import Options, add_arguments, cells, read
+from gradwire.experiments.a2dtwp.plot import plot
+from gradwire.experiments.a2dtwp.report import table
+from gradwire.experiments.experiment import Cell, Experiment, Reporter, Row
+
+__all__ = ["EXPERIMENT", "Options"]
+
+
+def _run(options: Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
+    """Train the networks, which imports torch."""
+    from gradwire.experiments.a2dtwp.runs import run
+
+    run(options, cells, before, report)
+
+
+EXPERIMENT = Experiment(
+    name="a2dtwp",
+    question="how much sooner do networks reach float32's error if weights travel in fewer bits?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=_run,
+    table=table,
+    plot=plot,
+)

@@ -1,0 +1,118 @@
+"""What the experiment trains, with which policies, and on which links."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from gradwire.errors import SpecError
+from gradwire.experiments.experiment import Cell
+
+MODELS = ("alexnet", "vgg", "resnet")
+FP32, BF16, AWP = "fp32", "bf16", "awp"
+STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: FP32})
+"""Policies that cut weights off, by their bits: what the oracle chooses from."""
+DELTAS = ("delta", "delta:fp32")
+POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
+
+
+@dataclass(frozen=True)
+class System:
+    """A published system: milliseconds of a batch of VGG in float32 (A2DTWP, tables II and III)."""
+
+    compute_ms: float
+    """Forward and backward: convolutions and fully connected layers."""
+    to_device_ms: float
+    to_host_ms: float
+
+
+SYSTEMS = MappingProxyType({"x86": System(162.23, 153.93, 68.51), "power": System(82.44, 39.12, 17.34)})
+
+
+@dataclass(frozen=True)
+class Options:
+    """The images, what trains on them, how long, and how much narrower than the paper's networks are."""
+
+    data_dir: Path | None = None
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    models: tuple[str, ...] = MODELS
+    policies: tuple[str, ...] = POLICIES
+    batches: int = 180
+    batch_size: int = 32
+    narrower: int = 4
+    interval: int = 240
+
+    def __post_init__(self) -> None:
+        for called, names, known in (
+            ("--system", self.systems, tuple(SYSTEMS)),
+            ("--models", self.models, MODELS),
+            ("--policies", self.policies, POLICIES),
+        ):
+            _check_known(called, names, known)
+        for called, number, least in (
+            ("--batches", self.batches, 10),
+            ("--batch-size", self.batch_size, 2),
+            ("--narrower", self.narrower, 1),
+            ("--interval", self.interval, 1),
+        ):
+            if number < least:
+                raise SpecError(f"{called} must be {least} or more, but is {number}")
+        if self.narrower > 64 or 64 % self.narrower:
+            raise SpecError(f"--narrower must divide 64, but is {self.narrower}")
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise SpecError(f"--data-dir must name a folder, but {self.data_dir} is none")
+
+
+def _check_known(called: str, names: Sequence[str], known: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise SpecError(
+            f"{called} must be among {', '.join(known)}, but {(unknown or ['nothing'])[0]!r} came"
+        )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment's options."""
+    usual = Options()
+
+    def add_list(name: str, names: Sequence[str], what: str) -> None:
+        text = ",".join(names)
+        parser.add_argument(name, metavar="LIST", default=text, help=f"{what} ({text})")
+
+    def add_number(name: str, value: int, what: str) -> None:
+        parser.add_argument(name, type=int, metavar="N", default=value, help=f"{what} ({value})")
+
+    parser.add_argument("--data-dir", metavar="DIR", help="CIFAR-10 or CIFAR-100 (scikit-learn's digits)")
+    add_list("--system", usual.systems, "whose link is simulated")
+    add_list("--models", usual.models, "what to train")
+    add_list("--policies", usual.policies, "how weights travel")
+    add_number("--batches", usual.batches, "batches of each training")
+    add_number("--batch-size", usual.batch_size, "images in a batch")
+    add_number("--narrower", usual.narrower, "times fewer channels than the paper's")
+    add_number("--interval", usual.interval, "AWP's INTERVAL in batches, half of it for ResNet")
+
+
+def read(words: argparse.Namespace) -> Options:
+    """Return the options. Raises ``SpecError``."""
+    systems, models, policies = (
+        tuple(dict.fromkeys(text.split(","))) for text in (words.system, words.models, words.policies)
+    )
+    folder = None if words.data_dir is None else Path(words.data_dir).absolute()
+    return Options(
+        folder,
+        systems,
+        models,
+        policies,
+        words.batches,
+        words.batch_size,
+        words.narrower,
+        words.interval,
+    )
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each model and policy; all policies of a model train side by side."""
+    return [{"model": model, "policy": policy} for model in options.models for policy in options.policies]

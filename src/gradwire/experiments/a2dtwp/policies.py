@@ -1,0 +1,76 @@
+"""The policies that are compared, by name, and what their layers' norms were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gradwire.codecs import parse
+from gradwire.experiments.a2dtwp.options import AWP, BF16, FP32
+from gradwire.training.offload import awp
+from gradwire.training.offload.carriers import Carrier, Transfer
+from gradwire.training.offload.policies import Policy, policy_of
+
+
+def policy_named(name: str, threshold: float, interval: int) -> Policy:
+    """Return a policy of the experiment; the threshold and the interval are AWP's."""
+    if name == BF16:
+        return Rounded()
+    if name == AWP:
+        return Recorded(awp.AWP(threshold=threshold, interval=interval))
+    return policy_of("static:32" if name == FP32 else name)
+
+
+class Rounded(Policy):
+    """Send every weight as bfloat16, rounded to nearest even: what users without a policy do."""
+
+    def observe(self, norms: Sequence[float]) -> list[int]:
+        """Return 16 bits for each layer."""
+        return [16] * len(norms)
+
+    def carrier(self, transfer: Transfer) -> Carrier:
+        """Return what carries a layer."""
+        return RoundedCarrier(transfer)
+
+
+class RoundedCarrier(Carrier):
+    """Carries bfloat16, which the device widens."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        super().__init__(transfer, [each.nbytes for each in transfer.masters])
+        self._codec = parse("bf16")
+
+    def _begin(self, bits: int, *, full: bool) -> None:
+        """Do nothing: every message is alike."""
+
+    def _pack(self, number: int, weights: torch.Tensor, room: torch.Tensor) -> int:  # noqa: ARG002
+        return self._codec.encode(weights, room).numel()
+
+    def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:  # noqa: ARG002
+        replica.copy_(payload.view(torch.bfloat16).view(replica.shape))
+
+
+class Recorded(Policy):
+    """Asks another policy, and keeps the norms.
+
+    Attributes
+    ----------
+    norms
+        Each layer's, before the first batch and after each.
+    """
+
+    wants_norms = True
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.norms: list[list[float]] = []
+
+    def observe(self, norms: Sequence[float]) -> list[int]:
+        """Return the other policy's bits."""
+        self.norms.append([*norms])
+        return self._policy.observe(norms)
+
+    def carrier(self, transfer: Transfer) -> Carrier:
+        """Return the other policy's."""
+        return self._policy.carrier(transfer)

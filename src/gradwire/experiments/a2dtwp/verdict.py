@@ -1,0 +1,202 @@
+"""What the rows say: when each policy reaches the error of float32, and what the claims come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean, median
+
+from gradwire.experiments.a2dtwp.options import AWP, BF16, DELTAS, FP32, STATIC
+from gradwire.experiments.experiment import Row
+from gradwire.job.equal_loss import reach
+
+AROUND = 7
+"""Cycles before and after one, whose median stands for it: other work on the machine comes in bursts."""
+CUTTING = ("static:8", "static:16", "static:24", AWP)
+"""The policies that cut weights off."""
+SMOOTHED = 3
+"""Evaluations whose mean is the error after the last of them."""
+EQUAL = 0.01
+"""Errors are equal that differ by one point at most."""
+
+
+def typical(values: Sequence[float]) -> list[float]:
+    """Return the running median of some figures.
+
+    Examples
+    --------
+    >>> typical([1.0, 1.0, 9.0, 1.0, 2.0])[2]
+    1.0
+    """
+    return [median(values[max(place - AROUND, 0) : place + AROUND + 1]) for place in range(len(values))]
+
+
+def figure_of(row: Row, system: str, name: str) -> float:
+    """Return the mean of a figure over a training's cycles on the link of a system."""
+    return fmean(typical(row["cycles"][system][name]))
+
+
+def seconds_of(row: Row, system: str) -> list[float]:
+    """Return the seconds after each batch, if all had run on the link of one system.
+
+    A batch that ran on another one takes as long as those around it.
+    """
+    batches, timed = row["errors"][-1][0], typical(row["cycles"][system]["batch_s"])
+    each = [timed[batch * len(timed) // batches] for batch in range(batches)]
+    return list(accumulate(each))
+
+
+def curve_of(row: Row, system: str) -> list[tuple[float, float, float]]:
+    """Return batches, seconds, and smoothed error of each evaluation."""
+    seconds, errors = seconds_of(row, system), [error for _, error in row["errors"]]
+    return [
+        (batch, seconds[batch - 1], fmean(errors[max(place - SMOOTHED + 1, 0) : place + 1]))
+        for place, (batch, _) in enumerate(row["errors"])
+    ]
+
+
+def last_error(row: Row) -> float:
+    """Return the error at the end."""
+    return fmean(error for _, error in row["errors"][-SMOOTHED:])
+
+
+def target_of(baseline: Row) -> float:
+    """Return the error to reach: that of float32 at its end, and one point."""
+    return last_error(baseline) + EQUAL
+
+
+def seconds_to(row: Row, system: str, target: float) -> float | None:
+    """Return when a training reaches an error; None where it doesn't."""
+    found = reach(curve_of(row, system), target)
+    return None if found is None else found[1]
+
+
+def oracle_of(rows: Mapping[str, Row], system: str, target: float) -> Row | None:
+    """Return the row of the static format that reaches the error first; None without one."""
+    from gradwire.training.offload.policies import Oracle
+
+    formats = {bits: rows[name] for bits, name in STATIC.items() if name in rows}
+    if not formats:
+        return None
+    runs = {
+        bits: [(seconds, 1 - error) for _, seconds, error in curve_of(row, system)]
+        for bits, row in formats.items()
+    }
+    return formats[Oracle(runs, 1 - target).bits]
+
+
+def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
+    """Return the share of another policy's time to an error that a policy saves.
+
+    None where the policy itself doesn't reach it, and all where only the other one doesn't.
+    """
+    own, others = seconds_to(row, system, target), seconds_to(baseline, system, target)
+    if own is None:
+        return None
+    return 1.0 if others is None else 1 - own / others
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure for each model on one system, and what is wanted of them.
+
+    Attributes
+    ----------
+    text, system
+        What is claimed, and where.
+    by_model
+        The figures; None where a policy doesn't reach the error.
+    wanted, at_least
+        The bound, and whether it is a lower one.
+    of_each
+        Whether every model must keep it, instead of their mean.
+    is_share
+        Whether figures are shares, which are shown in percent.
+    """
+
+    text: str
+    system: str
+    by_model: Mapping[str, float | None]
+    wanted: float
+    at_least: bool = True
+    of_each: bool = False
+    is_share: bool = True
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the models; None where one of them has no figure."""
+        known = [each for each in self.by_model.values() if each is not None]
+        return fmean(known) if known and len(known) == len(self.by_model) else None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it is true of what was measured."""
+        judged = [*self.by_model.values()] if self.of_each else [self.mean]
+        return all(
+            each is not None and (each >= self.wanted if self.at_least else each <= self.wanted)
+            for each in judged
+        )
+
+
+def claims(by_model: Mapping[str, Mapping[str, Row]], systems: Sequence[str]) -> list[Claim]:
+    """Return the claims about the policies that were trained; ``by_model`` has rows by model and policy."""
+    return [each for system in systems for each in _claims_about(by_model, system)]
+
+
+def _claims_about(by_model: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Claim]:
+    trained = set.intersection(*(set(rows) for rows in by_model.values()))
+    if not {FP32, AWP} <= trained:
+        return
+
+    def of(figure: Callable[[Mapping[str, Row]], float | None]) -> dict[str, float | None]:
+        return {model: figure(rows) for model, rows in by_model.items()}
+
+    def saved(own: str, other: str) -> dict[str, float | None]:
+        return of(lambda rows: gain(rows[own], rows[other], system, target_of(rows[FP32])))
+
+    def transfer(rows: Mapping[str, Row], name: str) -> float:
+        return figure_of(rows[name], system, "transfer_s") / figure_of(rows[AWP], system, "transfer_s")
+
+    yield Claim("transfer, fp32 over awp", system, of(lambda rows: transfer(rows, FP32)), 3.2, is_share=False)
+    yield Claim("time saved by awp, under fp32", system, saved(AWP, FP32), 0.12)
+    yield Claim("error of awp over fp32's", system, of(_excess), EQUAL, at_least=False)
+    yield Claim(
+        "awp's time over the oracle's", system, of(lambda rows: _behind(rows, system)), 0.03, at_least=False
+    )
+    yield Claim(
+        "norms and Bitpack, of a batch",
+        system,
+        of(lambda rows: overhead(rows[AWP], system)),
+        0.05,
+        at_least=False,
+    )
+    if BF16 in trained:
+        yield Claim(
+            "transfer, bf16 over awp", system, of(lambda rows: transfer(rows, BF16)), 1.0, is_share=False
+        )
+        yield Claim("time saved by awp, under bf16", system, saved(AWP, BF16), 0.0)
+    for name in DELTAS:
+        if name in trained and BF16 in trained:
+            yield Claim(f"time saved by {name}, under bf16", system, saved(name, BF16), 0.0, of_each=True)
+    for name in CUTTING:
+        if DELTAS[0] in trained and name in trained:
+            saving = saved(DELTAS[0], name)
+            yield Claim(f"time saved by delta, under {name}", system, saving, 0.0, of_each=True)
+
+
+def overhead(row: Row, system: str) -> float:
+    """Return the share of a batch that norms and packing take, on a thread of their own."""
+    spent = figure_of(row, system, "norm_s") + figure_of(row, system, "pack_s")
+    return spent / figure_of(row, system, "batch_s")
+
+
+def _excess(rows: Mapping[str, Row]) -> float:
+    return last_error(rows[AWP]) - last_error(rows[FP32])
+
+
+def _behind(rows: Mapping[str, Row], system: str) -> float | None:
+    target = target_of(rows[FP32])
+    best = oracle_of(rows, system, target)
+    saved = None if best is None else gain(rows[AWP], best, system, target)
+    return None if saved is None else -saved
