@@ -32,6 +32,8 @@ WIDE = {
     "bitpack:3": {"unpack_kernel+": {"load", "store"}},
     "bfp:7x16": {"decode_kernel+": {"load", "store"}},
     "errbound:rel=0.05,block=64": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
+    "terngrad": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
+    "inceptionn:2^-10": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
 }
 """Which accesses are 128 bits wide; others are of single bytes by their layout, or gather."""
 

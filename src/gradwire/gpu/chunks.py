@@ -55,7 +55,7 @@ class Decoding:
         """Wait, and raise ``PayloadError`` if the payload was malformed and therefore not decoded."""
         status = int(self.status)
         if status:
-            raise _refusal(self.described, self.faults[status - 1])
+            raise malformed(self.described, self.faults[status - 1])
 
 
 def encode(
@@ -101,12 +101,20 @@ def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool
     n = out.numel()
     described = f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements"
     if found.is_fixed and payload.numel() != _native.max_nbytes(name, n, params):
-        raise _refusal(described, "its length does not match")
+        raise malformed(described, "its length does not match")
     with _on(out):
-        status = torch.zeros(1, dtype=torch.int32, device=out.device)
-        found.check(payload, n, params, status)
-        found.decode(payload, out.detach(), params, status, add=add)
+        status = queue_decode(found, payload, out.detach(), params, add=add)
     return Decoding(status, found.faults, described)
+
+
+def queue_decode(
+    found: Format, payload: torch.Tensor, out: torch.Tensor, params: Params, *, add: bool
+) -> torch.Tensor:
+    """Queue the check and the decoding of a payload whose length fits; return its status."""
+    status = torch.zeros(1, dtype=torch.int32, device=out.device)
+    found.check(payload, out.numel(), params, status)
+    found.decode(payload, out, params, status, add=add)
+    return status
 
 
 def _kernels(codec: Named) -> tuple[Format, str, Params]:
@@ -139,7 +147,8 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
         )
 
 
-def _refusal(described: str, reason: str) -> PayloadError:
+def malformed(described: str, reason: str) -> PayloadError:
+    """Return the error for a payload that isn't one."""
     return PayloadError(f"{described}: {reason}; do all ranks use the same codec?")
 
 

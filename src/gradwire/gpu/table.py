@@ -15,8 +15,10 @@ PLACES = {
     "errbound": ("errbound", "ERRBOUND"),
     "fp16": ("cast", "FP16"),
     "fp8": ("fp8", "FP8"),
+    "inceptionn": ("inceptionn", "INCEPTIONN"),
     "pack": ("pack", "PACK"),
     "quantize": ("quantize", "QUANTIZE"),
+    "terngrad": ("terngrad", "TERNGRAD"),
 }
 """The module and the name of each format's kernels; the modules import Triton, when they are first used."""
 

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gradwire import _native
+from support import gpu_cases
+
+
+def check_checksums() -> None:
+    from gradwire.gpu import checksum  # imports Triton, which here is the interpreter
+
+    for n in (1, 2, 7, 1024, 1025, 3000):
+        x = gpu_cases.any_bits(n)
+        word, number = checksum.queue_crc32c(x)
+        found = checksum._product(int(word.view(torch.int32)) & 0xFFFFFFFF, checksum.x_to(32)) ^ number
+        assert found == _native.crc32c(x.view(torch.uint8)), n
+
+
+def test_it_is_the_crc32c_of_the_chunk_s_bytes(interpreted: Callable[..., Any]) -> None:
+    interpreted(check_checksums)
+
+
+def test_powers_of_x() -> None:
+    checksum = pytest.importorskip("gradwire.gpu.checksum")
+    ones = [checksum.x_to(each) for each in range(33)]
+    assert ones[0] == 0x80000000
+    assert ones[32] == 0x82F63B78, "x^32 is what the polynomial says"
+    assert checksum.x_to(3000) == checksum._product(checksum.x_to(1000), checksum.x_to(2000))
