@@ -331,3 +331,20 @@ def test_an_ordinary_user_may_have_one() -> None:
         assert surroundings() == before
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("bfp:7x16", "gradwire: a NIC cuts streams anywhere"),
+        ("", "gradwire: --nic is a codec and options, as 'inceptionn:2^-10 --json', not ''"),
+        ("'inceptionn", "gradwire: --nic is a codec and options"),
+        ("inceptionn:2^-10 --drop 2", "gradwire: the share of frames to drop is"),
+        ("inceptionn:2^-10 --dorp 2", "gradwire nic: unrecognized arguments: --dorp 2;"),
+    ],
+)
+def test_a_nic_that_cannot_be_is_refused_before_anything_starts(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["testbed", "run", "--nic", words, "--", "true"]) == 2
+    assert sentence in capsys.readouterr().err

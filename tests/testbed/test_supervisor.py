@@ -32,7 +32,10 @@ supervisor.inside = lambda namespace: nullcontext()
 supervisor.keep_awake = list
 supervisor.forget = lambda entry: print("forgot", entry)
 """
-SERVE = "supervisor.Supervisor(Channel(socket.socket(fileno=int(sys.argv[1]))), [0, 0]).serve()"
+SERVE = (
+    "supervisor.Supervisor(Channel(socket.socket(fileno=int(sys.argv[1]))), [0, 0], "
+    "supervisor.NicPrograms((), ())).serve()"
+)
 MAIN = "supervisor.main(int(sys.argv[1]), sys.argv[2], sys.argv[3])"
 
 
@@ -148,7 +151,7 @@ supervisor.os.getpid = lambda: 1
     other.close()
     from gradwire.testbed import Topology
 
-    own.send({"topology": Topology.even(3).to_dict()})
+    own.send({"topology": Topology.even(3).to_dict(), "nic": []})
     assert hear(own) == {"told": "failed", "reason": "no bridge for 3"}
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (0, "forgot entry\n", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -14,7 +15,7 @@ from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, write_files
 from gradwire.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
 from gradwire.testbed.leftovers import clean
-from gradwire.testbed.network.topology import Topology, equal_groups
+from gradwire.testbed.network.topology import NIC_HOST, NIC_LINK, Topology, equal_groups
 from gradwire.testbed.run.output import Logs, show
 from gradwire.testbed.run.record import Run
 from gradwire.units import parse_duration, parse_rate
@@ -77,20 +78,21 @@ def _run(arguments: Sequence[str]) -> int:
     if options.out is not None:
         check_folder_new("--out", options.out, [RECORD], options.overwrite)
     check_command(command, inherited_environment()["PATH"], Path.cwd())
-    done = _perform(topology, command, options.out, options.timeout, options.grace)
+    bed = Testbed(topology, nic=_nic(options.nic))
+    done = _perform(bed, command, options.out, options.timeout, options.grace)
     if done.failure is not None:
         sys.stderr.write(f"gradwire: {done.failure}\n")
     return done.exit_code
 
 
 def _perform(
-    topology: Topology, command: Sequence[str], out: Path | None, timeout_s: float | None, grace_s: float
+    bed: Testbed, command: Sequence[str], out: Path | None, timeout_s: float | None, grace_s: float
 ) -> Run:
     with ExitStack() as stack:
-        bed = stack.enter_context(Testbed(topology))
+        stack.enter_context(bed)
         if out is None:
             return bed.run(command, timeout_s=timeout_s, grace_s=grace_s)
-        logs = stack.enter_context(closing(Logs(out, topology.hosts)))
+        logs = stack.enter_context(closing(Logs(out, bed.topology.hosts)))
         done = bed.run(command, timeout_s=timeout_s, grace_s=grace_s, sinks=(show, logs))
         write_files({out / RECORD: done.to_json().encode()})
     sys.stdout.write(f"record and logs are in {out}\n")
@@ -113,6 +115,7 @@ def _parser() -> Parser:
     group.add_argument("--groups", type=int, metavar="N", help="switches with equally many hosts (1)")
     group.add_argument("--core", metavar="RATE", help="of each switch to the core, each way (unlimited)")
     group.add_argument("--topology", type=file_path, metavar="FILE", help="all of this as JSON")
+    group.add_argument("--nic", metavar="WORDS", help="a NIC at each host: its codec and options (none)")
     group = parser.add_argument_group("run")
     group.add_argument("--timeout", type=_seconds, metavar="S", help="end the hosts after S seconds (never)")
     group.add_argument(
@@ -122,6 +125,24 @@ def _parser() -> Parser:
     group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
     group.add_argument("-h", "--help", action="help", help="show this text")
     return parser
+
+
+def _nic(words: str | None) -> list[str]:
+    """Return the command of ``gradwire nic`` for a codec and further options, which it checks itself."""
+    if words is None:
+        return []
+    try:
+        codec, *others = shlex.split(words)
+    except ValueError as error:
+        raise SpecError(
+            f"--nic is a codec and options, as 'inceptionn:2^-10 --json', not {words!r}"
+        ) from error
+    from gradwire.cli import nic  # which needs the compiled kernels, and a testbed doesn't
+
+    nic.settings_of(
+        nic.parser().parse_args(["--host", NIC_HOST, "--link", NIC_LINK, "--codec", codec, *others])
+    )
+    return [sys.executable, "-m", "gradwire", "nic", "--codec", codec, *others]
 
 
 def _topology(options: argparse.Namespace) -> Topology:

@@ -35,6 +35,14 @@ class Testbed:
 
     The testbed exists from the start of the ``with`` block to its end, even if this process is killed.
 
+    Parameters
+    ----------
+    nic
+        The command of a software NIC that forwards all frames between a host and its link, such as
+        ``gradwire nic --codec inceptionn:2^-10``; ``--host``, ``--link``, and ``--ready-fd`` are added. Each
+        run starts one for every host and ends it with SIGTERM. What it prints goes to the host's standard
+        error.
+
     Examples
     --------
     ::
@@ -49,8 +57,9 @@ class Testbed:
         On entry, if this machine can't have a testbed, or not one of this kind.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, *, nic: Sequence[str] = ()) -> None:
         self.topology = topology
+        self.nic = tuple(nic)
         self._entry: Entry | None = None
         self._channel: Channel | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -134,6 +143,7 @@ class Testbed:
             seconds=time.monotonic() - began,
             exit_code=watch.exit_code,
             failure=watch.failure,
+            nic=self.nic,
         )
 
     def close(self) -> None:
@@ -173,7 +183,7 @@ class Testbed:
 
     def _set_up(self, channel: Channel) -> None:
         try:
-            channel.send({"topology": self.topology.to_dict()})
+            channel.send({"topology": self.topology.to_dict(), "nic": list(self.nic)})
             received = channel.receive(SET_UP_TIMEOUT_S)
         except BrokenPipeError:
             received = None

@@ -18,20 +18,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from gradwire.errors import TestbedError
-from gradwire.testbed.network.layout import make_network
+from gradwire.testbed.network.layout import insert_nics, make_network
 from gradwire.testbed.network.namespaces import forget_ambient_capabilities, inside
 from gradwire.testbed.network.topology import Topology
 from gradwire.testbed.registry import forget
 from gradwire.testbed.run.awake import keep_awake
 from gradwire.testbed.run.channel import Channel, Message
+from gradwire.testbed.run.nics import NicPrograms
 
 
 class Supervisor:
     """Serves the testbed at the other end of the channel until that end is closed."""
 
-    def __init__(self, channel: Channel, namespaces: list[int]) -> None:
+    def __init__(self, channel: Channel, namespaces: list[int], nics: NicPrograms) -> None:
         self._channel = channel
         self._namespaces = namespaces
+        self._nics = nics
         self._hosts: dict[int, tuple[int, float, subprocess.Popen[bytes]]] = {}
         """Process -> host, when it was started, and what Python knows of it."""
         self._awake: list[subprocess.Popen[bytes]] = []
@@ -73,6 +75,7 @@ class Supervisor:
                     with suppress(ProcessLookupError):
                         os.killpg(process, message["number"])
             case "sweep":
+                self._nics.end()
                 sweep()
                 self._channel.send({"told": "swept"})
         return True
@@ -81,6 +84,7 @@ class Supervisor:
         """Start the command on every host, with two of the files as its standard output and error."""
         try:
             self._awake = keep_awake()  # until the sweep
+            self._nics.start(files[1::2])
             for host, namespace in enumerate(self._namespaces):
                 with inside(namespace):
                     process = subprocess.Popen(
@@ -93,6 +97,9 @@ class Supervisor:
                         start_new_session=True,
                     )
                 self._hosts[process.pid] = (host, time.monotonic(), process)
+        except TestbedError as error:
+            sweep()
+            self._channel.send({"told": "failed", "reason": str(error)})
         except OSError as error:
             sweep()
             self._hosts.clear()
@@ -154,13 +161,15 @@ def _serve(channel: Channel) -> None:
     if first is None:
         return
     try:
-        namespaces = make_network(Topology.from_dict(first[0]["topology"]))
+        topology, words = Topology.from_dict(first[0]["topology"]), first[0]["nic"]
+        namespaces = make_network(topology)
+        nics = insert_nics(topology, namespaces) if words else []
         forget_ambient_capabilities()
     except (TestbedError, OSError) as error:
         channel.send({"told": "failed", "reason": str(error)})
         return
     channel.send({"told": "ready"})
-    Supervisor(channel, namespaces).serve()
+    Supervisor(channel, namespaces, NicPrograms(words, nics)).serve()
 
 
 if __name__ == "__main__":

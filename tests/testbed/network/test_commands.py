@@ -5,7 +5,14 @@ from collections import Counter
 
 from hypothesis import given
 
-from gradwire.testbed.network.commands import host_limits, host_links, switch_limits, switch_links
+from gradwire.testbed.network.commands import (
+    host_limits,
+    host_links,
+    nic_limits,
+    nic_links,
+    switch_limits,
+    switch_links,
+)
 from gradwire.testbed.network.topology import Topology
 from support.topologies import topologies
 
@@ -31,6 +38,18 @@ def test_two_hosts_at_a_switch() -> None:
         "neighbour add 10.77.0.2 lladdr 02:67:77:00:00:02 dev eth0 nud permanent",
     ]
     assert host_links(topology, 1)[1] == "link set dev eth0 addrgenmode none up"
+
+
+def test_a_nic_gets_the_link_and_the_host_a_new_interface() -> None:
+    topology = Topology((12.5e6, None))
+    assert nic_links(1, "/b") == [
+        "link set dev link address 02:67:77:00:01:02 addrgenmode none up",
+        "link add name host mtu 1500 type veth peer name eth0 mtu 1500 address 02:67:77:00:00:02 netns /b",
+        "link set dev host addrgenmode none up",
+    ]
+    (limit,) = nic_limits(topology, 0)
+    assert limit.replace("dev link", "dev eth0") == host_limits(topology, 0)[0]
+    assert nic_limits(topology, 1) == []
 
 
 def test_a_core_is_limited_in_both_directions() -> None:

@@ -15,7 +15,15 @@ from gradwire.testbed.network.limits import (
     gso_nbytes,
     queue_nbytes,
 )
-from gradwire.testbed.network.topology import INTERFACE, Topology, address, hardware_address, host_name
+from gradwire.testbed.network.topology import (
+    INTERFACE,
+    NIC_HOST,
+    NIC_LINK,
+    Topology,
+    address,
+    hardware_address,
+    host_name,
+)
 
 CORE = "core"
 
@@ -75,6 +83,30 @@ def host_links(topology: Topology, host: int) -> list[str]:
 def host_limits(topology: Topology, host: int) -> list[str]:
     """Return the lines for ``tc`` inside a host, which limit what it sends."""
     return _limit(INTERFACE, topology.rates_nbytes_per_s[host], topology)
+
+
+def nic_links(host: int, namespace: str) -> list[str]:
+    """Return the lines for ``ip`` inside a NIC, which has the shaped link already.
+
+    The NIC's interfaces have no IP addresses, and Ethernet addresses to which nobody sends, so the kernel
+    leaves their frames to the NIC.
+
+    Parameters
+    ----------
+    namespace
+        The path of the host's network namespace, which gets a new interface.
+    """
+    return [
+        f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} addrgenmode none up",
+        f"link add name {NIC_HOST} mtu {MTU_NBYTES} type veth peer name {INTERFACE} "
+        f"mtu {MTU_NBYTES} address {hardware_address(host)} netns {namespace}",
+        f"link set dev {NIC_HOST} addrgenmode none up",
+    ]
+
+
+def nic_limits(topology: Topology, host: int) -> list[str]:
+    """Return the lines for ``tc`` inside a NIC, which limit what it sends to the link."""
+    return _limit(NIC_LINK, topology.rates_nbytes_per_s[host], topology)
 
 
 def _bridge(name: str) -> list[str]:

@@ -8,11 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradwire.errors import TestbedError
-from gradwire.testbed.network.commands import host_limits, host_links, switch_limits, switch_links
+from gradwire.testbed.network.commands import (
+    host_limits,
+    host_links,
+    nic_limits,
+    nic_links,
+    switch_limits,
+    switch_links,
+)
 from gradwire.testbed.network.limits import tcp_settings
 from gradwire.testbed.network.namespaces import inside, new_namespace
 from gradwire.testbed.network.tools import find_tool
-from gradwire.testbed.network.topology import Topology
+from gradwire.testbed.network.topology import INTERFACE, NIC_LINK, Topology
 
 TOOL_TIMEOUT_S = 30.0
 _TCP = Path("/proc/sys/net/ipv4")
@@ -29,14 +36,35 @@ def make_network(topology: Topology) -> list[int]:
         If this kernel lacks a kind of link or limit, or ``ip`` or ``tc`` fails for another reason.
     """
     namespaces = [_namespace() for _ in range(topology.hosts)]
-    paths = [f"/proc/{os.getpid()}/fd/{namespace}" for namespace in namespaces]
-    _batch("ip", switch_links(topology, paths))
+    _batch("ip", switch_links(topology, [_path(namespace) for namespace in namespaces]))
     _batch("tc", switch_limits(topology))
     for host, namespace in enumerate(namespaces):
         with inside(namespace):
             _batch("ip", host_links(topology, host))
             _batch("tc", host_limits(topology, host))
     return namespaces
+
+
+def insert_nics(topology: Topology, hosts: Sequence[int]) -> list[int]:
+    """Put a namespace for a NIC between each host and its link; return the NICs' descriptors.
+
+    Nothing passes until a program forwards frames between ``NIC_HOST`` and ``NIC_LINK``.
+
+    Raises
+    ------
+    TestbedError
+        If ``ip`` or ``tc`` fails.
+    """
+    nics = [new_namespace() for _ in hosts]
+    for host, (own, nic) in enumerate(zip(hosts, nics, strict=True)):
+        with inside(own):
+            _batch("ip", [f"link set dev {INTERFACE} netns {_path(nic)} name {NIC_LINK}"])
+        with inside(nic):
+            _batch("ip", nic_links(host, _path(own)))
+            _batch("tc", nic_limits(topology, host))
+        with inside(own):
+            _batch("ip", host_links(topology, host))
+    return nics
 
 
 def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
@@ -49,6 +77,10 @@ def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
             hint = "; leave out the delay" if kind == "sch_netem" else ""
             return f"a testbed needs {kind}, which this kernel lacks (modprobe {kind} may load it){hint}"
     return f"the testbed's network could not be made: '{tool} {line}' said: {reason.strip()}"
+
+
+def _path(namespace: int) -> str:
+    return f"/proc/{os.getpid()}/fd/{namespace}"
 
 
 def _namespace() -> int:

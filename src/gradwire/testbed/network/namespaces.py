@@ -9,7 +9,9 @@ from contextlib import contextmanager
 
 _CLONE_NEWNET = 0x40000000
 _PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_RAISE = 2
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
+CAP_NET_ADMIN, CAP_NET_RAW = 12, 13
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -31,6 +33,20 @@ def inside(namespace: int) -> Iterator[None]:
     with _returning():
         _check(_LIBC.setns(namespace, _CLONE_NEWNET))
         yield
+
+
+@contextmanager
+def lending(*capabilities: int) -> Iterator[None]:
+    """Let programs that are started in the ``with`` block inherit these capabilities of an ordinary user.
+
+    Root's programs have them in any case.
+    """
+    for capability in capabilities:
+        _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
+    try:
+        yield
+    finally:
+        forget_ambient_capabilities()
 
 
 def forget_ambient_capabilities() -> None:

@@ -19,7 +19,7 @@ class Run:
 
     ``failure`` is a sentence that says what went wrong, or None if every host ended with exit code 0.
     ``exit_code`` is then 0; otherwise, it is that of the host that failed first, or 124 after a timeout.
-    Times are in seconds.
+    Times are in seconds. ``nic`` is the command of the NIC between each host and its link, if there was one.
     """
 
     topology: Topology
@@ -30,12 +30,14 @@ class Run:
     seconds: float
     exit_code: int
     failure: str | None
+    nic: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """Return the record as readable JSON; ``load`` says how busy the hosts' machine was."""
         fields = {
             "topology": self.topology.to_dict(),
             "command": list(self.command),
+            "nic": list(self.nic),
             "started": self.started.isoformat(timespec="seconds"),
             "set_up_s": round(self.set_up_s, 4),
             "seconds": round(self.seconds, 4),

@@ -28,6 +28,7 @@ class Runner:
         self._watch = watch
         self._sinks = sinks
         self._swept = False
+        self._failure = ""
         self._streams: dict[int, Lines] = {}
         """Descriptor -> who takes what comes out of it."""
 
@@ -50,6 +51,8 @@ class Runner:
                 for stream in list(self._streams):  # whoever could write is dead: what is there is all
                     while stream in self._streams:
                         self._read(stream, selector)
+                if self._failure:
+                    raise TestbedError(self._failure)
             finally:
                 for stream in self._streams:
                     os.close(stream)
@@ -108,6 +111,8 @@ class Runner:
                     f"the command cannot be started: {message['reason']}; it must be a program for this "
                     "machine, or begin with '#!' and one"
                 )
+            case "failed":  # a NIC, before any command; what it printed is yet to be read
+                self._failure, self._swept = message["reason"], True
             case "swept":
                 self._swept = True
 
