@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gradwire.collectives import Collective
+from gradwire.collectives.matching import Message, messages
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma
-from gradwire.timing.schedule_model.matching import Message, messages
 
 
 @dataclass(frozen=True, slots=True)

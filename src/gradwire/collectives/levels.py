@@ -19,7 +19,7 @@ from itertools import groupby, pairwise
 from math import prod
 
 from gradwire.collectives import butterfly, ring, star, tree
-from gradwire.collectives.critical_path import hops_after
+from gradwire.collectives.matching import hops_after
 from gradwire.collectives.step import Collective, Step
 
 ALGORITHMS: dict[str, Collective] = {"ring": ring, "star": star, "tree": tree, "butterfly": butterfly}
@@ -170,7 +170,7 @@ def _joined(name: str, group: list[list[int]], count: int, unit: int, instances:
 def _hops(name: str, half: str, late: tuple[int, ...]) -> list[int]:
     algorithm, world = ALGORITHMS[name], len(late)
     yielded = algorithm.reduce if half == "reduce" else algorithm.broadcast
-    return hops_after([list(yielded(place, world)) for place in range(world)], late)
+    return hops_after((yielded(place, world) for place in range(world)), late)
 
 
 @lru_cache(maxsize=1024)

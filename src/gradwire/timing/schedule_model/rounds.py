@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gradwire.collectives import Collective, Hierarchical, Step
 from gradwire.collectives.hierarchical import layout
 from gradwire.collectives.levels import ALGORITHMS, Instance
-from gradwire.timing.schedule_model.matching import messages
+from gradwire.collectives.matching import messages
 
 Ints = NDArray[np.intp]
 Index = Ints | slice

@@ -4,8 +4,8 @@ import pytest
 
 from gradwire import collectives
 from gradwire.collectives import Step
+from gradwire.collectives.matching import Message, messages
 from gradwire.errors import SpecError
-from gradwire.timing.schedule_model.matching import Message, messages
 
 NOTHING = (0, 0)
 

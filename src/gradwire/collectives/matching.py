@@ -7,10 +7,11 @@ and both ends must have reached the step: the rendezvous that every model here a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
-from gradwire.collectives import Step
+from gradwire.collectives.step import Step
 from gradwire.errors import SpecError
 
 
@@ -40,12 +41,12 @@ class Message(NamedTuple):
 class _Rank:
     """The position of one rank in its schedule."""
 
-    def __init__(self, steps: Iterator[Step]) -> None:
+    def __init__(self, steps: Iterator[Step], begun: int) -> None:
         self.steps = steps
         self.index = -1
         self.open = 0
-        self.round = 0
-        self.last_round = -1
+        self.round = begun
+        self.last_round = begun - 1
 
     def advance(self) -> Step | None:
         """Go to the next step; None at the end."""
@@ -58,12 +59,13 @@ class _Rank:
         return step
 
 
-def messages(schedules: Iterable[Iterator[Step]]) -> Iterator[Message]:
+def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> Iterator[Message]:
     """Yield the messages of all ranks: those of a step after all those of the rank's earlier steps.
 
-    Raises ``SpecError`` if a rank waits forever, or the two ends of a message differ in their chunks.
+    Rank ``r`` begins with the round ``begun[r]``, or with 0 where there is none. Raises ``SpecError`` if a
+    rank waits forever, or the two ends of a message differ in their chunks.
     """
-    ranks = [_Rank(schedule) for schedule in schedules]
+    ranks = [_Rank(steps, first) for steps, first in zip(schedules, chain(begun, repeat(0)), strict=False)]
     waiting = set[tuple[int, int]]()
     free = deque(range(len(ranks)))
     while free:
@@ -86,6 +88,18 @@ def messages(schedules: Iterable[Iterator[Step]]) -> Iterator[Message]:
         raise SpecError(
             f"these schedules never end: the message from rank {source} to {target} waits for ever"
         )
+
+
+def hops_after(schedules: Iterable[Iterator[Step]], begun: Sequence[int]) -> list[int]:
+    """Return after how many hops each rank is through, if rank ``r`` begins after ``begun[r]`` of them.
+
+    A message passes in one hop once both its ends are at their steps. Raises ``SpecError`` as ``messages``.
+    """
+    through = list(begun)
+    for message in messages(schedules, begun):
+        for end in (message.source, message.target):
+            through[end] = max(through[end], message.round + 1)
+    return through
 
 
 def _meet(ranks: list[_Rank], source: int, target: int) -> Message:

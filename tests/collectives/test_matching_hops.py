@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gradwire.collectives.critical_path import hops_after
+from gradwire.collectives import matching
 from gradwire.collectives.step import Step
 
 NOTHING = (0, 0)
@@ -12,6 +12,10 @@ def send(peer: int) -> Step:
 
 def receive(peer: int) -> Step:
     return Step(None, NOTHING, peer, (0, 1), False)
+
+
+def hops_after(schedules: list[list[Step]], begun: list[int]) -> list[int]:
+    return matching.hops_after(map(iter, schedules), begun)
 
 
 def test_a_chain_takes_a_hop_for_each_link() -> None:
