@@ -121,3 +121,13 @@ def test_a_prompt_device_copies_at_once_and_lets_the_host_wait() -> None:
     stream.load(back, tensor).wait()
     assert torch.equal(back, host)
     assert time.monotonic() - began < 0.02, "the way back has a pace of its own"
+
+
+def test_copies_follow_one_another_on_the_link() -> None:
+    device = Simulated(nbytes_per_s=4e6, prompt=True)
+    tensors = [on(device, *[0] * 5000) for _ in range(6)]
+    streams, began = [device.stream(), device.stream()], time.monotonic()
+    events = [streams[number % 2].store(tensor, torch.zeros(5000)) for number, tensor in enumerate(tensors)]
+    for number, event in enumerate(events, 1):
+        assert event._place.until - began >= 0.005 * number  # type: ignore[attr-defined]
+    assert events[-1]._place.until - began < 0.03 + 0.02, "each copy takes its time once"  # type: ignore[attr-defined]

@@ -95,10 +95,10 @@ class SimulatedStream(Stream):
         self._queue: deque[Operation] = deque()
         self._until = 0.0
 
-    def queue_up(self, operation: Operation, seconds: float = 0.0) -> Operation:
-        """Give the stream something to do that takes so long."""
+    def queue_up(self, operation: Operation, until: float = 0.0) -> Operation:
+        """Give the stream something to do that isn't done before ``until``."""
         with self.device.at_work():
-            self._until = operation.until = max(self._until, time.monotonic()) + seconds
+            self._until = operation.until = max(self._until, time.monotonic(), until)
             self._queue.append(operation)
             if self.device.prompt:
                 self.run()
@@ -183,7 +183,7 @@ class SimulatedStream(Stream):
             operation.races = any(up or isinstance(each, Write) for each in used)
             if not self.device.prompt:
                 operation.spoil()
-            self.queue_up(operation, self.device.seconds(tensor.nbytes, up=up))
+            self.queue_up(operation, self.device.carry(tensor.nbytes, self._until, up=up))
             return SimulatedEvent(self)
 
 
@@ -317,13 +317,14 @@ class Simulated(Device):
         every = [each for other in self._streams if other is not stream for each in other.pending(*memory)]
         return [each for each in every if each not in before]
 
-    def seconds(self, nbytes: int, *, up: bool) -> float:
-        """Return how long a copy takes that is queued now: a link carries one at a time in each direction."""
-        rate, now = self._nbytes_per_s[up], time.monotonic()
+    def carry(self, nbytes: int, begin: float, *, up: bool) -> float:
+        """Return when a copy that may begin at a time is done: a link carries one at a time each way."""
+        rate = self._nbytes_per_s[up]
         if rate is None:
-            return 0.0
-        self._link_until[up] = max(self._link_until[up], now) + nbytes / rate
-        return self._link_until[up] - now
+            return begin
+        begin = max(self._link_until[up], begin, time.monotonic())
+        self._link_until[up] = begin + nbytes / rate
+        return self._link_until[up]
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
