@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import doctest
-import os
 import re
 import shlex
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,14 +14,14 @@ from support.project import DOCS, ROOT
 from support.snippets import (
     ALONE,
     DOCTEST,
+    FRAMEWORKS,
     NOT_RUN,
     TORCHRUN,
     UNDER_TORCHRUN,
     WANTS_GROUP,
-    Block,
     commands,
     python_blocks,
-    write_jobs,
+    run_blocks,
 )
 
 
@@ -59,37 +55,15 @@ def test_the_index_names_every_page_itself() -> None:
     assert sorted(str(page.relative_to(ROOT)) for page in missing) == [], "add them to docs/README.md"
 
 
-def run_snippets(command: list[str], blocks: list[Block], folder: Path) -> None:
-    jobs = folder / "jobs.json"
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in blocks]
-    write_jobs(jobs, blocks, [each.getsockname()[1] for each in sockets])
-    for each in sockets:
-        each.close()
-    variables = {"PYTHONPATH": str(ROOT / "tests"), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(
-        [sys.executable, *command, "-m", "support.snippets", str(jobs)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={**kept, **variables},
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert set(re.findall("^ran (.+)$", done.stdout, re.MULTILINE)) == {block.name for block in blocks}
-
-
 @pytest.mark.processes
-@pytest.mark.timeout(300)  # all pages one after the other, on a machine that may be busy
 def test_snippets_of_one_process_run_as_written(tmp_path: Path) -> None:
-    run_snippets([], [block for block in python_blocks() if block.how == ALONE], tmp_path)
+    run_blocks([block for block in python_blocks() if block.how == ALONE], tmp_path, ranks=None)
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(300)  # all pages one after the other, on a machine that may be busy
 def test_snippets_of_many_ranks_run_as_written_under_torchrun(tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    run_snippets(launch, [block for block in python_blocks() if block.how == TORCHRUN], tmp_path)
+    blocks = [block for block in python_blocks() if block.how == TORCHRUN]
+    run_blocks([block for block in blocks if block.page != FRAMEWORKS], tmp_path, ranks=2)
 
 
 def test_snippets_at_a_prompt_show_what_they_print() -> None:

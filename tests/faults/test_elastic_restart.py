@@ -18,7 +18,7 @@ def elastic(folder: Path, method: str) -> Ended:
     """Run the example under torchrun, which may start the ranks again twice."""
     options = ("--nproc-per-node=2", "--max-restarts=2", "--monitor-interval=0.1")
     words = [f"--folder={folder}", f"--method={method}", f"--steps={STEPS}", f"--die-at={DIES_AT}"]
-    return torchrun(EXAMPLE, *words, options=options, log=folder.parent / "agent", cwd=folder.parent)
+    return torchrun(EXAMPLE, *words, options=options, log=folder.parent / "log", cwd=folder.parent)
 
 
 @pytest.mark.processes

@@ -16,17 +16,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import MappingProxyType
 
 from support.processes import forkserver
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What is left of a program."""
+    """What is left of a program; under torchrun also what each rank printed, attempt by attempt."""
 
-    returncode: int | None
+    returncode: int
     stdout: str
     stderr: str
+    ranks: tuple[str, ...] = ()
 
 
 class Program:
@@ -72,11 +74,22 @@ def _begin(
 
 
 def torchrun(
-    script: Path, *words: str, options: tuple[str, ...] = ("--nproc-per-node=2",), log: Path, cwd: Path
+    script: Path,
+    *words: str,
+    options: tuple[str, ...] = ("--nproc-per-node=2",),
+    log: Path,
+    cwd: Path,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Ended:
     """Run a script under torchrun, whose ranks are forks of it."""
-    program = Program(log, cwd, {"HF_HUB_OFFLINE": "1"}, _torchrun, str(script), words, options)
-    return program.ended()
+    ranks = log / "ranks"
+    apart = ("--redirects=3", f"--log-dir={ranks}")  # else ranks write into one another's lines
+    agent = Program(log, cwd, variables, _torchrun, str(script), words, (*options, *apart)).ended()
+    out, err = (
+        [path.read_text(encoding="utf-8") for path in sorted(ranks.glob(f"*/attempt_*/*/{stream}.log"))]
+        for stream in ("stdout", "stderr")
+    )
+    return Ended(agent.returncode, "".join(out), "".join((agent.stderr, *err)), tuple(out))
 
 
 def _torchrun(script: str, words: tuple[str, ...], options: tuple[str, ...]) -> None:

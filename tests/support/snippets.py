@@ -1,7 +1,7 @@
 """The code on the pages: found, said how each block runs, and run as written.
 
-As a program (``python -m support.snippets JOBS``) it runs blocks one after the other, each with names and a
-folder of its own; under torchrun it is a rank, and every block makes its own process group.
+Blocks run one after the other, each with names and a folder of its own. Under torchrun this file is the
+script, and every block makes its own process group.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from support.forks import Program, torchrun
 from support.project import ROOT
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -25,6 +27,8 @@ WANTS_GROUP = re.compile(
 )
 
 TORCHRUN, ALONE, DOCTEST = "torchrun", "alone", "doctest"
+FRAMEWORKS = "docs/integrations.md"
+"""Its blocks have a test of their own, which reads what they print."""
 
 UNDER_TORCHRUN = (
     "README.md/0",
@@ -48,6 +52,7 @@ NOT_RUN = MappingProxyType(
     }
 )
 """Compiled only, and why."""
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 @dataclass(frozen=True)
@@ -105,16 +110,32 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-def write_jobs(path: Path, blocks: list[Block], ports: list[int]) -> None:
-    """Write what this module as a program is to run, with a port for the process group of each block."""
-    path.write_text(json.dumps([asdict(each) | {"port": p} for each, p in zip(blocks, ports, strict=True)]))
+def run_blocks(blocks: list[Block], folder: Path, ranks: int | None) -> str:
+    """Run blocks one after the other, by ranks of torchrun or, with None, by one process.
+
+    Each has a port for a process group of its own. Return what they print.
+    """
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in blocks]
+    ports = [each.getsockname()[1] for each in sockets]
+    jobs, log = folder / "jobs.json", folder / "log"
+    jobs.write_text(json.dumps([asdict(each) | {"port": p} for each, p in zip(blocks, ports, strict=True)]))
+    for each in sockets:
+        each.close()
+    if ranks is None:
+        done = Program(log, folder, LOOPBACK, run_jobs, str(jobs)).ended()
+    else:
+        options = (f"--nproc-per-node={ranks}",)
+        done = torchrun(Path(__file__), str(jobs), options=options, log=log, cwd=folder, variables=LOOPBACK)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert set(re.findall("^ran (.+)$", done.stdout, re.MULTILINE)) == {block.name for block in blocks}
+    return done.stdout
 
 
-def main() -> None:
+def run_jobs(jobs: str) -> None:
     """Run every block; end at the first that fails, since other ranks would wait for this one."""
     failed: list[str] = []
     threading.excepthook = lambda told: failed.append("".join(traceback.format_exception(told.exc_value)))
-    for job in json.loads(Path(sys.argv[1]).read_text()):
+    for job in json.loads(Path(jobs).read_text()):
         name = f"{job['page']}/{job['number']}"
         os.environ.update(MASTER_PORT=str(job["port"]), TORCHELASTIC_USE_AGENT_STORE="False")
         try:
@@ -142,4 +163,4 @@ def _leave() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_jobs(sys.argv[1])
