@@ -16,7 +16,7 @@ from gradwire.benchmark.data import Data, DataSpec, load_gradient
 from gradwire.benchmark.display import progress
 from gradwire.benchmark.picture import draw_allreduce
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
-from gradwire.benchmark.record import check_outputs, write_outputs
+from gradwire.benchmark.record import Outputs
 from gradwire.benchmark.report import show_allreduce
 from gradwire.benchmark.result import Result, torch_times
 from gradwire.costs import ExchangeCost
@@ -39,7 +39,7 @@ LEAST_COPIES = 5
 
 
 @dataclass(frozen=True)
-class AllReduceOptions:
+class AllReduceOptions(Outputs):
     """What is measured, how often, and where the results go; the same on all ranks but for files.
 
     ``worlds`` are numbers of ranks, ``sizes`` bytes of float32; ``iterations`` become fewer, but no fewer
@@ -63,10 +63,6 @@ class AllReduceOptions:
     line: Line | None = None
     link: str | None = None
     timeout_s: float = 60.0
-    json_file: Path | None = None
-    plot_file: Path | None = None
-    overwrite: bool = False
-    quiet: bool = False
 
     @property
     def configurations(self) -> tuple[Configuration, ...]:
@@ -104,12 +100,7 @@ def run_allreduce(options: AllReduceOptions) -> list[Result]:
         return []
     options, results = _measure(options)
     show_allreduce(results, options.line, str(options.data), options.link)
-    write_outputs(
-        options.json_file,
-        lambda: _describe(options, results),
-        options.plot_file,
-        lambda: draw_allreduce(results),
-    )
+    options.write_outputs(lambda: _describe(options, results), lambda: draw_allreduce(results))
     return results
 
 
@@ -141,7 +132,7 @@ def check(options: AllReduceOptions) -> None:
         load_gradient(options.data.file)
     _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
     _native.threads()
-    check_outputs(options.json_file, options.plot_file, options.overwrite or not is_speaker())
+    options.check_outputs()
 
 
 def _check_memory(world: int, nbytes: int) -> None:
@@ -246,9 +237,8 @@ def _when(event: Event | None) -> str:
 
 
 def _shared(options: AllReduceOptions) -> dict[str, object]:
-    own = ("json_file", "plot_file", "overwrite", "quiet", "measured_file", "line")
-    values = {key: value for key, value in asdict(options).items() if key not in own}
-    return values | {"data": str(options.data)}
+    values = options.shared() | {"data": str(options.data)}
+    return {key: value for key, value in values.items() if key not in ("measured_file", "line")}
 
 
 def _describe(options: AllReduceOptions, results: list[Result]) -> dict[str, object]:

@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from pathlib import Path
 
 from gradwire.benchmark.display import progress
 from gradwire.benchmark.picture import draw_line_rate
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
-from gradwire.benchmark.record import check_outputs, write_outputs
+from gradwire.benchmark.record import Outputs
 from gradwire.benchmark.report import show_line_rate
 from gradwire.errors import JobError
 from gradwire.launch.context import RankContext, Task
@@ -35,7 +34,7 @@ _HOST_S = 2.0
 
 
 @dataclass(frozen=True)
-class LineRateOptions:
+class LineRateOptions(Outputs):
     """Which lines are measured, how thoroughly, and where the results go; the same on all ranks but files.
 
     ``link`` is a rate such as ``100mbit`` to which every rank is throttled (None: as fast as it goes).
@@ -46,10 +45,6 @@ class LineRateOptions:
     all_pairs: bool = False
     link: str | None = None
     timeout_s: float = 60.0
-    json_file: Path | None = None
-    plot_file: Path | None = None
-    overwrite: bool = False
-    quiet: bool = False
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
@@ -87,13 +82,13 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
     """Measure, print and write; return the lines, {} on ranks that keep nothing. Raises ``GradwireError``."""
     check_network(options.workers, options.link, options.timeout_s)
     _check_effort(options.effort)
-    check_outputs(options.json_file, options.plot_file, options.overwrite or not is_speaker())
+    options.check_outputs()
     task = Task(
         work=work,
         options=options,
         world=options.workers,
         timeout_s=options.timeout_s,
-        shared=_shared(options),
+        shared=options.shared(),
         preload=(__name__,),
         when=_when,
     )
@@ -103,12 +98,7 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
     rates = _measure(task)
     first = rates[0, 1]
     show_line_rate(rates, options.link)
-    write_outputs(
-        options.json_file,
-        lambda: _describe(options, rates),
-        options.plot_file,
-        lambda: draw_line_rate(first),
-    )
+    options.write_outputs(lambda: _describe(options, rates), lambda: draw_line_rate(first))
     return rates
 
 
@@ -215,16 +205,11 @@ def _when(event: Event | None) -> str:
     return f"while the line between the ranks {event.pair[0]} and {event.pair[1]} was measured"
 
 
-def _shared(options: LineRateOptions) -> dict[str, object]:
-    own = ("json_file", "plot_file", "overwrite", "quiet")
-    return {key: value for key, value in asdict(options).items() if key not in own}
-
-
 def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str, object]:
     """Return what ``LineRate.load`` reads, of the first pair, with all pairs and the circumstances."""
     pairs = [
         {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
         for pair, rate in rates.items()
     ]
-    fields = {"options": _shared(options), "topology": described(), **rates[0, 1].fields(), "pairs": pairs}
+    fields = {"options": options.shared(), "topology": described(), **rates[0, 1].fields(), "pairs": pairs}
     return make_record(SCHEMA, fields)

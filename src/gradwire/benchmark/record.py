@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gradwire.benchmark.ranks import is_speaker
 from gradwire.errors import JobError
 from gradwire.files import check_writable, write_files
 from gradwire.records import to_json
@@ -13,29 +15,37 @@ from gradwire.testbed.current import rates_in_words
 from gradwire.version import how_to_install
 
 
-def check_outputs(json_file: Path | None, plot_file: Path | None, overwrite: bool) -> None:
-    """Raise ``JobError`` for what could not be written at the end."""
-    rates_in_words()
-    if json_file is not None:
-        check_writable("--json", json_file, overwrite)
-    if plot_file is not None:
-        check_writable("--plot", plot_file, overwrite)
-        if importlib.util.find_spec("matplotlib") is None:
-            raise JobError(f"--plot needs matplotlib, not installed here; {how_to_install('train')}")
-    if json_file is not None and plot_file is not None and json_file.resolve() == plot_file.resolve():
-        raise JobError(f"--json and --plot both name {json_file}; name two files")
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """The part of a benchmark's options that each rank has for itself: where its results go."""
 
+    json_file: Path | None = None
+    plot_file: Path | None = None
+    overwrite: bool = False
+    quiet: bool = False
 
-def write_outputs(
-    json_file: Path | None,
-    describe: Callable[[], dict[str, object]],
-    plot_file: Path | None,
-    draw: Callable[[], bytes],
-) -> None:
-    """Write what was asked for, all or none; only that is made. Raises ``JobError``."""
-    files: dict[Path, bytes] = {}
-    if json_file is not None:
-        files[json_file] = to_json(describe()).encode()
-    if plot_file is not None:
-        files[plot_file] = draw()
-    write_files(files)
+    def check_outputs(self) -> None:
+        """Raise ``JobError`` for what could not be written at the end."""
+        rates_in_words()
+        overwrite = self.overwrite or not is_speaker()
+        if self.json_file is not None:
+            check_writable("--json", self.json_file, overwrite)
+        if self.plot_file is not None:
+            check_writable("--plot", self.plot_file, overwrite)
+            if importlib.util.find_spec("matplotlib") is None:
+                raise JobError(f"--plot needs matplotlib, not installed here; {how_to_install('train')}")
+            if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
+                raise JobError(f"--json and --plot both name {self.json_file}; name two files")
+
+    def write_outputs(self, describe: Callable[[], dict[str, object]], draw: Callable[[], bytes]) -> None:
+        """Write what was asked for, all or none; only that is made. Raises ``JobError``."""
+        files: dict[Path, bytes] = {}
+        if self.json_file is not None:
+            files[self.json_file] = to_json(describe()).encode()
+        if self.plot_file is not None:
+            files[self.plot_file] = draw()
+        write_files(files)
+
+    def shared(self) -> dict[str, object]:
+        """Return the other options, which are the same on all ranks."""
+        return {key: value for key, value in asdict(self).items() if key not in Outputs.__dataclass_fields__}
