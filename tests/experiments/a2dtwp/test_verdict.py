@@ -54,10 +54,12 @@ def test_the_time_to_an_error_lies_between_two_evaluations() -> None:
 
 
 def test_a_gain_is_the_share_of_the_other_time() -> None:
-    faster, never = row("awp", 1.5, FLAT), row("static:8", 1.0, [0.9] * 6)
-    assert gain(faster, FP32, "x86", 0.61) == pytest.approx(0.25)
-    assert gain(never, FP32, "x86", 0.61) is None
-    assert gain(FP32, never, "x86", 0.61) == 1
+    faster, stuck = row("awp", 1.5, FLAT), row("static:8", 1.0, [0.8] * 6)
+    assert gain(faster, FP32, "x86", target_of(FP32)) == pytest.approx(0.25)
+    assert gain(stuck, FP32, "x86", target_of(FP32)) is None
+    # Both reach 0.8 and a point with their first evaluation, one after 10 batches of 1 s, one of 2 s.
+    assert target_of(stuck, FP32) == pytest.approx(0.81)
+    assert gain(stuck, FP32, "x86", target_of(stuck, FP32)) == pytest.approx(0.5)
 
 
 def test_the_oracle_is_the_static_format_that_is_there_first() -> None:

@@ -43,7 +43,7 @@ class Options:
     batches: int = 180
     batch_size: int = 32
     narrower: int = 4
-    interval: int = 240
+    interval: int = 300
 
     def __post_init__(self) -> None:
         for called, names, known in (

@@ -31,7 +31,7 @@ from gradwire.training.offload.policies import Policy, Static
 
 SEED = 1
 RATE, MOMENTUM, WEIGHT_DECAY = 0.02, 0.9, 5e-4
-LAST_RATE = 0.1
+LAST_RATE = 0.02
 """The share of the learning rate at the end; it falls on a straight line."""
 MONITORED = 30
 """Batches whose norms AWP's threshold is the mean change of."""

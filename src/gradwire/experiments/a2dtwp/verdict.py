@@ -61,9 +61,9 @@ def last_error(row: Row) -> float:
     return fmean(error for _, error in row["errors"][-SMOOTHED:])
 
 
-def target_of(baseline: Row) -> float:
-    """Return the error to reach: that of float32 at its end, and one point."""
-    return last_error(baseline) + EQUAL
+def target_of(*rows: Row) -> float:
+    """Return the error to reach: the largest of these trainings' at their end, and one point."""
+    return max(map(last_error, rows)) + EQUAL
 
 
 def seconds_to(row: Row, system: str, target: float) -> float | None:
@@ -87,14 +87,9 @@ def oracle_of(rows: Mapping[str, Row], system: str, target: float) -> Row | None
 
 
 def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
-    """Return the share of another policy's time to an error that a policy saves.
-
-    None where the policy itself doesn't reach it, and all where only the other one doesn't.
-    """
+    """Return the share of another policy's time to an error that a policy saves; None where one fails to."""
     own, others = seconds_to(row, system, target), seconds_to(baseline, system, target)
-    if own is None:
-        return None
-    return 1.0 if others is None else 1 - own / others
+    return None if own is None or others is None else 1 - own / others
 
 
 @dataclass(frozen=True)
@@ -153,7 +148,12 @@ def _claims_about(by_model: Mapping[str, Mapping[str, Row]], system: str) -> Ite
         return {model: figure(rows) for model, rows in by_model.items()}
 
     def saved(own: str, other: str) -> dict[str, float | None]:
-        return of(lambda rows: gain(rows[own], rows[other], system, target_of(rows[FP32])))
+        """At the other one's error."""
+        return of(lambda rows: gain(rows[own], rows[other], system, target_of(rows[other])))
+
+    def saved_at_equal_error(own: str, other: str) -> dict[str, float | None]:
+        """At an error that both reach."""
+        return of(lambda rows: gain(rows[own], rows[other], system, target_of(rows[own], rows[other])))
 
     def transfer(rows: Mapping[str, Row], name: str) -> float:
         return figure_of(rows[name], system, "transfer_s") / figure_of(rows[AWP], system, "transfer_s")
@@ -181,7 +181,7 @@ def _claims_about(by_model: Mapping[str, Mapping[str, Row]], system: str) -> Ite
             yield Claim(f"time saved by {name}, under bf16", system, saved(name, BF16), 0.0, of_each=True)
     for name in CUTTING:
         if DELTAS[0] in trained and name in trained:
-            saving = saved(DELTAS[0], name)
+            saving = saved_at_equal_error(DELTAS[0], name)
             yield Claim(f"time saved by delta, under {name}", system, saving, 0.0, of_each=True)
 
 
@@ -198,5 +198,5 @@ def _excess(rows: Mapping[str, Row]) -> float:
 def _behind(rows: Mapping[str, Row], system: str) -> float | None:
     target = target_of(rows[FP32])
     best = oracle_of(rows, system, target)
-    saved = None if best is None else gain(rows[AWP], best, system, target)
+    saved = None if best is None else gain(rows[AWP], best, system, target_of(best))
     return None if saved is None else -saved
