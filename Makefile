@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo test coverage faults faults-nightly foreign lint types layers check sanitize bench clean
+.PHONY: help setup demo test coverage faults faults-nightly foreign gateware lint types layers check sanitize bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ faults-nightly: .venv/ready ## the same with 20 runs of each cell, and 200 ends 
 
 foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's constructor
 	$(BIN)/python tests/foreign/run.py
+
+gateware: .venv/ready ## every block in simulation: all codecs, widths and stalls, over a million values each (an hour)
+	GRADWIRE_GATEWARE_VALUES=60000 $(TESTS) --timeout 1800 tests/gateware
 
 lint: .venv/ready ## format, lint, spelling and prose
 	$(BIN)/ruff format --check .

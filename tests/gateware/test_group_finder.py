@@ -19,7 +19,7 @@ def test_a_packet_that_is_no_payload_spoils_no_other(width: int) -> None:
     packets = []
     for _ in range(25):
         packets += [draw.randbytes(draw.randint(1, 300)), good]
-    run = transfer(InceptionnDecompressor(codec, width), packets, "random", width=width)
+    run = transfer(InceptionnDecompressor(codec, width), packets, "random")
     assert run.packets[1::2] == [padded(codec, good, 40, GROUP_LANES)] * 25
 
 

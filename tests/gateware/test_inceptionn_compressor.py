@@ -19,7 +19,7 @@ def codec_of(spec: str) -> Inceptionn:
 def test_the_payload_is_the_native_codecs(spec: str, stalls: str, width: int) -> None:
     codec = codec_of(spec)
     given = chunks()
-    run = transfer(InceptionnCompressor(codec, width), [raw(chunk) for chunk in given], stalls, width=width)
+    run = transfer(InceptionnCompressor(codec, width), [raw(chunk) for chunk in given], stalls)
     assert run.packets == [payload(codec, chunk) for chunk in given]
 
 
@@ -29,10 +29,10 @@ CLASSES = {0: 2.0**-12, 1: 2.0**-9, 2: 2.0**-2, 3: 3.0}
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("value_class", CLASSES)
 def test_a_word_moves_in_every_cycle(value_class: int, width: int) -> None:
-    count = 200 * width // 32
+    count = 128 * width // 32
     chunk = torch.full((count,), CLASSES[value_class])
-    run = transfer(InceptionnCompressor(codec_of("inceptionn:2^-10"), width), [raw(chunk)], width=width)
+    run = transfer(InceptionnCompressor(codec_of("inceptionn:2^-10"), width), [raw(chunk)])
     busy = run.left if value_class == 3 else run.arrived
-    assert len(run.arrived) == 200
+    assert len(run.arrived) == 128
     assert len(busy) / (busy[-1] - busy[0] + 1) >= 0.99
     assert run.left[0] - run.arrived[0] <= 40, "the latency"

@@ -21,7 +21,7 @@ def test_values_are_the_native_codecs(spec: str, stalls: str, width: int) -> Non
     codec = codec_of(spec)
     given = [(payload(codec, chunk), len(chunk)) for chunk in chunks()]
     packets = [encoded for encoded, _ in given]
-    run = transfer(InceptionnDecompressor(codec, width), packets, stalls, width=width)
+    run = transfer(InceptionnDecompressor(codec, width), packets, stalls)
     assert run.packets == [padded(codec, encoded, count, GROUP_LANES) for encoded, count in given]
 
 
@@ -29,10 +29,10 @@ def test_values_are_the_native_codecs(spec: str, stalls: str, width: int) -> Non
 @pytest.mark.parametrize("value", [2.0**-12, 2.0**-9, 2.0**-2, 3.0])
 def test_a_word_moves_in_every_cycle(value: float, width: int) -> None:
     codec = codec_of("inceptionn:2^-10")
-    packet = payload(codec, torch.full((200 * width // 32,), value))
-    run = transfer(InceptionnDecompressor(codec, width), [packet], width=width)
+    packet = payload(codec, torch.full((128 * width // 32,), value))
+    run = transfer(InceptionnDecompressor(codec, width), [packet])
     busy = run.arrived if value > 1 else run.left
-    assert len(run.left) == 200
+    assert len(run.left) == 128
     assert len(busy) / (busy[-1] - busy[0] + 1) >= 0.99
 
 

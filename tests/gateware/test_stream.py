@@ -35,7 +35,7 @@ def evaluated(
 def test_a_skid_buffer_gives_what_it_takes(width: int, stalls: str) -> None:
     draw = random.Random(width)
     packets = [draw.randbytes(draw.randint(0, 300)) for _ in range(30)]
-    run = transfer(SkidBuffer(width), packets, stalls, width=width)
+    run = transfer(SkidBuffer(width), packets, stalls)
     assert run.packets == packets
     if stalls == "none":
         assert run.left[-1] - run.left[0] + 1 == len(run.left)

@@ -63,57 +63,55 @@ def words(packet: bytes, width: int) -> list[tuple[int, int, int]]:
     ]
 
 
-def transfer(
-    block: Elaboratable,
-    packets: list[bytes],
-    stalls: str = "none",
-    *,
-    width: int = 256,
-    expected: int | None = None,
-) -> Run:
-    """Send packets through a block; check the protocol on its output. Fails if it moves nothing for long."""
-    come, go = block.s_axis, block.m_axis
-    run = Run()
-    wanted = len(packets) if expected is None else expected
-    producer, consumer = STALLS[stalls]
+def produced(stream: Any, packets: list[bytes], stalls: str, run: Run, seed: int = 1) -> Callable[[Any], Any]:
+    """Return the process that sends packets."""
+    width = len(stream.tdata)
     todo = [word for packet in packets for word in words(packet, width)]
 
     async def produce(ctx: Any) -> None:
-        pauses = producer(1)
+        pauses = STALLS[stalls][0](seed)
         now = 0
         for data, keep, last in todo:
             while next(pauses):
-                ctx.set(come.tvalid, 0)
-                ctx.set(come.tdata, 0xDEAD_BEEF)
+                ctx.set(stream.tvalid, 0)
+                ctx.set(stream.tdata, 0xDEAD_BEEF)
                 await ctx.tick()
                 now += 1
-            ctx.set(come.tdata, data)
-            ctx.set(come.tkeep, keep)
-            ctx.set(come.tlast, last)
-            ctx.set(come.tvalid, 1)
+            ctx.set(stream.tdata, data)
+            ctx.set(stream.tkeep, keep)
+            ctx.set(stream.tlast, last)
+            ctx.set(stream.tvalid, 1)
             accepted = False
             while not accepted:
-                _, _, accepted = await ctx.tick().sample(come.tready)
+                _, _, accepted = await ctx.tick().sample(stream.tready)
                 now += 1
             run.arrived.append(now)
-        ctx.set(come.tvalid, 0)
+        ctx.set(stream.tvalid, 0)
+
+    return produce
+
+
+def consumed(stream: Any, wanted: int, stalls: str, run: Run, seed: int = 2) -> Callable[[Any], Any]:
+    """Return the process that takes packets, and fails if a word changes while it waits, or none comes."""
+    size = len(stream.tdata) // 8
 
     async def consume(ctx: Any) -> None:
-        pauses = consumer(2)
-        size = width // 8
+        pauses = STALLS[stalls][1](seed)
         now = idle = 0
         pending = None
         packet = b""
         while len(run.packets) < wanted:
             ready = not next(pauses)
-            ctx.set(go.tready, ready)
-            _, _, valid, *word = await ctx.tick().sample(go.tvalid, go.tdata, go.tkeep, go.tlast)
+            ctx.set(stream.tready, ready)
+            _, _, valid, *word = await ctx.tick().sample(
+                stream.tvalid, stream.tdata, stream.tkeep, stream.tlast
+            )
             now += 1
             assert pending is None or (valid and word == pending), "a stalled word must stay as it is"
             pending = word if valid and not ready else None
             idle = 0 if valid and ready else idle + 1
             assert idle < 2000, (
-                f"nothing came out for {idle} cycles; {len(run.packets)} of {wanted} packets did"
+                f"nothing came for {idle} cycles, after {len(run.packets)} of {wanted} packets"
             )
             if not (valid and ready):
                 continue
@@ -127,9 +125,18 @@ def transfer(
                 run.packets.append(packet)
                 packet = b""
 
+    return consume
+
+
+def transfer(
+    block: Elaboratable, packets: list[bytes], stalls: str = "none", *, expected: int | None = None
+) -> Run:
+    """Send packets through a block under stalls of its neighbours."""
+    run = Run()
     simulator = Simulator(block)
     simulator.add_clock(1e-8)
-    simulator.add_process(produce)
-    simulator.add_testbench(consume)
+    simulator.add_process(produced(block.s_axis, packets, stalls, run))
+    wanted = len(packets) if expected is None else expected
+    simulator.add_testbench(consumed(block.m_axis, wanted, stalls, run))
     simulator.run()
     return run

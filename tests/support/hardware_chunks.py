@@ -11,7 +11,7 @@ from gradwire.codecs import Codec
 
 EXHAUSTIVE = "GRADWIRE_GATEWARE_VALUES" in os.environ
 """Whether every codec meets every stall pattern at every width (``make gateware``), or a part of them."""
-VALUES = int(os.environ.get("GRADWIRE_GATEWARE_VALUES", "2400")) // 6
+VALUES = int(os.environ.get("GRADWIRE_GATEWARE_VALUES", "1200")) // 6
 """The values of each of the six long chunks."""
 EDGES = (
     0x0000_0000, 0x8000_0000, 0x0000_0001, 0x8000_0001, 0x007F_FFFF, 0x0080_0000, 0x7F7F_FFFF, 0xFF7F_FFFF,

@@ -1,0 +1,185 @@
+"""The ring all-reduce in hardware: one engine per rank, joined to its neighbours by streams of payloads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.wiring import In, Out
+
+from gradwire.codecs import Bfp, Codec, Identity, Inceptionn
+from gradwire.errors import SpecError, shown
+from gradwire.gateware.adder import LATENCY, float_sum
+from gradwire.gateware.bfp_compressor import BfpCompressor
+from gradwire.gateware.bfp_decompressor import BfpDecompressor
+from gradwire.gateware.bfp_format import Layout
+from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
+from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
+from gradwire.gateware.ring_routes import Routes
+from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports
+from gradwire.gateware.words import LANE_BITS
+
+_SLACK_WORDS = 4
+"""What a memory holds beyond the largest payload, for last words that two packets do not share."""
+
+
+class RingEngine(wiring.Component):
+    """All-reduces packets of ``chunk_words`` words: ``world`` of them in, their sums out, in ``host_order``.
+
+    The host's streams carry float32, a chunk as a packet; those of the neighbours carry payloads. Received
+    chunks are decompressed and added to local ones, and the sums are compressed and sent. The rank that
+    finishes a chunk decompresses what it sends and adopts that; the others forward the payload as it came,
+    so that all ranks have the same bits. Each place that a packet passes counts packets, and ``Routes``, read
+    off the steps of ``collectives.ring``, says where each goes, so that packets follow without a pause.
+
+    Free of deadlock: a chunk that arrives always has room, encoded in one memory and summed in another, so
+    that no engine waits for the one on its right to begin. For C words of a chunk and N ranks, the results
+    are complete after 2 N C cycles and the latency of the hops: the first chunk passes only the compressor,
+    and all others, with the own finished one, pass the decompressor one after the other.
+    """
+
+    def __init__(self, codec: Codec, world: int, chunk_words: int, width: int = 256) -> None:
+        self._codec = codec
+        self._routes = Routes.of(world)
+        if not isinstance(codec, Identity | Inceptionn | Bfp):
+            raise SpecError(
+                f"hardware has the codecs identity, inceptionn and bfp, but got {shown(str(codec))}; "
+                "choose one of them"
+            )
+        lanes = width // LANE_BITS
+        if isinstance(codec, Bfp) and chunk_words % Layout.of(codec, width).words:
+            raise SpecError(
+                f"a ring of {str(codec)!r} wants chunks of whole blocks of {codec.block // lanes} words, but "
+                f"got {chunk_words} words; round them up"
+            )
+        self._chunk_words = chunk_words
+        nbytes = codec.max_nbytes(chunk_words * lanes)
+        self._depth = -(-nbytes // (width // 8)) + _SLACK_WORDS
+        super().__init__(
+            {**block_ports(width), "rx_axis": In(AxiStream(width)), "tx_axis": Out(AxiStream(width))}
+        )
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        routes, width = self._routes, len(self.s_axis.tdata)
+        compressor, decompressor = _coders(self._codec, width)
+        m.submodules.compressor, m.submodules.decompressor = compressor, decompressor
+        m.submodules.sender = sender = SkidBuffer(width)
+        m.submodules.adder = adder = WordAdder(width)
+        received = _memory(m, "received", self.rx_axis, self._depth)
+        sums = _memory(m, "sums", adder.m_axis, self._chunk_words)
+        wiring.connect(m, sender.m_axis, wiring.flipped(self.tx_axis))
+
+        # Every consumer's tready is free of its own tvalid; of two consumers, each waits for the other.
+        coded, decoder = compressor.m_axis, decompressor.s_axis
+        forwards = _route(m, received, routes.received_is_forwarded)
+        takes_own = _route(m, decoder, routes.decoded_is_own)
+        sends_forwarded = _route(m, sender.s_axis, routes.sent_is_forwarded)
+        publishes = _route(m, coded, routes.encoded_is_published)
+        received_leaves = ~forwards | (sender.s_axis.tready & sends_forwarded)
+        coded_leaves = ~publishes | (decoder.tready & takes_own)
+        from_left, own = decoder.tready & ~takes_own, sender.s_axis.tready & ~sends_forwarded
+        m.d.comb += [
+            received.tready.eq(from_left & received_leaves),
+            coded.tready.eq(own & coded_leaves),
+            *_select(decoder, takes_own, coded, received),
+            decoder.tvalid.eq(
+                Mux(takes_own, coded.tvalid & publishes & own, received.tvalid & received_leaves)
+            ),
+            *_select(sender.s_axis, sends_forwarded, received, coded),
+            sender.s_axis.tvalid.eq(
+                Mux(sends_forwarded, received.tvalid & forwards & from_left, coded.tvalid & coded_leaves)
+            ),
+        ]
+        self._connect_values(m, compressor.s_axis, decompressor.m_axis, adder, sums)
+        return m
+
+    def _connect_values(self, m: Module, encoder: Any, decoded: Any, adder: WordAdder, sums: Any) -> None:
+        """Join the streams of float32: the first local packet is encoded, the others meet the left's sums."""
+        local, added = self.s_axis, adder.s_axis
+        is_first = _route(m, local, self._routes.encoded_is_local)
+        encodes_local = _route(m, encoder, self._routes.encoded_is_local)
+        adds = _route(m, decoded, self._routes.decoded_is_added)
+        has_both = local.tvalid & ~is_first & decoded.tvalid & adds
+        m.d.comb += [
+            *_select(encoder, encodes_local, local, sums),
+            encoder.tvalid.eq(Mux(encodes_local, local.tvalid & is_first, sums.tvalid)),
+            sums.tready.eq(encoder.tready & ~encodes_local),
+            local.tready.eq(Mux(is_first, encoder.tready & encodes_local, added.tready & has_both)),
+            decoded.tready.eq(Mux(adds, added.tready & has_both, self.m_axis.tready)),
+            *_select(added, Const(1, 1), local, local),
+            added.tvalid.eq(has_both),
+            adder.b.eq(decoded.tdata),
+            *_select(self.m_axis, Const(1, 1), decoded, decoded),
+            self.m_axis.tvalid.eq(decoded.tvalid & ~adds),
+        ]
+
+
+class WordAdder(wiring.Component):
+    """Adds ``b`` to the words of a stream, lane by lane."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__({**block_ports(width), "b": In(width)})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        come, out = self.s_axis, self.m_axis
+        m.d.comb += come.tready.eq(~out.tvalid | out.tready)
+        stage = Pipeline(m, come.tready)
+        lanes = len(come.tdata) // LANE_BITS
+        sums = [
+            float_sum(stage, come.tdata.word_select(lane, LANE_BITS), self.b.word_select(lane, LANE_BITS))
+            for lane in range(lanes)
+        ]
+        valid, marks = come.tvalid, Cat(come.tkeep, come.tlast)
+        for _ in range(LATENCY):
+            valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
+        m.d.comb += [out.tdata.eq(Cat(sums)), Cat(out.tkeep, out.tlast).eq(marks), out.tvalid.eq(valid)]
+        return m
+
+
+def _coders(codec: Codec, width: int) -> tuple[Any, Any]:
+    """Return the compressor and the decompressor of a codec."""
+    if isinstance(codec, Inceptionn):
+        return InceptionnCompressor(codec, width), InceptionnDecompressor(codec, width)
+    if isinstance(codec, Bfp):
+        return BfpCompressor(codec, width), BfpDecompressor(codec, width)
+    return SkidBuffer(width), SkidBuffer(width)
+
+
+def _memory(m: Module, name: str, come: Any, depth: int) -> Any:
+    """Return the stream of a FIFO that takes ``come``."""
+    payload = Cat(come.tdata, come.tkeep, come.tlast)
+    m.submodules[name] = fifo = SyncFIFOBuffered(width=len(payload), depth=depth)
+    out = AxiStream(len(come.tdata)).create()
+    m.d.comb += [
+        fifo.w_data.eq(payload),
+        fifo.w_en.eq(come.tvalid),
+        come.tready.eq(fifo.w_rdy),
+        Cat(out.tdata, out.tkeep, out.tlast).eq(fifo.r_data),
+        out.tvalid.eq(fifo.r_rdy),
+        fifo.r_en.eq(out.tready),
+    ]
+    return out
+
+
+def _select(to: Any, condition: Value, one: Any, other: Any) -> list[Any]:
+    """Return the statements that give ``to`` the words of one of two streams."""
+    return [
+        getattr(to, name).eq(Mux(condition, getattr(one, name), getattr(other, name)))
+        for name in ("tdata", "tkeep", "tlast")
+    ]
+
+
+def _route(m: Module, stream: Any, table: tuple[bool, ...]) -> Signal:
+    """Return what ``table`` says of the current packet of a stream; it begins again after its end."""
+    route, index = Signal(), Signal(range(len(table)))
+    bits = Const(sum(entry << at for at, entry in enumerate(table)), len(table))
+    m.d.comb += route.eq(bits.bit_select(index, 1))
+    with m.If(stream.tvalid & stream.tready & stream.tlast):
+        m.d.sync += index.eq(Mux(index == len(table) - 1, 0, index + 1))
+    return route

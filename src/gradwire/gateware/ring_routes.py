@@ -1,0 +1,57 @@
+"""What the ring engine does with each packet, read off the steps of ``collectives.ring``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gradwire.collectives import ring
+from gradwire.errors import SpecError
+
+
+class Routes(NamedTuple):
+    """For every packet that passes a place of the engine, in order, what happens to it there.
+
+    The same for every rank, because the ring's schedule rotates.
+    """
+
+    received_is_forwarded: tuple[bool, ...]
+    """Of the packets from the left: is the payload sent on as it came?"""
+    decoded_is_own: tuple[bool, ...]
+    """Of the packets into the decompressor: is it the one that this rank has published, which it adopts?"""
+    decoded_is_added: tuple[bool, ...]
+    """Of the packets out of the decompressor: is it added to local values, or a result?"""
+    encoded_is_local: tuple[bool, ...]
+    """Of the packets into the compressor: are they local values, or sums?"""
+    encoded_is_published: tuple[bool, ...]
+    """Of the packets out of the compressor: is it finished, so that this rank adopts it?"""
+    sent_is_forwarded: tuple[bool, ...]
+    """Of the packets to the right: is it one from the left as it came, or the compressor's?"""
+
+    @classmethod
+    def of(cls, world: int) -> Routes:
+        """Return the routes of a ring. Raises ``SpecError`` below two ranks."""
+        if world < 2:
+            raise SpecError(f"a ring of hardware wants 2 ranks or more, but got {world}; add a rank")
+        steps = list(ring.schedule(0, world))
+        sends_of = [(step.send[0], step.combine) for step in steps]
+        sums = [step.recv[0] for step in steps if step.combine]
+        arrivals = [step.recv[0] for step in steps if not step.combine]
+        forwarded = [not combine and chunk in arrivals for chunk, combine in sends_of]
+        encoded = [send for send, is_forwarded in zip(sends_of, forwarded, strict=True) if not is_forwarded]
+        broadcast = [chunk for chunk, combine in sends_of if not combine]
+        return cls(
+            (*(False for _ in sums), *(chunk in broadcast for chunk in arrivals)),
+            (*(False for _ in sums), True, *(False for _ in arrivals)),
+            (*(True for _ in sums), False, *(False for _ in arrivals)),
+            tuple(chunk not in sums for chunk, _ in encoded),
+            tuple(not combine for _, combine in encoded),
+            tuple(forwarded),
+        )
+
+
+def host_order(rank: int, world: int) -> tuple[list[int], list[int]]:
+    """Return the chunks of a rank in the order in which its engine takes them, and gives their sums."""
+    steps = list(ring.schedule(rank, world))
+    taken = [steps[0].send[0], *(step.recv[0] for step in steps if step.combine)]
+    given = [taken[-1], *(step.recv[0] for step in steps if not step.combine)]
+    return taken, given

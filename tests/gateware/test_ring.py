@@ -1,0 +1,115 @@
+import pytest
+import torch
+from amaranth import Module
+from amaranth.lib import wiring
+from amaranth.sim import Simulator
+
+from gradwire.codecs import Codec, parse
+from gradwire.errors import SpecError
+from gradwire.gateware.ring import RingEngine
+from gradwire.gateware.ring_routes import host_order
+from support.axi import STALLS, Run, consumed, produced
+from support.hardware_chunks import EXHAUSTIVE, raw
+
+
+def all_reduced(
+    codec: Codec, values: torch.Tensor, stalls: str = "none", *, width: int = 256, rounds: int = 1
+) -> list[Run]:
+    """Return what each host gets of ``values[round][rank][chunk]``."""
+    world, chunk_words = values.shape[1], values.shape[3] * 32 // width
+    m = Module()
+    engines = [RingEngine(codec, world, chunk_words, width) for _ in range(world)]
+    runs = [Run() for _ in engines]
+    m.submodules += engines
+    for rank, engine in enumerate(engines):
+        wiring.connect(m, engine.tx_axis, engines[(rank + 1) % world].rx_axis)
+    simulator = Simulator(m)
+    simulator.add_clock(1e-8)
+    for rank, (engine, run) in enumerate(zip(engines, runs, strict=True)):
+        taken, _ = host_order(rank, world)
+        packets = [raw(values[at, rank, chunk]) for at in range(rounds) for chunk in taken]
+        simulator.add_process(produced(engine.s_axis, packets, stalls, run, seed=rank))
+        simulator.add_testbench(consumed(engine.m_axis, rounds * world, stalls, run, seed=world + rank))
+    simulator.run()
+    return runs
+
+
+def projected(codec: Codec, x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    codec.decode(codec.encode(x), out)
+    return out
+
+
+def summed(codec: Codec, values: torch.Tensor, chunk: int) -> torch.Tensor:
+    """Return a chunk's sum of ``values[rank][chunk]`` in the ring's order, encoded at every hop."""
+    world = len(values)
+    total = values[chunk, chunk]
+    for hop in range(1, world):
+        total = values[(chunk + hop) % world, chunk] + projected(codec, total)
+    return projected(codec, total)
+
+
+def laplace(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    uniform = torch.rand(*shape, generator=generator) - 0.5
+    return -0.05 * uniform.sign() * torch.log1p(-1.999 * uniform.abs())
+
+
+def check(codec: Codec, values: torch.Tensor, runs: list[Run]) -> None:
+    rounds, world = values.shape[:2]
+    for rank, run in enumerate(runs):
+        _, given = host_order(rank, world)
+        assert run.packets == [
+            raw(summed(codec, values[at], chunk)) for at in range(rounds) for chunk in given
+        ]
+
+
+CELLS = [
+    ("identity", 4, "none", 256),
+    ("inceptionn:2^-10,bounded", 2, "random", 256),
+    ("inceptionn:2^-10", 3, "none", 256),
+    ("bfp:7x16", 3, "bursts", 256),
+]
+MORE = [
+    (spec, world, stalls, width)
+    for spec in ("identity", "inceptionn:2^-10,bounded", "bfp:7x16")
+    for world in range(2, 9)
+    for stalls in STALLS
+    for width in (256, 512)
+]
+
+
+@pytest.mark.parametrize(("spec", "world", "stalls", "width"), CELLS + MORE if EXHAUSTIVE else CELLS)
+def test_all_ranks_get_the_sums_of_the_ring(spec: str, world: int, stalls: str, width: int) -> None:
+    codec = parse(spec)
+    values = laplace(1, world, world, 10 * width // 32)
+    check(codec, values, all_reduced(codec, values, stalls, width=width))
+
+
+def test_one_all_reduce_follows_another() -> None:
+    codec = parse("bfp:7x16")
+    values = laplace(2, 2, 2, 64)
+    check(codec, values, all_reduced(codec, values, "random", rounds=2))
+
+
+def test_raw_floats_that_grow_do_not_deadlock() -> None:
+    codec = parse("inceptionn:2^-10")
+    values = laplace(1, 2, 2, 160) * 1e4
+    check(codec, values, all_reduced(codec, values))
+
+
+def test_a_ring_takes_the_cycles_of_its_steps() -> None:
+    world, words = 2, 150
+    runs = all_reduced(parse("identity"), laplace(1, world, world, 8 * words))
+    cycles = max(run.left[-1] for run in runs)
+    model = 2 * world * words
+    assert model <= cycles <= model + 2 * (world - 1) * 20
+
+
+def test_chunks_of_broken_blocks_are_refused() -> None:
+    with pytest.raises(SpecError, match="whole blocks of 8 words, but got 12 words; round them up"):
+        RingEngine(parse("bfp:7x64"), 2, 12)
+    with pytest.raises(
+        SpecError, match="hardware has the codecs identity, inceptionn and bfp, but got 'fp16'"
+    ):
+        RingEngine(parse("fp16"), 2, 8)
