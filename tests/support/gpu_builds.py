@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -69,8 +70,8 @@ class Built:
     widest: set[str] = field(default_factory=set)
 
 
-def launches(spec: str, monkeypatch: pytest.MonkeyPatch, n: int = _N) -> dict[str, Launch]:
-    """Return the launches of encode, decode and decode_add, by the kernel's name, recorded instead of run."""
+def recorded(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> dict[str, Launch]:
+    """Return what a call launches, by the kernel's name, recorded instead of run."""
     found: dict[str, Launch] = {}
 
     def record(self: Any, *args: Any, **options: Any) -> None:
@@ -81,12 +82,21 @@ def launches(spec: str, monkeypatch: pytest.MonkeyPatch, n: int = _N) -> dict[st
 
     monkeypatch.setattr(triton.JITFunction, "run", record)
     monkeypatch.setattr("gradwire.gpu.chunks._is_interpreted", lambda: True)
-    codec = parse(spec)
-    gpu.encode(codec, torch.zeros(n))
-    payload = _aligned(codec.encode(torch.zeros(n)))
-    gpu.decode(codec, payload, torch.zeros(n))
-    gpu.decode_add(codec, payload, torch.zeros(n))
+    call()
     return found
+
+
+def launches(spec: str, monkeypatch: pytest.MonkeyPatch, n: int = _N) -> dict[str, Launch]:
+    """Return the launches of encode, decode and decode_add."""
+    codec = parse(spec)
+
+    def all_three() -> None:
+        gpu.encode(codec, torch.zeros(n))
+        payload = _aligned(codec.encode(torch.zeros(n)))
+        gpu.decode(codec, payload, torch.zeros(n))
+        gpu.decode_add(codec, payload, torch.zeros(n))
+
+    return recorded(all_three, monkeypatch)
 
 
 def _aligned(payload: torch.Tensor) -> torch.Tensor:

@@ -220,7 +220,7 @@ class DeltaDecoder:
         check_tensor(payload, "payload", torch.uint8)
         check_tensor(weights, "weights", self._kind.dtype)
         header = Header.read(payload)
-        self._check(header, weights)
+        self.check(header, weights)
         self._apply_body(payload[header.nbytes :], weights, header)
         self.version = header.version
         if header.check is not None and header.check != _native.hash64(weights):
@@ -231,7 +231,8 @@ class DeltaDecoder:
             )
         return header.version
 
-    def _check(self, header: Header, weights: torch.Tensor) -> None:
+    def check(self, header: Header, weights: torch.Tensor) -> None:
+        """Raise ``PayloadError`` or ``VersionError`` unless a payload with this header is the next one."""
         if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
             raise PayloadError(
                 f"a delta of {weights.numel()} weights of {self._kind.nbytes} bytes was wanted, but one of "

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from typing import Any
+
+import torch
 
 from gradwire.errors import MissingPackageError
 from gradwire.gpu.contract import Format
@@ -26,14 +30,23 @@ PLACES = {
 @cache
 def format_of(name: str) -> Format:
     """Return the kernels of a format of PLACES. Raises ``MissingPackageError`` without Triton."""
-    module, attribute = PLACES[name]
+    found = _of(*PLACES[name], "encode on the host: codec.encode(x.cpu())")
+    assert isinstance(found, Format)
+    return found
+
+
+def delta_kernels() -> tuple[Callable[..., torch.Tensor], tuple[str, ...]]:
+    """Return ``queue_delta`` and the faults of ``deltas``. Raises ``MissingPackageError`` without Triton."""
+    otherwise = "send other than deltas there, such as HostOffload's static:16"
+    return _of("deltas", "queue_delta", otherwise), _of("deltas", "FAULTS", otherwise)
+
+
+def _of(module: str, attribute: str, otherwise: str) -> Any:
     try:
-        found = getattr(import_module(f"gradwire.gpu.{module}"), attribute)
+        return getattr(import_module(f"gradwire.gpu.{module}"), attribute)
     except ImportError as error:
         raise MissingPackageError(
             f"gradwire.gpu needs the package triton, which does not load here ({error}); "
-            f"{how_to_install('gpu')}, or encode on the host: codec.encode(x.cpu())",
+            f"{how_to_install('gpu')}, or {otherwise}",
             name="triton",
         ) from error
-    assert isinstance(found, Format)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +13,7 @@ from torch import nn
 
 from gradwire.devices import Device, Simulated
 from gradwire.devices.cpu import CPU
-from gradwire.errors import TensorError
+from gradwire.errors import MissingPackageError
 from gradwire.training.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier, End, Transfer
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), min_size=0, max_size=3), min_size=1, max_size=4)
@@ -93,8 +94,9 @@ def test_a_device_of_its_own_has_the_memory_that_it_needs() -> None:
         assert carrier.on_device[0].numel() >= carrier.pack(32, full=True)
 
 
-def test_deltas_on_an_accelerator_are_refused() -> None:
-    with pytest.raises(TensorError, match="but the replica is on meta; use Static or AWP there"):
+def test_deltas_on_an_accelerator_without_triton_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gradwire.gpu.deltas", None)
+    with pytest.raises(MissingPackageError, match=r"needs the package triton.*send other than deltas there"):
         DeltaCarrier(transfer([torch.zeros(2, 2)], [torch.zeros(2, 2, device="meta")]), "bf16", 1)
 
 

@@ -12,7 +12,7 @@ from gradwire.codecs.bitpack import BitPack
 from gradwire.devices import Device
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.entropy.delta import WordName
-from gradwire.errors import TensorError
+from gradwire.entropy.device_delta import DeviceDeltaDecoder
 from gradwire.training.offload.unpack import bitunpack
 
 _WHOLE = BitPack(4)
@@ -89,6 +89,9 @@ class Carrier(ABC):
             self._spans.append((begin, end))
         return end
 
+    def receive(self, end: int) -> None:
+        """Do what the host can do as soon as an end has the bytes, on another thread than ``unpack``'s."""
+
     def unpack(self, end: int) -> None:
         """Write the replicas of an end by operations on its device."""
         for number, (replica, span) in enumerate(zip(self._ends[end].replicas, self._spans, strict=True)):
@@ -134,20 +137,19 @@ class BitpackCarrier(Carrier):
 class DeltaCarrier(Carrier):
     """Carries what changed of every weight; the device keeps the words that the next change starts from.
 
-    Raises ``TensorError`` for an accelerator: no kernel decodes deltas there yet.
+    Accelerators decode by themselves. Raises ``MissingPackageError`` where one does without Triton.
     """
 
     def __init__(self, transfer: Transfer, dtype: WordName, checked_every: int) -> None:
         masters, ends, _ = transfer
-        strange = next((each for end in ends for each in end.replicas if not each.is_cpu), None)
-        if strange is not None:
-            raise TensorError(
-                "the policy delta decodes in memory that the CPU reaches, but the replica is on "
-                f"{strange.device}; use Static or AWP there"
-            )
         weights = [number for number, each in enumerate(masters) if each.dim() > 1]
         self._encoders = {number: DeltaEncoder(masters[number], dtype) for number in weights}
-        self._decoders = [{number: DeltaDecoder(dtype) for number in weights} for _ in ends]
+        self._here = [all(replica.is_cpu for replica in each.replicas) for each in ends]
+        self._decoders = [
+            {number: DeltaDecoder(dtype) if here else DeviceDeltaDecoder(dtype) for number in weights}
+            for here in self._here
+        ]
+        self._received = [False] * len(ends)
         self._words = [
             {number: _words(each.replicas[number], each.device, dtype) for number in weights} for each in ends
         ]
@@ -166,14 +168,30 @@ class DeltaCarrier(Carrier):
         encoder = self._encoders[number]
         return encoder.encode(weights, self._version, full=self._full, checked=checked, out=room).numel()
 
-    def on_host(self, end: int) -> bool:  # noqa: ARG002
-        """Return True: no device decodes yet."""
-        return True
+    def on_host(self, end: int) -> bool:
+        """Return whether the end's memory is the host's, as that of a simulated device."""
+        return self._here[end]
+
+    def receive(self, end: int) -> None:
+        """Decode, where the end's memory is the host's."""
+        for number, decoder in self._decoders[end].items():
+            if isinstance(decoder, DeltaDecoder):
+                payload = self.on_device[end][slice(*self._spans[number])]
+                decoder.apply(payload, self._words[end][number])
+        self._received[end] = True
+
+    def unpack(self, end: int) -> None:
+        """Write the replicas, and decode what ``receive`` hasn't."""
+        if not self._received[end]:
+            self.receive(end)
+        self._received[end] = False
+        super().unpack(end)
 
     def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:
-        """Decode, and widen words of half the precision."""
-        words = self._words[end][number]
-        self._decoders[end][number].apply(payload, words)
+        """Widen words of half the precision; an accelerator decodes them before."""
+        words, decoder = self._words[end][number], self._decoders[end][number]
+        if not isinstance(decoder, DeltaDecoder):
+            decoder.apply(payload, self.host[slice(*self._spans[number])], words)
         replica.copy_(words.view(replica.shape))
 
 
