@@ -1,8 +1,6 @@
 """The command: two ranks, a table, files; and mistakes that start nothing."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,6 +9,8 @@ import pytest
 from gradwire.cli import main
 from gradwire.testbed.network.topology import Topology
 from gradwire.timing.replay.line import LineRate, fit
+from support.forks import torchrun
+from support.project import ROOT
 
 PNG = b"\x89PNG"
 
@@ -76,11 +76,9 @@ def test_all_reduces_are_compared_shown_and_kept(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.processes
 def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    words = "-m gradwire bench line-rate --all-pairs --sizes 1,64KiB --repeats 1 --time 0.001 --json l.json"
-    done = subprocess.run(
-        [*torchrun, *words.split()], cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
-    )
+    words = "bench line-rate --all-pairs --sizes 1,64KiB --repeats 1 --time 0.001 --json l.json"
+    program, three = ROOT / "src/gradwire/__main__.py", ("--nproc-per-node=3",)
+    done = torchrun(program, *words.split(), options=three, log=tmp_path / "log", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("lines of all pairs") == 1
     record = json.loads((tmp_path / "l.json").read_text())

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import pytest
 from gradwire.cli import main
 from gradwire.codecs import parse
 from gradwire.plan import Plan
+from support.forks import Program
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "GRADWIRE_TESTBED")
 
@@ -152,24 +150,25 @@ def test_another_plan_on_one_rank_fails_all(tmp_path: Path) -> None:
 def run_ranks(world: int, words: str, folders: tuple[str, ...] = ()) -> list[tuple[int, str]]:
     """Start ranks as torchrun would, each in its folder; return their exit codes and standard outputs."""
     shared = {"WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "gradwire", *words.split()],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=folders[rank] if folders else None,
-            env=os.environ | {"RANK": str(rank)} | {name: str(value) for name, value in shared.items()},
+    shared["GLOO_SOCKET_IFNAME"] = "lo"
+    here = Path.cwd()
+    programs = [
+        Program(
+            here / f"log{rank}",
+            here / folders[rank] if folders else here,
+            {"RANK": str(rank)} | {name: str(value) for name, value in shared.items()},
+            main,
+            words.split(),
         )
         for rank in range(world)
     ]
     try:
-        outputs = [process.communicate(timeout=90) for process in processes]
+        done = [program.ended() for program in programs]
     finally:
-        for process in processes:
-            process.kill()
-    assert not any("Traceback" in err for _, err in outputs), outputs
-    return [(process.returncode, out) for process, (out, _) in zip(processes, outputs, strict=True)]
+        for program in programs:
+            program.stop()
+    assert not any("Traceback" in each.stderr for each in done), done
+    return [(each.returncode, each.stdout) for each in done]
 
 
 def free_port() -> int:

@@ -53,12 +53,17 @@ class Program:
         """Wait for its end, and end whatever it has left behind."""
         self._process.join(timeout_s)
         code = self._process.exitcode
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.ident or 0, signal.SIGKILL)
-        self._process.join()
+        self.stop()
         out, err = ((self._log / name).read_text(encoding="utf-8") for name in ("stdout", "stderr"))
         assert code is not None, f"it has not ended after {timeout_s:g} s: {out}{err}"
         return Ended(code, out, err)
+
+    def stop(self) -> None:
+        """End it, and all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.ident or 0, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
 
 
 def _begin(
