@@ -20,15 +20,6 @@ from gradwire.plan import Plan
 STEPS, RANKS, BATCH = 12, 4, 8
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Several ranks share this machine's cores, and one thread sums in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def no_thread_is_left() -> Iterator[None]:
     """After the test, all of gradwire's threads have ended."""

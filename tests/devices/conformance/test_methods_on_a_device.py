@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
@@ -29,15 +29,6 @@ STEPS, BATCH = 3, 6
 BUCKETED, LOSSY = Plan(bucket_nbytes=80), Plan(parse("quantize:4"), residual=True)
 LOSSY_PIPE = Plan(parse("quantize:4"), pipeline=2, residual=True)
 STAR = Plan(parse("quantize:4"), "star", residual=True)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """One thread sums in one order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def make_model(hard: bool) -> nn.Module:
