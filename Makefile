@@ -18,6 +18,7 @@ demo: .venv/ready ## compare gradwire with plain DDP on four hosts at 1 Gbit/s, 
 	$(BIN)/gradwire demo --out runs/demo --overwrite
 
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadscope
+unexport PYTHONDONTWRITEBYTECODE # each of hundreds of processes would compile gradwire and its tests anew
 
 test: .venv/ready ## the test suite, on two workers
 	$(TESTS)
