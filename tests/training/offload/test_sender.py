@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from gradwire.devices.cpu import CPU
+from gradwire.training.offload.host_offload import HostOffload
 from gradwire.training.offload.layers import Layer, layers_of
 from gradwire.training.offload.ledger import OffloadLedger
 from gradwire.training.offload.places import Place
@@ -100,3 +102,22 @@ def test_two_places_get_what_is_packed_once_when_they_want_it() -> None:
     assert len(policy.norms) == 1
     assert ledger.total.sent_nbytes == 2 * sum(each.nbytes for each in model.parameters())
     sender.close()
+
+
+def test_deltas_are_decoded_before_anybody_waits_for_them() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(64, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    offload = HostOffload(model, optimizer, "delta", device="cpu")
+    offload.wait()
+    before, decoded_s = offload.replica.weight.clone(), offload.ledger.decode_s
+    change(model)
+    optimizer.step()
+    deadline = time.monotonic() + 30
+    while offload.ledger.decode_s == decoded_s:
+        assert time.monotonic() < deadline, "nothing is decoded until somebody waits"
+        time.sleep(0.001)
+    assert torch.equal(offload.replica.weight, before), "a forward pass may still read it"
+    offload.wait()
+    assert torch.equal(offload.replica.weight, model.weight.bfloat16().float())
+    offload.close()

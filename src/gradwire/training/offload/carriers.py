@@ -89,7 +89,7 @@ class Carrier(ABC):
             self._spans.append((begin, end))
         return end
 
-    def receive(self, end: int) -> None:
+    def receive(self, end: int) -> None:  # noqa: B027 - most leave everything to the device
         """Do what the host can do as soon as an end has the bytes, on another thread than ``unpack``'s."""
 
     def unpack(self, end: int) -> None:

@@ -41,6 +41,8 @@ class OffloadLedger:
     exposed_s
         Seconds for which forward passes stood still until weights were packed and, where the host waits for
         that, copied.
+    decode_s
+        Seconds in which another thread decoded deltas, where the host does that.
     unpack_s
         Seconds in which the training thread unpacked; of an accelerator, only told it to.
     gradient_wait_s
@@ -52,6 +54,7 @@ class OffloadLedger:
     pack_s: float = 0.0
     transfer_s: float = 0.0
     exposed_s: float = 0.0
+    decode_s: float = 0.0
     unpack_s: float = 0.0
     gradient_wait_s: float = 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -31,6 +31,8 @@ class _Route:
         """The last message, from when it is to be packed."""
         self.awaited = set[int]()
         """The places where it hasn't been unpacked."""
+        self.received: dict[int, Future[None]] = {}
+        """Of those, the places where the host decodes it."""
         self.events: list[Event] = []
         """When the last one's bytes had left the host, for each place."""
 
@@ -85,6 +87,7 @@ class Sender:
         for each in first:
             ledger.layers[each.name] = LayerCounts()
         self._thread = packing_thread(threads, numa)
+        self._receiver = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload receiver")
         self._last: Future[None] | None = None
         self.bits: list[int] | None = None
         self.bits_by_batch: list[list[int]] = []
@@ -106,6 +109,11 @@ class Sender:
         for route in chosen:
             route.awaited = {*range(len(self._places))}
             route.packed = self._thread.submit(self._pack, route, full, observed, started)
+            route.received = {
+                place: self._receiver.submit(self._receive, route, place, route.packed)
+                for place in route.awaited
+                if route.carrier.on_host(place)
+            }
         jobs = [each.packed for each in chosen if each.packed is not None]
         self._last = self._thread.submit(self._finish, jobs, observed, started)
 
@@ -118,10 +126,10 @@ class Sender:
             route.awaited.remove(place)
             with self._clocked("exposed_s"):
                 event = route.packed.result()[place]
-                with self._at_work(place):
-                    if route.carrier.on_host(place):
-                        event.wait()
-                    else:
+                if place in route.received:
+                    route.received.pop(place).result()
+                else:
+                    with self._at_work(place):
                         event.order()
             with self._at_work(place), self._clocked("unpack_s"), torch.no_grad():
                 route.carrier.unpack(place)
@@ -138,11 +146,14 @@ class Sender:
             self._last.exception()
         self._last = None
         for route in self._routes:
-            route.packed, route.awaited = None, set()
+            for each in route.received.values():
+                each.exception()
+            route.packed, route.awaited, route.received = None, set(), {}
 
     def close(self) -> None:
-        """End the thread."""
+        """End the threads."""
         self._thread.shutdown()
+        self._receiver.shutdown()
 
     def norms(self) -> list[float]:
         """Return the l2 norm of the weights of each layer that has any."""
@@ -178,6 +189,14 @@ class Sender:
         started.append(time.perf_counter())
         route.events = [self._store(route, place, nbytes) for place in range(len(self._places))]
         return route.events
+
+    def _receive(self, route: _Route, place: int, packed: Future[list[Event]]) -> None:
+        """Decode beside the training thread, which may be busy with the layer before."""
+        event = packed.result()[place]
+        with self._at_work(place):
+            event.wait()
+        with self._clocked("decode_s"):
+            route.carrier.receive(place)
 
     def _store(self, route: _Route, place: int, nbytes: int) -> Event:
         carrier = route.carrier
