@@ -1,7 +1,8 @@
 """The base class of codecs, and the contract that every codec keeps.
 
 A codec turns a *chunk* (a 1-D contiguous float32 CPU tensor of any length, including 0) into a *payload* (a
-1-D uint8 tensor) and back.
+1-D uint8 tensor on the CPU) and back. A codec with kernels for accelerators takes chunks there, too
+(``gradwire.gpu.transfers``).
 
 - **A codec is a value.** It is a frozen dataclass without memory. Equal parameters mean equal codecs, one
   instance serves all chunks and threads, and the same chunk gives the same bytes on every machine, with every
@@ -87,7 +88,7 @@ class Codec(ABC):
 
     def encode(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the payload of ``x``, a view of ``out`` if given. Raises ``TensorError``."""
-        check_chunk(x, "x")
+        self.check_chunk(x, "x")
         capacity = self.max_nbytes(x.numel())
         if out is None:
             out = torch.empty(capacity, dtype=torch.uint8, device="cpu")
@@ -103,14 +104,18 @@ class Codec(ABC):
     def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Write the decoded chunk to ``out``. Raises ``PayloadError`` or ``TensorError``."""
         check_bytes(payload, "payload")
-        check_chunk(out, "out")
+        self.check_chunk(out, "out")
         self._decode(payload.detach(), out.detach())
 
     def decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         """Add the decoded chunk to ``acc``. Raises ``PayloadError`` or ``TensorError``."""
         check_bytes(payload, "payload")
-        check_chunk(acc, "acc")
+        self.check_chunk(acc, "acc")
         self._decode_add(payload.detach(), acc.detach())
+
+    def check_chunk(self, x: torch.Tensor, what: str) -> None:
+        """Raise ``TensorError`` unless ``x`` is a chunk that this codec has kernels for."""
+        check_chunk(x, what)
 
     @abstractmethod
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
-from typing import ClassVar, Protocol, Self
+from functools import cache
+from importlib import import_module
+from typing import ClassVar, Protocol, Self, cast
 
 from gradwire import _native
-from gradwire.codecs.base import Codec
+from gradwire.codecs.base import Codec, check_chunk
 from gradwire.codecs.spec import Reader
 from gradwire.deferred import torch
+from gradwire.errors import TensorError
 
 
 class Kernels(Protocol):
@@ -26,8 +30,22 @@ class Kernels(Protocol):
         """Decode and add to ``acc``."""
 
 
-_KERNELS: dict[str, Kernels] = {"cpu": _native}
-"""By the type of the device that a chunk is on. ``check_chunk`` refuses all others before."""
+def _kernels_for(x: torch.Tensor) -> Kernels:
+    """Return the kernels for a chunk where it is: the only place that decides."""
+    return _native if _is_on_host(x) else _on_accelerators()
+
+
+def _is_on_host(x: torch.Tensor) -> bool:
+    """Return whether ``x`` is no accelerator's: neither a GPU's, nor a simulated one's."""
+    if x.device.type != "cpu":
+        return x.device.type != "cuda"  # check_chunk refuses it
+    devices = sys.modules.get("gradwire.devices")
+    return devices is None or devices.device_of(x) is devices.CPU
+
+
+@cache
+def _on_accelerators() -> Kernels:
+    return cast("Kernels", import_module("gradwire.gpu.transfers"))
 
 
 class NativeCodec(Codec):
@@ -58,14 +76,24 @@ class NativeCodec(Codec):
         """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
         return _native.max_nbytes(self._format, n, self._params)
 
+    def check_chunk(self, x: torch.Tensor, what: str) -> None:
+        """Also take a chunk on an accelerator."""
+        if not isinstance(x, torch.Tensor) or _is_on_host(x):
+            check_chunk(x, what)
+        elif x.dtype is not torch.float32 or x.dim() != 1 or not x.is_contiguous() or x.is_neg():
+            raise TensorError(
+                f"{what} must be a 1-D contiguous torch.float32 tensor, but is {x.dtype} of shape "
+                f"{tuple(x.shape)} on {x.device}; pass {what}.float().flatten()"
+            )
+
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        return _KERNELS[x.device.type].encode(self._format, x, out, self._params)
+        return _kernels_for(x).encode(self._format, x, out, self._params)
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        _KERNELS[out.device.type].decode(self._format, payload, out, self._params)
+        _kernels_for(out).decode(self._format, payload, out, self._params)
 
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
-        _KERNELS[acc.device.type].decode_add(self._format, payload, acc, self._params)
+        _kernels_for(acc).decode_add(self._format, payload, acc, self._params)
 
 
 class PlainCodec(NativeCodec):

@@ -1,0 +1,62 @@
+"""Chunks on a device, payloads on the host: encoded before they cross the bus, and decoded behind it.
+
+These are the kernels that a codec chooses for a chunk on an accelerator. They read and write payloads, sizes,
+and faults in pinned memory, and the host waits for an event: no stream is ever synchronised.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gradwire import _native
+from gradwire.devices import device_of
+from gradwire.gpu.chunks import malformed, queue_decode
+from gradwire.gpu.table import format_of
+
+
+def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
+    """Encode ``x`` into ``out``, on the host; return the bytes used."""
+    found, device = format_of(name), device_of(x)
+    capacity = _native.max_nbytes(name, x.numel(), params)
+    payload, size = _pinned(x, capacity), _pinned(x, 8).view(torch.int64)
+    device.launch(lambda: found.encode(x, payload, params, size), [x], [payload, size])
+    device.event().wait()
+    nbytes = capacity if found.is_fixed else int(size)
+    out[:nbytes] = payload[:nbytes]
+    return nbytes
+
+
+def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Decode into ``out``. Raises ``PayloadError``, and ``out`` is then as it was."""
+    _decode(name, payload, out, params, add=False)
+
+
+def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Decode and add to ``acc``. Raises ``PayloadError``, and ``acc`` is then as it was."""
+    _decode(name, payload, acc, params, add=True)
+
+
+def _decode(
+    name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool
+) -> None:
+    found, device = format_of(name), device_of(out)
+    described = f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements"
+    if found.is_fixed and payload.numel() != _native.max_nbytes(name, out.numel(), params):
+        raise malformed(described, "its length does not match")
+    there, fault = _pinned(out, payload.numel()), _pinned(out, 4).view(torch.int32)
+    there.copy_(payload)
+
+    def queue() -> None:
+        status = queue_decode(found, there, out, params, add=add)
+        fault.copy_(status, non_blocking=True)
+
+    device.launch(queue, [there, out], [out, fault])
+    device.event().wait()
+    if int(fault):
+        raise malformed(described, found.faults[int(fault) - 1])
+
+
+def _pinned(beside: torch.Tensor, nbytes: int) -> torch.Tensor:
+    """Return so many bytes of pinned memory for the device of a tensor."""
+    with torch.inference_mode(mode=False):
+        return device_of(beside).pinned(-(-nbytes // 4)).view(torch.uint8)[:nbytes]
