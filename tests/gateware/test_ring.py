@@ -5,9 +5,8 @@ from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from gradwire.codecs import Codec, parse
-from gradwire.errors import SpecError
 from gradwire.gateware.ring import RingEngine
-from gradwire.gateware.ring_routes import host_order
+from gradwire.gateware.ring_routes import Ring, host_order
 from support.axi import STALLS, Run, consumed, produced
 from support.hardware_chunks import EXHAUSTIVE, raw
 
@@ -18,7 +17,8 @@ def all_reduced(
     """Return what each host gets of ``values[round][rank][chunk]``."""
     world, chunk_words = values.shape[1], values.shape[3] * 32 // width
     m = Module()
-    engines = [RingEngine(codec, world, chunk_words, width) for _ in range(world)]
+    ring = Ring.of(codec, world, chunk_words, width)
+    engines = [RingEngine(ring) for _ in range(world)]
     runs = [Run() for _ in engines]
     m.submodules += engines
     for rank, engine in enumerate(engines):
@@ -82,7 +82,7 @@ MORE = [
 @pytest.mark.parametrize(("spec", "world", "stalls", "width"), CELLS + MORE if EXHAUSTIVE else CELLS)
 def test_all_ranks_get_the_sums_of_the_ring(spec: str, world: int, stalls: str, width: int) -> None:
     codec = parse(spec)
-    values = laplace(1, world, world, 10 * width // 32)
+    values = laplace(1, world, world, 8 * width // 32)
     check(codec, values, all_reduced(codec, values, stalls, width=width))
 
 
@@ -94,22 +94,13 @@ def test_one_all_reduce_follows_another() -> None:
 
 def test_raw_floats_that_grow_do_not_deadlock() -> None:
     codec = parse("inceptionn:2^-10")
-    values = laplace(1, 2, 2, 160) * 1e4
+    values = laplace(1, 2, 2, 96) * 1e4
     check(codec, values, all_reduced(codec, values))
 
 
 def test_a_ring_takes_the_cycles_of_its_steps() -> None:
-    world, words = 2, 150
+    world, words = 2, 100
     runs = all_reduced(parse("identity"), laplace(1, world, world, 8 * words))
     cycles = max(run.left[-1] for run in runs)
     model = 2 * world * words
     assert model <= cycles <= model + 2 * (world - 1) * 20
-
-
-def test_chunks_of_broken_blocks_are_refused() -> None:
-    with pytest.raises(SpecError, match="whole blocks of 8 words, but got 12 words; round them up"):
-        RingEngine(parse("bfp:7x64"), 2, 12)
-    with pytest.raises(
-        SpecError, match="hardware has the codecs identity, inceptionn and bfp, but got 'fp16'"
-    ):
-        RingEngine(parse("fp16"), 2, 8)

@@ -1,8 +1,9 @@
 import pytest
 
+from gradwire.codecs import parse
 from gradwire.collectives import ring
 from gradwire.errors import SpecError
-from gradwire.gateware.ring_routes import Routes, host_order
+from gradwire.gateware.ring_routes import Ring, Routes, host_order
 
 
 @pytest.mark.parametrize("world", range(2, 9))
@@ -29,3 +30,20 @@ def test_a_host_gives_and_gets_every_chunk_once(world: int) -> None:
 def test_one_rank_is_no_ring() -> None:
     with pytest.raises(SpecError, match="2 ranks or more, but got 1; add a rank"):
         Routes.of(1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words", "sentence"),
+    [
+        ("bfp:7x64", 12, "whole blocks of 8 words, but got 12 words; round them up"),
+        ("fp16", 8, "hardware has the codecs identity, inceptionn and bfp, but got 'fp16'; choose one"),
+    ],
+)
+def test_a_ring_without_hardware_is_refused(spec: str, words: int, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        Ring.of(parse(spec), 2, words)
+
+
+def test_a_memory_holds_the_largest_payload() -> None:
+    assert Ring.of(parse("identity"), 2, 100).payload_words == 104
+    assert Ring.of(parse("inceptionn:2^-10"), 2, 100).payload_words == 111

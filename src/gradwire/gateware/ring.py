@@ -9,20 +9,15 @@ from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from gradwire.codecs import Bfp, Codec, Identity, Inceptionn
-from gradwire.errors import SpecError, shown
+from gradwire.codecs import Bfp, Codec, Inceptionn
 from gradwire.gateware.adder import LATENCY, float_sum
 from gradwire.gateware.bfp_compressor import BfpCompressor
 from gradwire.gateware.bfp_decompressor import BfpDecompressor
-from gradwire.gateware.bfp_format import Layout
 from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
 from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
-from gradwire.gateware.ring_routes import Routes
+from gradwire.gateware.ring_routes import Ring
 from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports
 from gradwire.gateware.words import LANE_BITS
-
-_SLACK_WORDS = 4
-"""What a memory holds beyond the largest payload, for last words that two packets do not share."""
 
 
 class RingEngine(wiring.Component):
@@ -40,23 +35,9 @@ class RingEngine(wiring.Component):
     and all others, with the own finished one, pass the decompressor one after the other.
     """
 
-    def __init__(self, codec: Codec, world: int, chunk_words: int, width: int = 256) -> None:
-        self._codec = codec
-        self._routes = Routes.of(world)
-        if not isinstance(codec, Identity | Inceptionn | Bfp):
-            raise SpecError(
-                f"hardware has the codecs identity, inceptionn and bfp, but got {shown(str(codec))}; "
-                "choose one of them"
-            )
-        lanes = width // LANE_BITS
-        if isinstance(codec, Bfp) and chunk_words % Layout.of(codec, width).words:
-            raise SpecError(
-                f"a ring of {str(codec)!r} wants chunks of whole blocks of {codec.block // lanes} words, but "
-                f"got {chunk_words} words; round them up"
-            )
-        self._chunk_words = chunk_words
-        nbytes = codec.max_nbytes(chunk_words * lanes)
-        self._depth = -(-nbytes // (width // 8)) + _SLACK_WORDS
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        width = ring.width
         super().__init__(
             {**block_ports(width), "rx_axis": In(AxiStream(width)), "tx_axis": Out(AxiStream(width))}
         )
@@ -64,13 +45,13 @@ class RingEngine(wiring.Component):
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the circuit."""
         m = Module()
-        routes, width = self._routes, len(self.s_axis.tdata)
-        compressor, decompressor = _coders(self._codec, width)
+        ring, routes, width = self._ring, self._ring.routes, self._ring.width
+        compressor, decompressor = _coders(ring.codec, width)
         m.submodules.compressor, m.submodules.decompressor = compressor, decompressor
         m.submodules.sender = sender = SkidBuffer(width)
         m.submodules.adder = adder = WordAdder(width)
-        received = _memory(m, "received", self.rx_axis, self._depth)
-        sums = _memory(m, "sums", adder.m_axis, self._chunk_words)
+        received = _memory(m, "received", self.rx_axis, ring.payload_words)
+        sums = _memory(m, "sums", adder.m_axis, ring.chunk_words)
         wiring.connect(m, sender.m_axis, wiring.flipped(self.tx_axis))
 
         # Every consumer's tready is free of its own tvalid; of two consumers, each waits for the other.
@@ -100,9 +81,9 @@ class RingEngine(wiring.Component):
     def _connect_values(self, m: Module, encoder: Any, decoded: Any, adder: WordAdder, sums: Any) -> None:
         """Join the streams of float32: the first local packet is encoded, the others meet the left's sums."""
         local, added = self.s_axis, adder.s_axis
-        is_first = _route(m, local, self._routes.encoded_is_local)
-        encodes_local = _route(m, encoder, self._routes.encoded_is_local)
-        adds = _route(m, decoded, self._routes.decoded_is_added)
+        is_first = _route(m, local, self._ring.routes.encoded_is_local)
+        encodes_local = _route(m, encoder, self._ring.routes.encoded_is_local)
+        adds = _route(m, decoded, self._ring.routes.decoded_is_added)
         has_both = local.tvalid & ~is_first & decoded.tvalid & adds
         m.d.comb += [
             *_select(encoder, encodes_local, local, sums),

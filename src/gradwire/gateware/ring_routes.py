@@ -1,11 +1,17 @@
-"""What the ring engine does with each packet, read off the steps of ``collectives.ring``."""
+"""What ring engines have in common, and what they do with each packet, by ``collectives.ring``."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from gradwire.codecs import Bfp, Codec, Identity, Inceptionn
 from gradwire.collectives import ring
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
+from gradwire.gateware.bfp_format import Layout
+from gradwire.gateware.words import LANE_BITS
+
+_SLACK_WORDS = 4
+"""What a memory holds beyond the largest payload, for last words that two packets do not share."""
 
 
 class Routes(NamedTuple):
@@ -47,6 +53,33 @@ class Routes(NamedTuple):
             tuple(not combine for _, combine in encoded),
             tuple(forwarded),
         )
+
+
+class Ring(NamedTuple):
+    """What all engines of a ring have in common."""
+
+    codec: Codec
+    chunk_words: int
+    width: int
+    routes: Routes
+    payload_words: int
+    """Words for the payload of a chunk, at most."""
+
+    @classmethod
+    def of(cls, codec: Codec, world: int, chunk_words: int, width: int = 256) -> Ring:
+        """Return a ring of ``world`` engines. Raises ``SpecError`` if there is no hardware for it."""
+        if not isinstance(codec, Identity | Inceptionn | Bfp):
+            raise SpecError(
+                f"hardware has the codecs identity, inceptionn and bfp, but got {shown(str(codec))}; "
+                "choose one of them"
+            )
+        if isinstance(codec, Bfp) and chunk_words % Layout.of(codec, width).words:
+            raise SpecError(
+                f"a ring of {str(codec)!r} wants chunks of whole blocks of {Layout.of(codec, width).words} "
+                f"words, but got {chunk_words} words; round them up"
+            )
+        nbytes = codec.max_nbytes(chunk_words * width // LANE_BITS)
+        return cls(codec, chunk_words, width, Routes.of(world), -(-nbytes // (width // 8)) + _SLACK_WORDS)
 
 
 def host_order(rank: int, world: int) -> tuple[list[int], list[int]]:
