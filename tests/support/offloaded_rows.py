@@ -18,6 +18,7 @@ def row(policy: str, batch_s: float, errors: Sequence[float], **figures: float) 
         "update_s": 0.1,
         "norm_s": 0.01,
         "pack_s": 0.02,
+        "decode_s": 0.0,
         "unpack_s": 0.03,
         "exposed_s": 0.1,
         "gradient_wait_s": 0.05,

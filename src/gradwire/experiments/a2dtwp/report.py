@@ -36,6 +36,7 @@ PROFILE = (
     ("update", "update_s"),
     ("norms", "norm_s"),
     ("packing", "pack_s"),
+    ("decoding", "decode_s"),
     ("unpacking", "unpack_s"),
     ("waiting for weights", "exposed_s"),
     ("waiting for gradients", "gradient_wait_s"),
@@ -48,9 +49,9 @@ SHOWN = "vgg"
 NOTE = (
     "Bits: sent for each weight and batch. Batches and time: to the error of fp32 at its end, and one point; "
     "'-' where a policy doesn't reach it. Saved: of fp32's time. The oracle is the static format that is "
-    "there first. Norms and packing run beside the other work, on a thread of their own. In claims, the "
-    "error to reach is that of the second policy at its end, and one point; of delta and a policy that cuts "
-    "weights off, the larger one of both."
+    "there first. Norms, packing, and decoding run beside the other work, on threads of their own. In "
+    "claims, the error to reach is that of the second policy at its end, and one point; of delta and a "
+    "policy that cuts weights off, the larger one of both."
 )
 
 Rows = Mapping[str, Mapping[str, Row]]

@@ -160,7 +160,7 @@ class Trainee:
 
     def _counts(self) -> dict[str, float]:
         ledger = self._offload.ledger
-        seconds = ("norm_s", "pack_s", "transfer_s", "exposed_s", "unpack_s", "gradient_wait_s")
+        seconds = ("norm_s", "pack_s", "transfer_s", "decode_s", "exposed_s", "unpack_s", "gradient_wait_s")
         found = {name: getattr(ledger, name) for name in seconds}
         total = ledger.total
         return {**found, "sent_nbytes": total.sent_nbytes, "gradient_nbytes": total.gradient_nbytes}
