@@ -155,6 +155,21 @@ def test_words_that_all_ends_hold_need_no_full_copy() -> None:
     assert nbytes < 10_000
 
 
+def test_words_that_only_seem_the_same_are_found_by_the_first_delta() -> None:
+    pair, (first, second) = Pair("fp32"), walk(10_000, 2, far=1e-8)
+    pair.sender.hold(first.clone(), 0)
+    pair.receiver.hold(first.clone().index_fill_(0, torch.tensor([7]), 9.0), 0)
+    with pytest.raises(PayloadError, match="the weights differ from version 1"):
+        pair.send(second)
+
+
+def test_a_slice_of_nothing_is_an_empty_payload() -> None:
+    codec, bucket = Deltas("fp32"), torch.empty(0)
+    assert codec.over(bucket).encode(bucket).numel() == 0
+    with pytest.raises(PayloadError, match="must be empty"):
+        codec.decode(torch.zeros(3, dtype=torch.uint8), bucket)
+
+
 def test_only_slices_of_its_bucket_are_taken() -> None:
     codec, bucket = Deltas("fp32"), torch.rand(100)
     codec.over(bucket)
@@ -211,6 +226,21 @@ def test_all_ranks_hold_the_same_words(world: int, algorithm: str, run_ranks: Ra
     for words in run_ranks(world, body, plan):
         for mine, weights in zip(words, steps, strict=True):
             assert torch.equal(mine, weights.bfloat16())
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "star", "tree", "butterfly"])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_there_may_be_fewer_weights_than_ranks(count: int, algorithm: str, run_ranks: Ranks) -> None:
+    steps = walk(count, 3)
+
+    def body(exchange: Exchange) -> None:
+        codec = Deltas("fp32")
+        for weights in steps:
+            bucket = weights.clone()
+            exchange.broadcast(bucket, codec.over(bucket))
+            assert same_bits(bucket, weights)
+
+    run_ranks(4, body, Plan(algorithm=algorithm))
 
 
 def test_ranks_that_hold_other_versions_fail_at_once(run_ranks: Ranks) -> None:

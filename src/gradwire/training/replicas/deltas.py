@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 import torch
 
 from gradwire.codecs import Bf16, Codec, codec_of
+from gradwire.codecs.base import malformed
 from gradwire.codecs.spec import error
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.entropy.delta import WordName, max_nbytes, words_dtype
@@ -16,7 +17,7 @@ from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.replicas.broadcast import WEIGHTS
 
 CHECKED_EVERY: Final = 100
-"""After how many versions a hash of the weights goes along."""
+"""After how many versions a hash of the weights goes along, as with the first delta from held words."""
 WORTH_NBYTES: Final = 4096
 """In fewer bytes of weights, headers outweigh what a delta saves, so that a copy is nothing to note."""
 LARGER: Final = "what changed in the weights would take more bytes than a copy of them"
@@ -90,11 +91,14 @@ class Deltas(Codec):
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
         place, words = self._place(x)
+        if not x.numel():  # empty slices all lie in one place, which has no version
+            return 0
         if place not in self._encoders:
             self._encoders[place] = DeltaEncoder(x, self.dtype, base=words, version=self._version)
         encoder = self._encoders[place]
         before, version = encoder.version, (encoder.version or 0) + 1
-        checked = version % CHECKED_EVERY == 0
+        begins = before is not None and before == self._version  # do all ends hold the same words?
+        checked = begins or version % CHECKED_EVERY == 0
         payload = encoder.encode(x, version, checked=checked, bounded=True, out=out)
         is_copy = before is not None and Header.read(payload).plain
         if is_copy and words.nbytes >= WORTH_NBYTES and self._ledger is not None:
@@ -103,7 +107,10 @@ class Deltas(Codec):
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         place, words = self._place(out)
-        if place not in self._encoders:  # else it is this end's own payload, and the words are the latest
+        if not out.numel():
+            if payload.numel():
+                raise malformed(self, payload, 0, "it must be empty")
+        elif place not in self._encoders:  # else it is this end's own payload, and the words are the latest
             self._apply(payload, place, words)
         out.copy_(words)
 
