@@ -1,6 +1,7 @@
 #include "nic.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -11,6 +12,16 @@
 #include "port.h"
 
 namespace gradwire::nic {
+
+namespace {
+
+// A card does not wait for the programs of its host. Without the right to it, this thread has to.
+void take_precedence() {
+  const sched_param first{.sched_priority = 1};
+  sched_setscheduler(0, SCHED_RR, &first);
+}
+
+}  // namespace
 
 Nic::Nic(int host, int link, const Codec& codec, unsigned tos, const FaultSettings& faults)
     : engine_(codec, tos), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -33,6 +44,7 @@ void Nic::stop() {
 
 void Nic::run(bool to_link, int from, int to, const FaultSettings& settings) {
   const FloatEnvironment environment;
+  take_precedence();
   Counters& counters = engine_.counters(to_link);
   Inbox inbox(from);
   Outbox outbox(to, stop_, counters);

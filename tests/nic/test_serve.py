@@ -78,7 +78,7 @@ def test_signals_print_the_counters_and_end_it(call: Call) -> None:
 
 
 def _kill() -> None:
-    values = projected(gradients(600_000))
+    values = projected(gradients(3_000_000))
     with bed(rate="200mbit") as made:
         made.start("a")
         killed = _start(made, "b")

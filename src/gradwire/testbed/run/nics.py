@@ -31,6 +31,7 @@ class NicPrograms:
         ``outputs`` are the files for what each NIC prints.
         """
         ready: list[int] = []
+        self._running = []
         try:
             for namespace, output in zip(self._namespaces, outputs, strict=False):
                 heard, told = os.pipe2(os.O_CLOEXEC)
