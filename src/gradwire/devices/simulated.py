@@ -74,7 +74,7 @@ class SimulatedEvent(Event):
 
     def reach(self) -> None:
         """Let the stream come here."""
-        time.sleep(max(self._place.until - time.monotonic(), 0.0))
+        _sleep_until(self._place.until)
         self._stream.run(self._place)
 
     def before(self) -> set[Operation]:
@@ -124,7 +124,7 @@ class SimulatedStream(Stream):
 
     def sleep(self) -> None:
         """Let the time pass that all which is queued takes."""
-        time.sleep(max(self._until - time.monotonic(), 0.0))
+        _sleep_until(self._until)
 
     def honour_waits(self) -> None:
         """Let other streams come as far as this one waits for, but do nothing else of what is queued."""
@@ -349,3 +349,10 @@ class Simulated(Device):
         if self.refused == (name, number):
             error = RuntimeError if name == "pinned" else torch.OutOfMemoryError
             raise error("simulated error: out of memory")
+
+
+def _sleep_until(moment: float) -> None:
+    """Sleep, but not for no time at all: that would let another thread take the interpreter."""
+    remaining_s = moment - time.monotonic()
+    if remaining_s > 0:
+        time.sleep(remaining_s)
