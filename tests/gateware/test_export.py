@@ -32,7 +32,7 @@ def test_verilog_has_the_ports_of_the_table() -> None:
 
 @pytest.mark.parametrize(
     ("block", "codec", "width"),
-    [("float-adder", None, 256), ("skid-buffer", None, 512), ("bfp-decompressor", "bfp:7x16", 512)],
+    [("float-adder", None, 256), ("skid-buffer", None, 512)],
 )
 def test_other_blocks_are_written(block: str, codec: str | None, width: int) -> None:
     made = export(block, codec, width)
