@@ -28,6 +28,7 @@ bool Patience::allows(std::uint32_t sequence, std::size_t nbytes) {
   if (!has_begun_ || !is_before(sequence, end_)) {
     has_begun_ = true;
     end_ = end;
+    repeats_ = 0;  // something has arrived, or new data would not be sent
   } else if (repeats_ > 0 && sequence == repeated_) {
     ++repeats_;
   } else {
