@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gradwire.codecs import parse
-from gradwire.errors import StateError
+from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import (
@@ -150,6 +150,30 @@ def test_weights_in_other_memory_are_taken_as_they_are(run_ranks: Ranks) -> None
             nn.utils.vector_to_parameters(torch.full((103,), 2.0), model.parameters())
             method.step(loss_of(model, 1, exchange.link.rank))
         assert bool((bits(model) == 2).all())
+
+    run_ranks(2, body)
+
+
+def test_half_a_step_is_no_state(run_ranks: Ranks) -> None:
+    """The exchange of the weights fails after rank 0 has updated its own."""
+
+    def body(exchange: Exchange) -> None:
+        model, link = make_model(), exchange.link
+        optimizer = adamw(model)
+        method = Sharded(model, optimizer, group=link)
+        method.step(loss_of(model, 0, link.rank))
+        saved = method.state_dict()
+        if link.rank == 0:
+            optimizer.register_step_post_hook(lambda *_: link.close())
+        with pytest.raises(ExchangeError):
+            method.step(loss_of(model, 1, link.rank))
+        if link.rank == 0:
+            with pytest.raises(
+                StateError, match=r"rank 0 has updated .* in step 2, which failed .* checkpoint"
+            ):
+                method.state_dict()
+            method.load_state_dict(saved)
+            assert method.state_dict().keys() == saved.keys()
 
     run_ranks(2, body)
 

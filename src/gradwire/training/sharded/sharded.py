@@ -141,6 +141,7 @@ class Sharded(WorkerMethod):
         (own,) = segments(count, chunks, chunk, segment_count=max(count, 1))
         self._shard = Shard(parameters, self._optimizer, own.start, own.stop)
         self._written: list[tuple[int, int]] = []
+        self._between_steps = True
 
     def _before_growing(self) -> StepRecord:
         raise SpecError(
@@ -154,8 +155,10 @@ class Sharded(WorkerMethod):
         self._read()
         loss = backward(compute_loss, self._gradients)
         accounting = self._exchange_gradients()
+        self._between_steps = False
         self._optimizer.step()
         accounting += self._exchange_weights()
+        self._between_steps = True
         self._gradients.detach()  # nothing of the gradient is left in it
         return StepRecord.of_wait(accounting.total_s, accounting).within(perf_counter() - started, loss=loss)
 
@@ -225,6 +228,12 @@ class Sharded(WorkerMethod):
         return [(each.data_ptr(), each._version) for each in self._gradients.parameters]
 
     def _state(self, drained: bool) -> RankState:
+        if not self._between_steps:
+            raise StateError(
+                f"rank {self.exchange.link.rank} has updated its share of the weights in step "
+                f"{self.steps_done + 1}, which failed before all ranks had the others' shares, so there is no "
+                "state to save; go on from the last checkpoint"
+            )
         self._read()
         kept = {"masters": self._shard.masters, "words": _bits(self._deltas.words)}
         return replace(super()._state(drained), model=kept)
@@ -250,6 +259,7 @@ class Sharded(WorkerMethod):
         with torch.inference_mode(mode=False):  # as in ``_read``
             self._deltas.hold(words.clone().view(held), _FIRST)
         self._write()
+        self._between_steps = True
         self._synchronised = own.steps_done > 0  # before the first step every rank has saved its own weights
 
 
