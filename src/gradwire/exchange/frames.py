@@ -76,6 +76,7 @@ class Framer:
     def __init__(self, codec: Codec, segment_count: int, outgoing: dict[int, Buffers] | None = None) -> None:
         self.codec = codec
         self._fingerprint = codec.fingerprint
+        self._names = _CODEC_NAMES | {codec.wire_id: codec.name}
         nbytes = HEADER_NBYTES + codec.max_nbytes(segment_count)
         self._outgoing = ({} if outgoing is None else outgoing).setdefault(nbytes, Buffers(nbytes))
 
@@ -102,7 +103,7 @@ class Framer:
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
         expected = Expected(self.codec.wire_id, self._fingerprint, count, most, sequence, flags)
-        return open_frame(frame, expected, _CODEC_NAMES)
+        return open_frame(frame, expected, self._names)
 
 
 def incoming_buffers(link: Link) -> Buffers:

@@ -257,3 +257,16 @@ def test_ranks_that_hold_other_versions_fail_at_once(run_ranks: Ranks) -> None:
 
     said = run_ranks(2, body, Plan(algorithm="star"))
     assert "a delta from version 1 came, but the receiver holds no version yet" in said[1]
+
+
+def test_codecs_that_differ_are_named(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> str:
+        codec, bucket = Deltas("bf16" if exchange.link.rank == 0 else "fp32"), torch.rand(100)
+        if exchange.link.rank == 0:
+            exchange.broadcast(bucket, codec.over(bucket))
+            return ""
+        with pytest.raises(ExchangeError) as caught:
+            exchange.broadcast(bucket, codec.over(bucket))
+        return str(caught.value)
+
+    assert "the parameters of the codec delta differ" in run_ranks(2, body, Plan(algorithm="star"))[1]
