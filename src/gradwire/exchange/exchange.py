@@ -61,9 +61,7 @@ class Exchange:
         self._own = OwnAllReduce(link) if OwnAllReduce.serves(link, plan) else None
         self._feedback = Feedback(self._segment_count)
         self.failure: str | None = None
-        self._error: BaseException | None = (
-            None  # the failure, where it is an exception that others gave up with
-        )
+        self._error: BaseException | None = None  # where others gave up with one
         self._at_work = threading.Lock()
 
     def all_reduce(
