@@ -231,8 +231,8 @@ class Sharded(WorkerMethod):
         if not self._between_steps:
             raise StateError(
                 f"rank {self.exchange.link.rank} has updated its share of the weights in step "
-                f"{self.steps_done + 1}, which failed before all ranks had the others' shares; go on from the "
-                "last checkpoint"
+                f"{self.steps_done + 1}, which failed before all ranks had the others' shares; go on from "
+                "the last checkpoint"
             )
         self._read()
         kept = {"masters": self._shard.masters, "words": _bits(self._deltas.words)}
