@@ -30,8 +30,8 @@ COMMANDS = MappingProxyType(
         "doctor": "check this machine, or the ranks of a cluster, before training",
         "bench": "measure the network between ranks, or all-reduces over it",
         "testbed": "run a command on hosts with rate-limited links, all on this machine",
-        "gateware": "write the codecs as hardware, in Verilog",
         "nic": "compress marked streams between a host and its link",
+        "gateware": "write the codecs as hardware, in Verilog",
         "experiment": "measure an answer to a question, and keep it as a record",
         "codecs": "list the codecs with their size, error bound, and source",
     }
