@@ -119,7 +119,7 @@ def test_a_hash_goes_along_now_and_then() -> None:
     pair, weights = Pair("fp32"), walk(100, CHECKED_EVERY + 1)
     sizes = [pair.send(each)[1] for each in weights[: CHECKED_EVERY - 1]]
     pair.receiver.words[3] += 1  # memory that went wrong
-    with pytest.raises(PayloadError, match=r"the weights differ from version 100 .*; send a full copy"):
+    with pytest.raises(PayloadError, match=r"the weights differ from version 100 .*; write, load, and"):
         pair.send(weights[CHECKED_EVERY - 1])
     assert min(sizes) > HEADER
 
@@ -129,11 +129,11 @@ def test_a_delta_for_another_version_is_refused_and_changes_nothing() -> None:
     pair.send(weights[0])
     pair.sender.over(weights[1]).encode(weights[1])  # lost
     kept = pair.receiver.words.clone()
-    with pytest.raises(PayloadError, match=r"from version 2 came, but the receiver holds version 1; send a "):
+    with pytest.raises(PayloadError, match=r"from version 2 came, but the receiver holds version 1; wr"):
         pair.send(weights[2])
     assert torch.equal(pair.receiver.words, kept)
     pair.receiver = Deltas("bf16")
-    with pytest.raises(PayloadError, match=r"holds no version yet; send a full copy"):
+    with pytest.raises(PayloadError, match=r"holds no version yet; .* on all ranks alike"):
         pair.send(weights[3])
     pair.sender = Deltas("bf16")  # both begin anew
     assert same_bits(pair.send(weights[3])[0], held(weights[3], "bf16"))

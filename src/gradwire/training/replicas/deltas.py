@@ -120,7 +120,8 @@ class Deltas(Codec):
         try:
             self._decoders[place].apply(payload, words)
         except VersionError as mismatch:
-            raise PayloadError(str(mismatch)) from mismatch
+            found, _, _ = str(mismatch).partition(";")
+            raise PayloadError(f"{found}; write, load, and restart on all ranks alike") from mismatch
 
     def _place(self, part: torch.Tensor) -> tuple[tuple[int, int], torch.Tensor]:
         """Return where a slice of the bucket begins and ends, and its words."""
