@@ -6,14 +6,19 @@ from gradwire.deferred import torch
 from gradwire.errors import TensorError
 
 
-def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
-    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous CPU tensor of ``dtype`` with its values."""
+def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: bool = False) -> None:
+    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous CPU tensor of ``dtype`` with its values.
+
+    With ``on_cuda``, a CUDA tensor is one, too.
+    """
     if not isinstance(x, torch.Tensor):
         raise TensorError(f"{what} must be a torch tensor, but is a {type(x).__name__}")
-    if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or not x.is_cpu:
+    is_there = x.is_cpu or (on_cuda and x.is_cuda)
+    if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or not is_there:
         layout = "" if x.is_contiguous() else "non-contiguous "
+        place = "on the CPU or a GPU" if on_cuda else "on the CPU"
         raise TensorError(
-            f"{what} must be a 1-D contiguous {dtype} tensor on the CPU, but is a {layout}{x.dtype} tensor "
+            f"{what} must be a 1-D contiguous {dtype} tensor {place}, but is a {layout}{x.dtype} tensor "
             f"of shape {tuple(x.shape)} on {x.device}; {_instead(what, dtype)}"
         )
     if x.is_neg() or x._is_zerotensor() or (x.numel() and x.data_ptr() == 0):

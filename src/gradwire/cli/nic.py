@@ -41,8 +41,8 @@ def parser() -> Parser:
     parser = Parser(
         prog="gradwire nic",
         usage="gradwire nic --host IF --link IF --codec CODEC [options]",
-        description="Forward frames between a host and its link, and compress the TCP streams of float32\n"
-        "that carry the type of service. The NIC at the peer restores them.",
+        description="Forward frames between a host and its link, and compress the TCP streams of\n"
+        "float32 that carry the type of service. The NIC at the peer restores them.",
         epilog="SIGUSR1 prints the counters, and SIGTERM or Ctrl-C ends the NIC and prints them\n\n"
         "example:\n  gradwire nic --host veth0 --link eth1 --codec inceptionn:2^-10",
     )

@@ -71,7 +71,8 @@ def _parser() -> Parser:
 
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--method", metavar="M", choices=METHODS, help=f"{', '.join(METHODS)} (pipe)")
+    others = ", ".join(method for method in METHODS if method != "pipe")
+    group.add_argument("--method", metavar="M", choices=METHODS, help=f"pipe, or {others}")
     group.add_argument("--codec", metavar="SPEC", help="one that 'gradwire codecs' lists (identity)")
     group.add_argument(
         "--compare",
@@ -142,7 +143,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         "--out", type=folder_path, metavar="DIR", help="folder of the results (runs/DATA-TIME)"
     )
     group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
-    group.add_argument("-h", "--help", action="help", help="show this text")
+    group.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
 
 
 def _size(text: str) -> int:

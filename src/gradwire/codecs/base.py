@@ -49,6 +49,9 @@ class Codec(ABC):
     EXACT: ClassVar[bool] = False
     """Whether decoding always returns the encoded bits, so that the owner of a chunk needn't decode it."""
 
+    ON_CUDA: ClassVar[bool] = False
+    """Whether it takes chunks on a GPU, too."""
+
     SEGMENT_NBYTES: ClassVar[int] = 1 << 22
     """The segments, in bytes of float32, with which an exchange through this codec is fast."""
 
@@ -88,7 +91,7 @@ class Codec(ABC):
 
     def encode(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return the payload of ``x``, a view of ``out`` if given. Raises ``TensorError``."""
-        self.check_chunk(x, "x")
+        check_chunk(x, "x", on_cuda=self.ON_CUDA)
         capacity = self.max_nbytes(x.numel())
         if out is None:
             out = torch.empty(capacity, dtype=torch.uint8, device="cpu")
@@ -104,18 +107,14 @@ class Codec(ABC):
     def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Write the decoded chunk to ``out``. Raises ``PayloadError`` or ``TensorError``."""
         check_bytes(payload, "payload")
-        self.check_chunk(out, "out")
+        check_chunk(out, "out", on_cuda=self.ON_CUDA)
         self._decode(payload.detach(), out.detach())
 
     def decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         """Add the decoded chunk to ``acc``. Raises ``PayloadError`` or ``TensorError``."""
         check_bytes(payload, "payload")
-        self.check_chunk(acc, "acc")
+        check_chunk(acc, "acc", on_cuda=self.ON_CUDA)
         self._decode_add(payload.detach(), acc.detach())
-
-    def check_chunk(self, x: torch.Tensor, what: str) -> None:
-        """Raise ``TensorError`` unless ``x`` is a chunk that this codec has kernels for."""
-        check_chunk(x, what)
 
     @abstractmethod
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
@@ -136,9 +135,9 @@ class Codec(ABC):
         _native.decode_add("pack", decoded, acc, (32,))
 
 
-def check_chunk(x: torch.Tensor, what: str) -> None:
-    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous float32 CPU tensor."""
-    check_tensor(x, what, torch.float32)
+def check_chunk(x: torch.Tensor, what: str, *, on_cuda: bool = False) -> None:
+    """Raise ``TensorError`` unless ``x`` is 1-D contiguous float32, on the CPU if not ``on_cuda``."""
+    check_tensor(x, what, torch.float32, on_cuda=on_cuda)
 
 
 def check_bytes(x: torch.Tensor, what: str) -> None:

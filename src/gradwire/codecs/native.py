@@ -9,10 +9,9 @@ from importlib import import_module
 from typing import ClassVar, Protocol, Self, cast
 
 from gradwire import _native
-from gradwire.codecs.base import Codec, check_chunk
+from gradwire.codecs.base import Codec
 from gradwire.codecs.spec import Reader
 from gradwire.deferred import torch
-from gradwire.errors import TensorError
 
 
 class Kernels(Protocol):
@@ -31,16 +30,11 @@ class Kernels(Protocol):
 
 
 def _kernels_for(x: torch.Tensor) -> Kernels:
-    """Return the kernels for a chunk where it is: the only place that decides."""
-    return _native if _is_on_host(x) else _on_accelerators()
-
-
-def _is_on_host(x: torch.Tensor) -> bool:
-    """Return whether ``x`` is no accelerator's: neither a GPU's, nor a simulated one's."""
-    if x.device.type != "cpu":
-        return x.device.type != "cuda"  # check_chunk refuses it
+    """Return the kernels for a chunk where it is, such as on a simulated device; only this decides."""
     devices = sys.modules.get("gradwire.devices")
-    return devices is None or devices.device_of(x) is devices.CPU
+    if x.is_cpu and (devices is None or devices.device_of(x) is devices.CPU):
+        return _native
+    return _on_accelerators()
 
 
 @cache
@@ -51,6 +45,7 @@ def _on_accelerators() -> Kernels:
 class NativeCodec(Codec):
     """A codec that names its compiled format and the format's parameters; the kernels do the rest."""
 
+    ON_CUDA = True
     _format: ClassVar[str]
     """The name of the format in the native table."""
 
@@ -75,16 +70,6 @@ class NativeCodec(Codec):
     def max_nbytes(self, n: int) -> int:
         """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
         return _native.max_nbytes(self._format, n, self._params)
-
-    def check_chunk(self, x: torch.Tensor, what: str) -> None:
-        """Also take a chunk on an accelerator."""
-        if not isinstance(x, torch.Tensor) or _is_on_host(x):
-            check_chunk(x, what)
-        elif x.dtype is not torch.float32 or x.dim() != 1 or not x.is_contiguous() or x.is_neg():
-            raise TensorError(
-                f"{what} must be a 1-D contiguous torch.float32 tensor, but is {x.dtype} of shape "
-                f"{tuple(x.shape)} on {x.device}; pass {what}.float().flatten()"
-            )
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
         return _kernels_for(x).encode(self._format, x, out, self._params)

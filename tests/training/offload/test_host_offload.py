@@ -331,8 +331,10 @@ def test_what_was_changed_by_hand_is_sent() -> None:
 def test_after_an_error_everything_is_sent_again() -> None:
     with offloaded("delta", None) as offload:
         step(offload, 0, None)
+        offload.wait()  # what is under way has been decoded
         route = next(each for each in offload._sender._routes if each.layer.name == "embed")
         route.carrier._decoders[0][0].version = 99  # type: ignore[attr-defined]
+        step(offload, 1, None)
         with pytest.raises(VersionError, match="send a full copy"):
             offload.wait()
         offload.wait()

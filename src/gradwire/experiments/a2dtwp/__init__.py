@@ -27,7 +27,7 @@ def _run(options: Options, cells: Sequence[Cell], before: Sequence[Row], report:
 
 EXPERIMENT = Experiment(
     name="a2dtwp",
-    question="how much sooner do networks reach float32's error if weights travel in fewer bits?",
+    question="how much time do fewer bits of weights save, at equal error?",
     add_arguments=add_arguments,
     read=read,
     cells=cells,
