@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,21 +13,18 @@ from gradwire.errors import NicError
 from gradwire.nic import Nic, Settings
 from gradwire.testbed.network.namespaces import inside
 from support.beds import needs_namespaces
-from support.nic_area import Area
 from support.nic_bed import SPEC, bed, gradients, ip, payload_nbytes, projected, transfer
+from support.noise import likely, undisturbed
 
 pytestmark = [pytest.mark.processes, needs_namespaces]
 Call = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def call() -> Iterator[Call]:
-    area = Area()
-    yield area.call
-    area.close()
-
-
 def _stream(mtu: int, spec: str) -> None:
+    undisturbed(lambda: _stream_once(mtu, spec))
+
+
+def _stream_once(mtu: int, spec: str) -> None:
     values = gradients(250_000)
     expected = projected(values, spec)
     with bed(mtu) as made:
@@ -41,9 +38,8 @@ def _stream(mtu: int, spec: str) -> None:
     assert np.all(as_coded | as_sent)  # whole, where TCP has cut a value, or a few at the end
     assert back == expected.tobytes()  # of which the codec leaves every bit
     assert to_link["compressed"] >= to_host["restored"] > values.nbytes // mtu
-    assert (
-        to_link["raw_larger"] == to_link["raw_no_peer"] == to_link["raw_unseen"] == to_host["malformed"] == 0
-    )
+    assert to_link["raw_no_peer"] == to_link["raw_unseen"] == to_host["malformed"] == 0, (to_link, to_host)
+    likely(to_link["raw_larger"] == 0, to_link)  # TCP cuts pieces too small to shrink if it has to wait
     assert (
         to_link["payload_bytes"] >= to_host["payload_bytes"] > 0.98 * values.nbytes
     )  # more, if some went again

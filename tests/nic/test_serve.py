@@ -7,25 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gradwire.testbed.network.namespaces import inside
 from support.beds import SOURCE, needs_namespaces
-from support.nic_area import Area
 from support.nic_bed import SPEC, Bed, bed, gradients, ip, projected, transfer
 
 pytestmark = [pytest.mark.processes, needs_namespaces]
 Call = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def call() -> Iterator[Call]:
-    area = Area()
-    yield area.call
-    area.close()
 
 
 def _start(made: Bed, side: str, *words: str) -> subprocess.Popen[str]:
