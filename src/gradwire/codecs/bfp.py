@@ -12,6 +12,11 @@ from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_whole
 from gradwire.deferred import torch
 
+SMALLEST_EXPONENT = 32
+"""Blocks of smaller exponents are sent as zeros."""
+NAN_EXPONENT = 255
+"""The exponent of a block that holds a value that is not finite."""
+
 
 @dataclass(frozen=True)
 class Bfp(NativeCodec):
@@ -82,4 +87,6 @@ class Bfp(NativeCodec):
         largest = largest_finite(x)
         if largest == 0.0:
             return 0.0
-        return math.ldexp(1.0, floor_log2(largest) - (self.mantissa_bits - 1)) + 2.0**-95
+        return math.ldexp(1.0, floor_log2(largest) - (self.mantissa_bits - 1)) + 2.0 ** (
+            SMALLEST_EXPONENT - 127
+        )

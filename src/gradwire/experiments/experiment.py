@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from gradwire.errors import SpecError
 from gradwire.tables import Table
 
 Options = TypeVar("Options")
@@ -72,6 +73,15 @@ class Experiment(Generic[Options]):
     def schema(self) -> str:
         """The schema of its record."""
         return f"gradwire.experiment-{self.name}/{self.version}"
+
+
+def check_known(called: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise ``SpecError`` unless an option named some of ``known``, and nothing else."""
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise SpecError(
+            f"{called} must be among {', '.join(known)}, but {(unknown or ['nothing'])[0]!r} came"
+        )
 
 
 def is_row_of(cell: Cell, row: Row) -> bool:

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gradwire.errors import SpecError
-from gradwire.experiments.experiment import Cell, Experiment, Report, Row
+from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check_known
 from gradwire.experiments.hosts.network import check_networks, measure_cells
 from gradwire.job.data import find
 from gradwire.job.equal_loss import reach
@@ -80,20 +80,12 @@ class Options:
 
     def __post_init__(self) -> None:
         check_networks([(self.hosts, rate) for rate in self.rates])
-        _check_known("--tasks", self.tasks, TASKS)
-        _check_known("methods", self.methods, METHODS)
+        check_known("--tasks", self.tasks, TASKS)
+        check_known("methods", self.methods, METHODS)
         if self.data_dir is not None:
             find("mnist", self.data_dir)
         if self.text is not None and not self.text.is_file():
             raise SpecError(f"--text must name a file, but {self.text} is none; name a text")
-
-
-def _check_known(called: str, names: Sequence[str], known: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise SpecError(
-            f"{called} must be among {', '.join(known)}, but {(unknown or ['nothing'])[0]!r} came"
-        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

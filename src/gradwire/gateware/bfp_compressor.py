@@ -6,8 +6,8 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 
-from gradwire.codecs import Bfp
-from gradwire.gateware.bfp_format import NAN_EXPONENT, SMALLEST_EXPONENT, Layout
+from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT, Bfp
+from gradwire.gateware.bfp_format import Layout
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.stream import Pipeline, block_ports
 from gradwire.gateware.words import LANE_BITS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
-from gradwire.codecs import Bfp
-from gradwire.gateware.bfp_format import NAN_EXPONENT, Layout
+from gradwire.codecs.bfp import NAN_EXPONENT, Bfp
+from gradwire.gateware.bfp_format import Layout
 from gradwire.gateware.stream import (
     Pipeline,
     block_ports,

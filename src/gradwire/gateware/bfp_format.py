@@ -8,11 +8,6 @@ from gradwire.codecs import Bfp
 from gradwire.errors import SpecError
 from gradwire.gateware.words import LANE_BITS
 
-SMALLEST_EXPONENT = 32
-"""Blocks of smaller exponents are sent as zeros."""
-NAN_EXPONENT = 255
-"""The exponent of a block that holds a value that is not finite."""
-
 
 class Layout(NamedTuple):
     """A codec's blocks in words of a width."""

@@ -27,7 +27,6 @@ from gradwire.training import (
 from support.sharded_ranks import adamw, loss_of, make_model
 
 Ranks = Callable[..., list[Any]]
-STEPS = 6
 
 
 def test_what_does_not_fit_is_refused(run_ranks: Ranks) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gradwire.errors import SpecError
-from gradwire.experiments.experiment import Cell
+from gradwire.experiments.experiment import Cell, check_known
 
 MODELS = ("alexnet", "vgg", "resnet")
 FP32, BF16, AWP = "fp32", "bf16", "awp"
@@ -51,7 +51,7 @@ class Options:
             ("--models", self.models, MODELS),
             ("--policies", self.policies, POLICIES),
         ):
-            _check_known(called, names, known)
+            check_known(called, names, known)
         for called, number, least in (
             ("--batches", self.batches, 10),
             ("--batch-size", self.batch_size, 2),
@@ -64,14 +64,6 @@ class Options:
             raise SpecError(f"--narrower must divide 64, but is {self.narrower}")
         if self.data_dir is not None and not self.data_dir.is_dir():
             raise SpecError(f"--data-dir must name a folder, but {self.data_dir} is none")
-
-
-def _check_known(called: str, names: Sequence[str], known: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise SpecError(
-            f"{called} must be among {', '.join(known)}, but {(unknown or ['nothing'])[0]!r} came"
-        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

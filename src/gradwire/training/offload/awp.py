@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError, StateError, shown
 from gradwire.training.offload.policies import FORMATS, Policy, check_norms
 from gradwire.units import is_number
@@ -142,5 +144,5 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
 def _check(threshold: float, interval: int) -> None:
     if not is_number(threshold) or not math.isfinite(threshold):
         raise SpecError(f"the threshold must be a finite number, but is {shown(threshold)}")
-    if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
+    if not is_whole(interval, 1, sys.maxsize):
         raise SpecError(f"the interval must be a whole number of batches from 1 up, but is {shown(interval)}")

@@ -6,10 +6,12 @@ Accelerate the Training of Deep Neural Networks" (A2DTWP).
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradwire.codecs.spec import is_whole
 from gradwire.entropy.delta import WordName
 from gradwire.errors import SpecError, StateError, shown
 from gradwire.training.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier, Transfer
@@ -117,7 +119,7 @@ class Delta(Policy):
     def __init__(self, dtype: WordName = "bf16", *, checked_every: int = 100) -> None:
         if dtype not in ("bf16", "fp32"):
             raise SpecError(f"the dtype of a delta must be 'bf16' or 'fp32', but is {shown(dtype)}")
-        if isinstance(checked_every, bool) or not isinstance(checked_every, int) or checked_every < 1:
+        if not is_whole(checked_every, 1, sys.maxsize):
             raise SpecError(f"checked_every must be a whole number from 1 up, but is {shown(checked_every)}")
         self.dtype, self.checked_every = dtype, checked_every
 

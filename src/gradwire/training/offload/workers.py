@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 
+from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError, shown
 
 _NODES = Path("/sys/devices/system/node")
@@ -18,7 +20,7 @@ def packing_thread(threads: int | None = None, numa: int | None = None) -> Threa
 
     None leaves the number to torch, and the CPUs to the system. Raises ``SpecError``.
     """
-    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+    if threads is not None and not is_whole(threads, 1, sys.maxsize):
         raise SpecError(f"threads must be a whole number from 1 up, or None, but is {shown(threads)}")
     cpus = None if numa is None else _cpus_of(numa)
     pool = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload")
