@@ -151,7 +151,8 @@ class HostOffload:
 
     @property
     def bits_by_batch(self) -> list[list[int]]:
-        """The bits of each layer with weights, before the first batch and after each."""
+        """The bits of each layer with weights, before the first batch and after each step taken so far."""
+        self._join()  # the last step's are chosen on another thread
         return self._sender.bits_by_batch
 
     @property
