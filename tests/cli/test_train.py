@@ -82,6 +82,14 @@ def test_a_plan_says_method_codec_and_exchange(pipeline: int, method: str) -> No
         ("--compare --staleness 1", "writes the staleness as in --runs server@2,sync"),
         ("--segment 5", "--segment must be a whole number from 16384"),
         ("--pipeline 0", "--pipeline must be a whole number from 1"),
+        (
+            "--method sharded --pipeline 3",
+            "only the method pipe has a pipeline, but --pipeline came with sharded",
+        ),
+        (
+            "--runs sync,attach:fp8,sync:fp8 --pipeline 2",
+            "--pipeline came with sync and attach; leave it out",
+        ),
         ("--bucket 2", "--bucket must be a whole number from 4"),
     ],
 )

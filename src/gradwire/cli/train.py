@@ -156,6 +156,7 @@ def _size(text: str) -> int:
 def _options(words: argparse.Namespace) -> JobOptions:
     exchange = _exchange(words)
     runs = _runs(words)
+    _check_pipeline(words, runs)
     return chosen(
         JobOptions,
         words,
@@ -195,6 +196,13 @@ def _exchange(words: argparse.Namespace) -> Plan:
     words.method = "sharded" if plan.is_sharded else "sync" if plan.pipeline == 1 else "pipe"
     words.codec = str(plan.codec)
     return plan
+
+
+def _check_pipeline(words: argparse.Namespace, runs: tuple[Run, ...]) -> None:
+    methods = dict.fromkeys(run.method for run in runs)
+    if words.pipeline not in (None, 1) and "pipe" not in methods:
+        others = " and ".join(methods)
+        raise SpecError(f"only the method pipe has a pipeline, but --pipeline came with {others}; leave it out")
 
 
 def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
