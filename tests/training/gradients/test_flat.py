@@ -164,6 +164,13 @@ def test_a_model_without_trainable_parameters_is_refused() -> None:
         FlatWeights([])
 
 
+def test_a_model_whose_parameters_are_all_empty_is_refused() -> None:
+    empty = nn.Parameter(torch.empty(0, 3))
+    with pytest.raises(TensorError, match="one trainable weight was wanted, but all its 1 trainable param"):
+        FlatGradients([empty])
+    assert FlatGradients([empty, nn.Parameter(torch.ones(2))]).buffer.numel() == 2
+
+
 def test_weights_gather_and_scatter() -> None:
     model, other = _model(), nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     flat = FlatWeights(model.parameters()).gather()

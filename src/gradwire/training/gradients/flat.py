@@ -187,8 +187,14 @@ class FlatWeights:
 
 
 def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """Return the parameters that ask for a gradient, each once. Raises ``TensorError``, also for none."""
-    return _checked(parameter for parameter in parameters if parameter.requires_grad)
+    """Return the parameters that ask for a gradient, each once; ``TensorError`` for no weight."""
+    found = _checked(parameter for parameter in parameters if parameter.requires_grad)
+    if not any(parameter.numel() for parameter in found):
+        raise TensorError(
+            f"a model with at least one trainable weight was wanted, but all its {len(found)} trainable "
+            "parameters are empty; look at the sizes of its layers"
+        )
+    return found
 
 
 def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
