@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import lru_cache
+from types import TracebackType
 
 import torch
 
@@ -62,6 +63,7 @@ class Exchange:
         self._feedback = Feedback(self._segment_count)
         self.failure: str | None = None
         self._error: BaseException | None = None  # where others gave up with one
+        self._raised_at: TracebackType | None = None  # so that no traceback grows with each call
         self._at_work = threading.Lock()
 
     def all_reduce(
@@ -140,7 +142,7 @@ class Exchange:
     def check(self) -> None:
         """Raise the exception that ``give_up`` got, or ``ExchangeError`` where another failure came first."""
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(self._raised_at)
         if self.failure is not None:
             raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
 
@@ -148,6 +150,7 @@ class Exchange:
         """Refuse all later calls, with the first reason; what is under way goes on."""
         if self.failure is None:
             self._error = reason if isinstance(reason, BaseException) else None
+            self._raised_at = None if self._error is None else self._error.__traceback__
             self.failure = str(reason) or type(reason).__name__
 
     def close(self, reason: BaseException | str = "it was closed") -> None:

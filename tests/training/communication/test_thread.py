@@ -96,10 +96,14 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
     method = _pipe(model, exchange)
     _train(method, batch_loss, 4)
     before = _weights(model)
-    for again in (method.drain, lambda: _train(method, batch_loss, 1), method.drain):
+    depths = []
+    for again in (method.drain, lambda: _train(method, batch_loss, 1), method.drain, method.drain):
         with pytest.raises(ZeroDivisionError, match="the third gradient, of all things") as caught:
             again()
         assert caught.value.__notes__ == ["while the communication thread averaged the gradient of step 3"]
+        assert caught.traceback[-1].name == "all_reduce"
+        depths.append(len(caught.traceback))
+    assert depths[0] == depths[2] == depths[3], "a traceback that grows holds on to every call before"
     with pytest.raises(ZeroDivisionError), method:
         _train(method, batch_loss, 1)
     assert torch.equal(_weights(model), before)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Lock
 from time import perf_counter
+from types import TracebackType
 
 from gradwire import collectives
 from gradwire.costs import ExchangeCost
@@ -54,6 +55,7 @@ class Handover:
     timeout_s: float | None = None
     done: str = "averaged"
     result: Future[ExchangeCost] = field(default_factory=Future)
+    raised_at: TracebackType | None = None  # each wait raises from there, so that no traceback grows
     counted: Lock = field(default_factory=Lock)  # taken by the first wait, of which the ledger is told
 
 
@@ -102,6 +104,9 @@ class CommunicationThread:
                 f"rank {self._rank} waited {patience_s:g} s for {handover.what} to be {handover.done}, but "
                 f"its communication thread is still at work; look for a stopped peer, or {self._advice}"
             )
+        error = handover.result.exception()
+        if error is not None:
+            raise error.with_traceback(handover.raised_at)
         accounting = handover.result.result()
         if handover.name is not None and handover.counted.acquire(blocking=False):
             exposed_s = perf_counter() - started
@@ -139,6 +144,7 @@ class CommunicationThread:
                     if begun:
                         error.add_note(f"while the communication thread {handover.done} {handover.what}")
                     self._exchange.close(error)
+                    handover.raised_at = error.__traceback__
                     handover.result.set_exception(error)
                 else:
                     handover.result.set_result(accounting)
