@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ def test_lines_sum_to_the_summary(tmp_path: Path) -> None:
     ledger = Ledger(1, [JsonLines(path)])
     for step in range(5):
         for bucket in ("bucket 1", "bucket 2")[: 1 + step % 2]:
-            ledger.exchanged(bucket, SMALL, exposed_s=0.1 * step, largest_error=0.5**step)
+            ledger.exchanged(bucket, SMALL, exposed_s=0.1 * step)
         ledger.bypassed("sparse", "bucket 3", 10 + step)
         ledger.end_step()
     ledger.exchanged("bucket 1", SMALL)  # what a drain leaves
@@ -52,7 +51,6 @@ def test_lines_sum_to_the_summary(tmp_path: Path) -> None:
         of_bucket = [line["buckets"][bucket] for line in lines if bucket in line["buckets"]]
         for name in ("exchanges", "gradient_nbytes", "raw_nbytes", "wire_nbytes", "exposed_s", "codec_s"):
             assert sum(each[name] for each in of_bucket) == pytest.approx(counts.figures()[name], rel=1e-12)
-        assert max(each["largest_error"] or 0 for each in of_bucket) == counts.largest_error
     assert sum(line["total"]["wire_nbytes"] for line in lines) == summary.total.cost.wire_nbytes == 800
     assert [line["total"]["ratio"] for line in lines] == [4.0] * 6
     assert (
@@ -82,16 +80,6 @@ def test_a_resumed_run_and_other_ranks_go_on_in_the_same_file(tmp_path: Path) ->
     second.close()
     resumed.close()
     assert [(line["rank"], line["step"]) for line in lines_of(path)] == [(0, 1), (1, 1), (0, 2)]
-
-
-@pytest.mark.parametrize("error", [math.nan, math.inf])
-def test_what_json_has_no_number_for_is_a_word(error: float, tmp_path: Path) -> None:
-    path = tmp_path / "steps.jsonl"
-    ledger = Ledger(0, [JsonLines(path)])
-    ledger.exchanged("a", SMALL, largest_error=error)
-    ledger.end_step()
-    ledger.close()
-    assert lines_of(path)[0]["buckets"]["a"]["largest_error"] == str(error)
 
 
 def test_a_path_that_cannot_be_written_is_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -154,7 +142,6 @@ def test_tensorboard_gets_the_figures_of_every_step_and_bucket() -> None:
         "layers/0",
         ExchangeCost(raw_nbytes=100, wire_nbytes=100, wait_s=0.5),
         exposed_s=0.5,
-        largest_error=0.125,
     )
     ledger.end_step()
     ledger.bypassed("sparse", "bucket 1", 48)
@@ -163,15 +150,14 @@ def test_tensorboard_gets_the_figures_of_every_step_and_bucket() -> None:
     seen = writer.scalars
     figures = {"ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s"}
     assert {tag for tag, step in seen if step == 1} == {
-        *(f"gradwire/{name}" for name in (*figures, "largest_error", "wall_s", "bypassed_nbytes")),
+        *(f"gradwire/{name}" for name in (*figures, "wall_s", "bypassed_nbytes")),
         *(f"gradwire/bucket_1/{name}" for name in figures),
-        *(f"gradwire/layers_0/{name}" for name in (*figures, "largest_error")),
+        *(f"gradwire/layers_0/{name}" for name in figures),
     }
     assert seen["gradwire/ratio", 1] == 2.5
     assert seen["gradwire/bucket_1/ratio", 1] == 4.0
     assert seen["gradwire/exposed_s", 1] == 0.75
     assert seen["gradwire/wait_s", 1] == 1.5
-    assert seen["gradwire/layers_0/largest_error", 1] == seen["gradwire/largest_error", 1] == 0.125
     assert [seen["gradwire/bypassed_nbytes", step] for step in (1, 2)] == [0, 48]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -28,8 +27,6 @@ class BucketCounts:
         ``2 (p - 1) / p`` of a gradient, so ``cost.raw_nbytes`` differs.
     exposed_s
         Seconds for which the training thread stood still; the rest was hidden behind its own work.
-    largest_error
-        The largest absolute error of any value where somebody measured it; NaN if one of them was NaN.
     cost
         Their seconds and bytes, hidden or not.
     """
@@ -37,10 +34,9 @@ class BucketCounts:
     exchanges: int = 0
     gradient_nbytes: int = 0
     exposed_s: float = 0.0
-    largest_error: float | None = None
     cost: ExchangeCost = field(default_factory=ExchangeCost)
 
-    def figures(self) -> dict[str, float | None]:
+    def figures(self) -> dict[str, float]:
         """Return the figures that lines and tags have, by name."""
         cost = self.cost
         return {
@@ -53,7 +49,6 @@ class BucketCounts:
             "wait_s": cost.wait_s,
             "exposed_s": self.exposed_s,
             "exchange_s": cost.total_s,
-            "largest_error": self.largest_error,
             "nonfinite": cost.nonfinite,
         }
 
@@ -62,7 +57,6 @@ class BucketCounts:
             self.exchanges + other.exchanges,
             self.gradient_nbytes + other.gradient_nbytes,
             self.exposed_s + other.exposed_s,
-            _larger(self.largest_error, other.largest_error),
             self.cost + other.cost,
         )
 
@@ -146,12 +140,10 @@ def _rows(state: object, part: str, read: Callable[[Mapping[str, Any]], _Row]) -
 
 
 def _bucket_counts(row: Mapping[str, Any]) -> BucketCounts:
-    error = row["largest_error"]
     return BucketCounts(
         _number(row, "exchanges"),
         _number(row, "gradient_nbytes"),
         _number(row, "exposed_s"),
-        None if error is None else _number(row, "largest_error"),
         _cost(row["cost"]) if "cost" in row else _earlier_cost(row),
     )
 
@@ -181,10 +173,3 @@ def _number(row: Mapping[str, Any], name: str) -> Any:
     if not is_number(row[name]):
         raise TypeError(f"{name} is no number")
     return row[name]
-
-
-def _larger(first: float | None, second: float | None) -> float | None:
-    known = [error for error in (first, second) if error is not None]
-    if any(math.isnan(error) for error in known):
-        return math.nan
-    return max(known, default=None)

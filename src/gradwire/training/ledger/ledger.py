@@ -31,8 +31,8 @@ from gradwire.units import format_size, is_number
 __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
 
 _LOG = logging.getLogger("gradwire")
-_VERSION = 3
-_READ = (1, 2, _VERSION)  # the first one knew nothing of what was lost
+_VERSION = 4
+_READ = (1, 2, 3, _VERSION)  # the first one knew nothing of what was lost
 
 
 class Ledger:
@@ -80,7 +80,6 @@ class Ledger:
         bucket: str,
         accounting: ExchangeCost,
         exposed_s: float = 0.0,
-        largest_error: float | None = None,
         gradient_nbytes: int | None = None,
         lost: Measured | None = None,
     ) -> None:
@@ -94,8 +93,6 @@ class Ledger:
             What the exchange returned.
         exposed_s
             Seconds for which the training thread waited for it.
-        largest_error
-            The largest absolute error of its values, where it was measured.
         gradient_nbytes
             Bytes of float32 gradient that were averaged, 0 if it was none. By default
             ``accounting.raw_nbytes``.
@@ -103,7 +100,7 @@ class Ledger:
             What its encodings lost, where that was measured.
         """
         nbytes = int(accounting.raw_nbytes) if gradient_nbytes is None else gradient_nbytes
-        counts = BucketCounts(1, nbytes, exposed_s, largest_error, accounting)
+        counts = BucketCounts(1, nbytes, exposed_s, accounting)
         with self._counting:
             self._open.add_bucket(bucket, counts)
             if lost is not None:

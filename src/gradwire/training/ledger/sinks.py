@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from gradwire.training.ledger.lost import StepShares
 from gradwire.training.ledger.shares import sampled
 
 _OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe that nobody reads must not stop us
-_TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s", "largest_error", "lost")
+_TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s", "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class TensorBoard:
 
     Tags are ``gradwire/<figure>`` for the sum over the buckets and ``gradwire/<bucket>/<figure>`` for each,
     with the figures ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s`` and,
-    where they are known, ``largest_error`` and ``lost``; further ``gradwire/wall_s`` and
+    where it is known, ``lost``; further ``gradwire/wall_s`` and
     ``gradwire/bypassed_nbytes``. What a tag may not hold becomes ``_``.
 
     Parameters
@@ -158,22 +157,14 @@ def _object(step: StepCounts) -> dict[str, Any]:
         "step": step.step,
         "complete": step.complete,
         "wall_s": step.wall_s,
-        "total": _plain(tally.total) | ({"lost": lost.total} if lost else {}),
+        "total": tally.total.figures() | ({"lost": lost.total} if lost else {}),
         "buckets": {
-            bucket: _plain(counts) | ({"lost": lost.buckets[bucket]} if bucket in lost.buckets else {})
+            bucket: counts.figures() | ({"lost": lost.buckets[bucket]} if bucket in lost.buckets else {})
             for bucket, counts in tally.buckets.items()
         },
         "bypasses": {reason: asdict(bypass) for reason, bypass in tally.bypasses.items()},
         **by_parameter,
     }
-
-
-def _plain(counts: BucketCounts) -> dict[str, Any]:
-    figures: dict[str, Any] = counts.figures()
-    error = counts.largest_error
-    if error is not None and not math.isfinite(error):
-        figures["largest_error"] = str(error)  # JSON has no such number
-    return figures
 
 
 def _tags(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, float]:

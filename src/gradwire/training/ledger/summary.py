@@ -13,7 +13,6 @@ from gradwire.units import counted, format_duration, format_size
 _COLUMNS = (
     Column.of_text("bucket"),
     *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "wait", "exposed")),
-    Column("largest", "error"),
 )
 _WORST = 3  # so many parameters are named
 
@@ -151,5 +150,4 @@ def _row(name: str, counts: BucketCounts, lost: LostCounts) -> tuple[str, ...]:
         format_duration(cost.codec_s),
         format_duration(cost.wait_s),
         format_duration(counts.exposed_s),
-        "-" if counts.largest_error is None else f"{counts.largest_error:.3g}",
     )
