@@ -88,7 +88,7 @@ def test_a_plan_says_method_codec_and_exchange(pipeline: int, method: str) -> No
         ),
         (
             "--runs sync,attach:fp8,sync:fp8 --pipeline 2",
-            "--pipeline came with sync and attach; leave it out",
+            "--pipeline came with sync and attach: drop it",
         ),
         ("--bucket 2", "--bucket must be a whole number from 4"),
     ],

@@ -202,7 +202,7 @@ def _check_pipeline(words: argparse.Namespace, runs: tuple[Run, ...]) -> None:
     methods = dict.fromkeys(run.method for run in runs)
     if words.pipeline not in (None, 1) and "pipe" not in methods:
         others = " and ".join(methods)
-        raise SpecError(f"only the method pipe has a pipeline, but --pipeline came with {others}; leave it out")
+        raise SpecError(f"only the method pipe has a pipeline, but --pipeline came with {others}: drop it")
 
 
 def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
