@@ -8,6 +8,7 @@ from gradwire.timing.closed_form.smart_nic import (
     Mlp,
     Node,
     PlainNic,
+    RingCircuit,
     SmartNic,
     blocking_step,
     overlapped_step,
@@ -33,9 +34,9 @@ def test_the_terms_by_hand() -> None:
     assert NODE.backward_s(1000, 500) == pytest.approx(2e-3)
     assert NODE.update_s(1000) == pytest.approx(1e-3)
     assert padded_nbytes(1000, 8) == 4_000_000
-    assert NIC.ring_s(1000, 8) == pytest.approx(7e6 / 8e9)
-    assert NIC.add_s(1000, 8) == pytest.approx(7e6 / 4e9)
-    assert NIC.memory_s(1000, 8) == pytest.approx(8e6 / 16e9)
+    assert NIC.ring_s(4e6, 8) == pytest.approx(7e6 / 8e9)
+    assert NIC.add_s(4e6, 8) == pytest.approx(7e6 / 4e9)
+    assert NIC.memory_s(4e6) == pytest.approx(8e6 / 16e9)
     assert NIC.all_reduce_s(1000, 8) == pytest.approx(7e6 / 4e9)
     assert PlainNic(1e9, 1e-4).all_reduce_s(1000, 8) == pytest.approx(14 * (1e-4 + 5e5 / 1e9))
 
@@ -83,11 +84,34 @@ def test_a_step_that_overlaps_by_hand() -> None:
     assert trace.total_s == pytest.approx(2e-3 + 15e-3)
 
 
+def test_a_stall_stops_backward_during_each_exchange_but_the_last() -> None:
+    """As above, at an exchange of 1 ms, which backward hides, and stalls of 0.2 ms."""
+    plain = PlainNic(5e5 / (1e-3 / 14), 0.0)
+    mlp = Mlp((1000,) * 3, 500)
+    free, stalled = (overlapped_step(mlp, NODE, plain, 8, slowdown=1.5, stall_s=s) for s in (0.0, 2e-4))
+    assert stalled.total_s == pytest.approx(free.total_s + 2 * 2e-4)
+    assert stalled.backward_s == free.backward_s
+
+
+def test_the_cycles_of_a_circuit_by_hand() -> None:
+    """8 lanes, 4 nodes, chunks of 100 words: 6 chunks cross each link, 4 leave and enter the memory."""
+    circuit = RingCircuit(lanes=8, compression=2.0, decoded=6)
+    nic, nbytes = circuit.nic, 4 * 100 * 32
+    assert nic.ring_s(nbytes, 4) == pytest.approx(300)
+    assert nic.add_s(nbytes, 4) == pytest.approx(600)
+    assert nic.memory_s(nbytes) == pytest.approx(400)
+    assert circuit.cycles(4, 100) == pytest.approx(100 + 600)
+    assert circuit.cycles(4, 100, rounds=3) == pytest.approx(100 + 3 * 600)
+    assert RingCircuit(8, 2.0, decoded=7).cycles(4, 100) == pytest.approx(100 + 700)
+    assert RingCircuit(8, 2.0, decoded=6, latency=9).cycles(4, 100, 3) == pytest.approx(100 + 3 * 609)
+
+
 @given(MLPS, st.integers(1, 64))
 def test_overlap_is_between_the_naive_step_and_computation_alone(mlp: Mlp, nodes: int) -> None:
     plain = PlainNic(1e9, 1e-5)
     naive = blocking_step(mlp, NODE, plain, nodes)
-    overlapped = overlapped_step(mlp, NODE, plain, nodes, slowdown=1.0)
+    stall_s = plain.steps_s(nodes)
+    overlapped = overlapped_step(mlp, NODE, plain, nodes, slowdown=1.0, stall_s=stall_s)
     rounding = 1e-9
     assert overlapped.total_s <= naive.total_s * (1 + rounding)
     assert overlapped.total_s >= (naive.forward_s + naive.backward_s) * (1 - rounding)

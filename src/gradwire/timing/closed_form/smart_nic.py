@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,14 @@ class Node:
         return width**2 * self.update_s_per_parameter
 
 
+class Nic(Protocol):
+    """Anything that all-reduces a layer's gradients between nodes."""
+
+    def all_reduce_s(self, width: int, nodes: int) -> float:
+        """Return the seconds for a layer of ``width`` x ``width`` weights."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class SmartNic:
     """A NIC that runs the ring all-reduce itself.
@@ -65,22 +74,57 @@ class SmartNic:
     adds_per_s: float
     pcie_nbytes_per_s: float
 
-    def ring_s(self, width: int, nodes: int) -> float:
-        """Return ``T_ring = R 2 (N - 1) / (N alpha BW_eth beta)``."""
+    def ring_s(self, nbytes: float, nodes: int) -> float:
+        """Return ``T_ring = R 2 (N - 1) / (N alpha BW_eth beta)`` for R of ``nbytes``."""
         rate = self.usable_share * self.line_nbytes_per_s * self.compression
-        return padded_nbytes(width, nodes) * 2 * (nodes - 1) / (nodes * rate)
+        return nbytes * 2 * (nodes - 1) / (nodes * rate)
 
-    def add_s(self, width: int, nodes: int) -> float:
+    def add_s(self, nbytes: float, nodes: int) -> float:
         """Return ``T_add = R 2 (N - 1) / (N P_FPGA b)``; the paper has the adders run in both halves."""
-        return padded_nbytes(width, nodes) * 2 * (nodes - 1) / (nodes * self.adds_per_s * _FLOAT_NBYTES)
+        return nbytes * 2 * (nodes - 1) / (nodes * self.adds_per_s * _FLOAT_NBYTES)
 
-    def memory_s(self, width: int, nodes: int) -> float:
+    def memory_s(self, nbytes: float) -> float:
         """Return ``T_mem = 2 R / BW_pcie``: every gradient is read once and written once."""
-        return 2 * padded_nbytes(width, nodes) / self.pcie_nbytes_per_s
+        return 2 * nbytes / self.pcie_nbytes_per_s
+
+    def exchange_s(self, nbytes: float, nodes: int) -> float:
+        """Return ``T_AR = max(T_ring, T_add, T_mem)``, because the three run at the same time."""
+        return max(self.ring_s(nbytes, nodes), self.add_s(nbytes, nodes), self.memory_s(nbytes))
 
     def all_reduce_s(self, width: int, nodes: int) -> float:
-        """Return ``T_AR = max(T_ring, T_add, T_mem)``, because the three run at the same time."""
-        return max(self.ring_s(width, nodes), self.add_s(width, nodes), self.memory_s(width, nodes))
+        """Return ``T_AR`` of a layer of ``width`` x ``width`` weights."""
+        return self.exchange_s(padded_nbytes(width, nodes), nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class RingCircuit:
+    """A circuit for the ring that moves a word of ``lanes`` floats in a cycle at every place.
+
+    ``compression`` is the wire's, as a ``SmartNic``'s. ``decoded`` is how many chunks of an all-reduce its
+    decompressor passes, and ``latency`` the cycles in which words of an all-reduce are under way, but none
+    is given.
+    """
+
+    lanes: int
+    compression: float
+    decoded: int
+    latency: float = 0.0
+
+    @property
+    def nic(self) -> SmartNic:
+        """The circuit as a NIC whose seconds are cycles."""
+        word_nbytes = _FLOAT_NBYTES * self.lanes
+        return SmartNic(word_nbytes, 1.0, self.compression, self.lanes, 2 * word_nbytes)
+
+    def cycles(self, nodes: int, chunk_words: int, rounds: int = 1) -> float:
+        """Return the cycles of so many all-reduces that follow each other.
+
+        Each takes ``max(T_ring, T_add, T_mem)``, or what the chunks take to pass the decompressor, and the
+        latency. Before the first, a chunk is sent that meets none of the others.
+        """
+        nbytes = _FLOAT_NBYTES * self.lanes * chunk_words * nodes
+        moving = max(self.nic.exchange_s(nbytes, nodes), self.decoded * chunk_words)
+        return chunk_words + rounds * (moving + self.latency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +138,14 @@ class PlainNic:
     nbytes_per_s: float
     step_s: float
 
+    def steps_s(self, nodes: int) -> float:
+        """Return ``2 (N - 1) step``."""
+        return 2 * (nodes - 1) * self.step_s
+
     def all_reduce_s(self, width: int, nodes: int) -> float:
         """Return ``2 (N - 1) (step + R / (N rate))``."""
-        return 2 * (nodes - 1) * (self.step_s + padded_nbytes(width, nodes) / nodes / self.nbytes_per_s)
+        chunk_nbytes = padded_nbytes(width, nodes) / nodes
+        return self.steps_s(nodes) + 2 * (nodes - 1) * chunk_nbytes / self.nbytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +171,7 @@ def padded_nbytes(width: int, nodes: int) -> int:
     return _FLOAT_NBYTES * nodes * math.ceil(width**2 / nodes)
 
 
-def smart_step(mlp: Mlp, node: Node, nic: SmartNic, nodes: int) -> Trace:
+def smart_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
     """Return the step of a worker whose NIC exchanges a layer while it computes the next.
 
     ``T_total = sum T_F + T_B[L] + max(T_B[L-1], T_AR[L]) + sum over l = 2..L-1 of
@@ -140,7 +189,7 @@ def smart_step(mlp: Mlp, node: Node, nic: SmartNic, nodes: int) -> Trace:
     return Trace(forward_s, sum(backward), sum(update), exposed_s)
 
 
-def blocking_step(mlp: Mlp, node: Node, nic: PlainNic, nodes: int) -> Trace:
+def blocking_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
     """Return the naive step: all cores compute, then all wait for the all-reduce of every layer."""
     return Trace(
         sum(node.forward_s(width, mlp.batch) for width in mlp.widths),
@@ -150,16 +199,21 @@ def blocking_step(mlp: Mlp, node: Node, nic: PlainNic, nodes: int) -> Trace:
     )
 
 
-def overlapped_step(mlp: Mlp, node: Node, nic: PlainNic, nodes: int, *, slowdown: float) -> Trace:
+def overlapped_step(
+    mlp: Mlp, node: Node, nic: Nic, nodes: int, *, slowdown: float, stall_s: float = 0.0
+) -> Trace:
     """Return the step in which some cores only exchange and update, while the others run backward.
 
     ``slowdown`` is the factor by which backward takes longer without those cores: 28/26 for 2 of 28 cores, if
-    only cores matter. Layers are exchanged from the last to the first. Backward hides updates in the same way
-    as exchanges; the remainder of both counts as exposed.
+    only cores matter. ``stall_s`` is how long each all-reduce stops them, too. Layers are exchanged from the
+    last to the first. Backward hides updates in the same way as exchanges; the remainder of both counts as
+    exposed, and so do stalls.
     """
-    computed_s = exchanged_s = 0.0
+    computed_s = exchanged_s = stalled_s = 0.0
     for width in reversed(mlp.widths):
-        computed_s += node.backward_s(width, mlp.batch) * slowdown
+        computed_s += stalled_s + node.backward_s(width, mlp.batch) * slowdown
         exchanged_s = max(exchanged_s, computed_s) + nic.all_reduce_s(width, nodes) + node.update_s(width)
+        stalled_s = stall_s
     forward_s = sum(node.forward_s(width, mlp.batch) for width in mlp.widths)
-    return Trace(forward_s, computed_s, 0.0, exchanged_s - computed_s)
+    backward_s = sum(node.backward_s(width, mlp.batch) for width in mlp.widths) * slowdown
+    return Trace(forward_s, backward_s, 0.0, exchanged_s - backward_s)
