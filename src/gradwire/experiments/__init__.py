@@ -6,14 +6,22 @@
 from types import MappingProxyType
 from typing import Any
 
-from gradwire.experiments import a2dtwp, line_share, prediction, scaling, training_speed, weight_delta
+from gradwire.experiments import (
+    a2dtwp,
+    line_share,
+    prediction,
+    scaling,
+    smart_nic,
+    training_speed,
+    weight_delta,
+)
 from gradwire.experiments.experiment import Experiment
 from gradwire.experiments.run import perform
 
 EXPERIMENTS: MappingProxyType[str, Experiment[Any]] = MappingProxyType(
     {
         module.EXPERIMENT.name: module.EXPERIMENT
-        for module in (prediction, scaling, line_share, training_speed, weight_delta, a2dtwp)
+        for module in (prediction, scaling, line_share, training_speed, weight_delta, a2dtwp, smart_nic)
     }
 )
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -83,22 +83,40 @@ class Ranks:
         return Environment(lines[0], table, both_ends(ends[1], ends[0], cores(), self.world))
 
     def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
-        """Return the seconds of all-reduces, until the last rank is done; the same list on all ranks.
+        """Return the seconds of all-reduces, as ``repeat_s`` takes them."""
+        exchange, source = Exchange(self.link, plan), self.gradient(count)
+        exchange.all_reduce(source[: min(count, 1 << 20)].clone())  # the first one makes the buffers
+        bucket = torch.empty_like(source)
+        return self.repeat_s(
+            lambda: exchange.all_reduce(bucket),
+            lambda: bucket.copy_(source),
+            budget_s=budget_s,
+            least=least,
+            most=most,
+        )
+
+    def repeat_s(
+        self,
+        run: Callable[[], object],
+        prepare: Callable[[], object] = lambda: None,
+        *,
+        budget_s: float,
+        least: int,
+        most: int,
+    ) -> list[float]:
+        """Return the seconds of runs, each until the last rank is done; the same list on all ranks.
 
         Those during which a hypervisor took the cores away are left out: what is timed then is a neighbour on
         its machine. Where that leaves fewer than ``least`` within four times the budget, the least disturbed
-        count.
+        count. What prepares a run isn't timed.
         """
-        exchange = Exchange(self.link, plan)
-        source = self.gradient(count)
-        exchange.all_reduce(source[: min(count, 1 << 20)].clone())  # the first one makes the buffers
         found: list[tuple[float, float]] = []
         calm: list[float] = []
         started = time.monotonic()
         while len(calm) < most:
-            bucket = source.clone()
+            prepare()
             begun, stolen = self._meet(), stolen_s()
-            exchange.all_reduce(bucket)
+            run()
             spent_s = time.monotonic() - begun
             figures = [spent_s, (stolen_s() - stolen) / spent_s / cores(), time.monotonic() - started]
             latest = torch.tensor(figures, dtype=torch.float64)

@@ -1,0 +1,53 @@
+"""An all-reduce in the NIC: a circuit, a model and a testbed beside the figures that were published.
+
+The gateware's ring is simulated and its cycles compared with the model's, the model's figures with the
+paper's, and training steps on a testbed with what the same model and a replay predict for them.
+Source: Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.experiments.experiment import Cell, Experiment, Reporter, Row
+from gradwire.experiments.hosts.network import measure_cells
+from gradwire.experiments.smart_nic.options import (
+    RING,
+    STEP,
+    Options,
+    add_arguments,
+    cells,
+    part_of,
+    read,
+)
+from gradwire.experiments.smart_nic.plot import plot
+from gradwire.experiments.smart_nic.published import published
+from gradwire.experiments.smart_nic.report import table
+
+__all__ = ["EXPERIMENT", "Options"]
+
+STEPS = "gradwire.experiments.smart_nic.steps"
+"""The module that takes steps on the hosts, by name: it imports torch."""
+
+
+def _run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Model, simulate, and measure."""
+    published([cell for cell in cells if cell["part"] not in (RING, STEP)], report)
+    rings = part_of(cells, RING)
+    if rings:
+        from gradwire.experiments.smart_nic.rings import simulate  # imports amaranth
+
+        simulate(rings, report)
+    measure_cells(STEPS, part_of(cells, STEP), report)
+
+
+EXPERIMENT = Experiment(
+    name="smart-nic",
+    question="what does an all-reduce in the NIC save, as published?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=_run,
+    table=table,
+    plot=plot,
+)
