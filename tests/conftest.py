@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import queue
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from gradwire.links import Link, loopback
-from support.processes import Pool, prepare
+from support import gpu_cases, ranks
+from support.processes import NAME, Pool, prepare
 from support.project import TESTS
 
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
@@ -35,45 +35,25 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture
 def run_ranks() -> Callable[..., list[Any]]:
-    """Return ``run_ranks(world, fn, *args, links=None, timeout_s=10, errors="raise")``.
-
-    It calls ``fn(link, *args)`` for every rank in a thread of its own and returns the results in the order of
-    the ranks. The first exception is raised again at once, even when other ranks hang; with
-    ``errors="return"`` an exception is the result of its rank.
-    """
-    return _run_ranks
+    """Return ``support.ranks.run_ranks``: every rank is a thread."""
+    return ranks.run_ranks
 
 
-def _run_ranks(
-    world: int,
-    fn: Callable[..., Any],
-    *args: object,
-    links: Sequence[Link] | None = None,
-    timeout_s: float = 10.0,
-    errors: str = "raise",
-) -> list[Any]:
-    ends = list(loopback(world, timeout_s) if links is None else links)
-    finished: queue.Queue[tuple[int, Any, BaseException | None]] = queue.Queue()
+@pytest.fixture(scope="session")
+def interpreter() -> Iterator[ProcessPoolExecutor]:
+    """Yield the process that interprets kernels, shared by all tests of a worker."""
+    before = multiprocessing.active_children()
+    with gpu_cases.interpreter() as started:
+        started.submit(int).result(timeout=100)
+        for child in set(multiprocessing.active_children()) - set(before):
+            child.name = NAME  # no test takes it for one that the code under test has left behind
+        yield started
 
-    def run(rank: int) -> None:
-        try:
-            finished.put((rank, fn(ends[rank], *args), None))
-        except BaseException as error:
-            finished.put((rank, None, error))
 
-    for rank in range(world):
-        threading.Thread(target=run, args=(rank,), daemon=True, name=f"rank {rank}").start()
-    results: list[Any] = [None] * world
-    try:
-        for _ in range(world):
-            rank, result, error = finished.get(timeout=60)
-            if error is not None and errors == "raise":
-                raise error
-            results[rank] = result if error is None else error
-    finally:
-        for end in ends:
-            end.close()
-    return results
+@pytest.fixture
+def interpreted(interpreter: ProcessPoolExecutor) -> Callable[..., Any]:
+    """Return what calls a function there, and raises what it raises."""
+    return lambda function, *args: interpreter.submit(function, *args).result(timeout=100)
 
 
 ONE_WORKER = {

@@ -28,7 +28,7 @@ def test_all_other_codecs_stay_on_the_host_and_the_page_says_so() -> None:
 
 
 def test_without_triton_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gradwire.gpu.cast", None)
+    monkeypatch.setitem(sys.modules, "gradwire.gpu.formats.cast", None)
     format_of.cache_clear()
     with pytest.raises(MissingPackageError, match=r"needs the package triton.*\[gpu\].*encode on the host"):
         format_of("bf16")

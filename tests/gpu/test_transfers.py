@@ -69,7 +69,7 @@ def test_chunks_of_a_device_cross_the_bus_encoded(interpreted: Callable[..., Any
 
 
 def test_without_triton_one_sentence_names_the_host_s_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gradwire.gpu.cast", None)
+    monkeypatch.setitem(sys.modules, "gradwire.gpu.formats.cast", None)
     x = Simulated().own(torch.zeros(4))
     format_of.cache_clear()
     with pytest.raises(MissingPackageError, match=r"needs the package triton.*or encode on the host"):

@@ -1,6 +1,6 @@
 """The compiled formats on GPUs, in Triton: the same bytes as the host's kernels (docs/gpu.md).
 
-``contract`` says what a format's kernels promise, ``table`` which formats have them.
+``contract`` says what a format's kernels promise, ``formats`` has them, and ``table`` says which there are.
 """
 
 from __future__ import annotations

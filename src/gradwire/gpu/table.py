@@ -24,13 +24,14 @@ PLACES = {
     "quantize": ("quantize", "QUANTIZE"),
     "terngrad": ("terngrad", "TERNGRAD"),
 }
-"""The module and the name of each format's kernels; the modules import Triton, when they are first used."""
+"""The module in ``formats`` and the name of each format's kernels."""
 
 
 @cache
 def format_of(name: str) -> Format:
     """Return the kernels of a format of PLACES. Raises ``MissingPackageError`` without Triton."""
-    found = _of(*PLACES[name], "encode on the host: codec.encode(x.cpu())")
+    module, kernels = PLACES[name]
+    found = _of(f"formats.{module}", kernels, "encode on the host: codec.encode(x.cpu())")
     assert isinstance(found, Format)
     return found
 

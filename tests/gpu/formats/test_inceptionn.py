@@ -18,7 +18,7 @@ def test_the_bytes_are_the_host_s(interpreted: Callable[..., Any], spec: str) ->
 
 
 def check_segments() -> None:
-    from gradwire.gpu import inceptionn  # imports Triton, which here is the interpreter
+    from gradwire.gpu.formats import inceptionn  # imports Triton, which here is the interpreter
 
     before, inceptionn._SEGMENT = inceptionn._SEGMENT, 128
     try:
