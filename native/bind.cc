@@ -2,17 +2,20 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "gradwire/delta.h"
 #include "gradwire/entropy.h"
 #include "gradwire/float_environment.h"
 #include "gradwire/format.h"
+#include "gradwire/message.h"
 #include "gradwire/norms.h"
 #include "gradwire/target.h"
 #include "nic/nic.h"
@@ -86,6 +89,20 @@ double sum_norms(gradwire::Pass pass, std::uintptr_t x, std::uintptr_t y, std::s
   const gradwire::FloatEnvironment environment;
   return gradwire::sum_norms(gradwire::current_target(), pass, pointer<float>(x), pointer<float>(y), n, start,
                              pointer<const std::int64_t>(borders), ranges, pointer<double>(sums), threads);
+}
+
+using PackedTuple = std::tuple<std::uintptr_t, std::size_t, std::uintptr_t, int, bool>;
+
+std::vector<double> pack_message(const std::vector<PackedTuple>& tensors, int threads) {
+  const nb::gil_scoped_release release;
+  const gradwire::FloatEnvironment environment;
+  std::vector<gradwire::PackedTensor> all;
+  for (const auto& [x, n, out, bits, summed] : tensors) {
+    all.push_back({pointer<const float>(x), n, pointer<std::uint8_t>(out), bits, summed});
+  }
+  std::vector<double> sums(all.size());
+  gradwire::pack_message(gradwire::current_target(), all.data(), all.size(), sums.data(), threads);
+  return sums;
 }
 
 std::size_t entropy_encode(std::uintptr_t symbols, std::size_t n, std::uintptr_t out, int threads) {
@@ -227,6 +244,7 @@ NB_MODULE(_core, m) {
       .value("SUBTRACT", gradwire::Pass::subtract)
       .value("ADOPT", gradwire::Pass::adopt);
   m.def("sum_norms", &sum_norms);
+  m.def("pack_message", &pack_message);
   m.def("entropy_max_nbytes", &gradwire::entropy_max_nbytes);
   m.def("entropy_encode", &entropy_encode);
   m.def("entropy_decode", [](std::uintptr_t payload, std::size_t nbytes, std::uintptr_t out, std::size_t n,

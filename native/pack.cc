@@ -5,12 +5,18 @@
 // or 1 for a chunk that held a non-finite value and therefore decodes to NaN as a whole. From k = 9 on such values
 // keep an exponent of ones and stay non-finite by themselves.
 #include <atomic>
+#include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "gradwire/format.h"
+#include "gradwire/message.h"
 #include "gradwire/parallel.h"
 #include "gradwire/target.h"
 #include "kernels/bits.h"
+#include "kernels/norms.h"
 #include "kernels/pack.h"
+#include "sections.h"
 
 namespace gradwire {
 
@@ -91,7 +97,34 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   return nullptr;
 }
 
+// Each piece is packed from the L2 cache right after it was summed. A sum is finite exactly where all values are.
+double encode_and_sum(const Target& target, const PackedTensor& tensor, int threads) {
+  const Sections pieces{tensor.n, kNormsPiece};
+  std::vector<double> sums(pieces.count());
+  const auto pass = [&](std::size_t i) {
+    const float* const from = tensor.x + pieces.first(i);
+    sums[i] = target.norms->look(from, from, pieces.elements(i));
+    target.pack->pack(from, pieces.elements(i), tensor.bits, tensor.out + packed_nbytes(pieces.first(i), tensor.bits));
+  };
+  for_each_section(pieces, threads, [&] { return pass; });
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
+  if (is_marked(tensor.bits)) tensor.out[packed_nbytes(tensor.n, tensor.bits)] = std::isfinite(sum) ? 0 : 1;
+  return sum;
+}
+
 }  // namespace
+
+void pack_message(const Target& target, const PackedTensor* tensors, std::size_t count, double* sums, int threads) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const PackedTensor& each = tensors[i];
+    sums[i] = 0.0;
+    if (each.summed) {
+      sums[i] = encode_and_sum(target, each, threads);
+    } else {
+      encode(target, each.x, each.n, each.out, Params{each.bits, 0, 0}, threads);
+    }
+  }
+}
 
 extern const Format kPackFormat;
 const Format kPackFormat = {.name = "pack", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};

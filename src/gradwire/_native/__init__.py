@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from typing import NamedTuple
 
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, SpecError
@@ -23,6 +24,7 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
     ) from error
 
 __all__ = [
+    "Packed",
     "Pass",
     "Words",
     "available_targets",
@@ -39,6 +41,7 @@ __all__ = [
     "entropy_max_nbytes",
     "hash64",
     "max_nbytes",
+    "pack_message",
     "sum_norms",
     "target",
     "threads",
@@ -138,6 +141,36 @@ def sum_norms(
     if borders is not None and sums is not None:
         ranges, at, into = sums.numel(), borders.data_ptr(), sums.data_ptr()
     return _core.sum_norms(how, x.data_ptr(), y.data_ptr(), x.numel(), start, at, ranges, into, threads())
+
+
+class Packed(NamedTuple):
+    """A tensor of a message.
+
+    Attributes
+    ----------
+    x
+        Contiguous float32.
+    offset, bits
+        Where the format ``pack`` with so many bits begins in the message, which has room for it.
+    summed
+        Whether its sum of squares is wanted.
+    """
+
+    x: torch.Tensor
+    offset: int
+    bits: int
+    summed: bool
+
+
+def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
+    """Pack tensors into the message ``out``, and return their sums of squares, 0 where none is wanted.
+
+    A sum is the one that ``sum_norms`` returns; it costs no second way through memory.
+    """
+    _obey_environment()
+    at = out.data_ptr()
+    rows = [(each.x.data_ptr(), each.x.numel(), at + each.offset, each.bits, each.summed) for each in tensors]
+    return _core.pack_message(rows, threads())
 
 
 def entropy_max_nbytes(n: int) -> int:

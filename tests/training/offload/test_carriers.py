@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 
@@ -55,6 +56,24 @@ def test_the_format_of_a_message_may_differ_from_the_one_before() -> None:
     carrier = BitpackCarrier(transfer(masters, replicas))
     assert [carried(carrier, bits) for bits in (8, 32, 16, 24)] == [82, 324, 162, 243]
     assert torch.equal(replicas[0].view(torch.int32), masters[0].view(torch.int32) & -1 << 8)
+
+
+def test_a_look_packs_what_pack_would_and_returns_the_norm() -> None:
+    masters = [torch.randn(40, 9), torch.randn(9), torch.randn(3, 5).t()]
+    carrier = BitpackCarrier(transfer(masters, [torch.zeros_like(each) for each in masters]))
+    norm = math.sqrt(sum(float(each.double().square().sum()) for each in masters if each.dim() > 1))
+    for bits in (8, 16, 24, 32):
+        nbytes = carrier.pack(bits, full=False)
+        packed = carrier.host[:nbytes].clone()
+        carrier.host.fill_(255)
+        assert carrier.look(bits) == (pytest.approx(norm), nbytes)
+        spans = [carrier.host[slice(*each)] for each in carrier._spans]
+        assert all(torch.equal(a, packed[slice(*b)]) for a, b in zip(spans, carrier._spans, strict=True))
+    carrier.host.fill_(255)
+    assert carrier.look(None) == (pytest.approx(norm), None)
+    assert int(carrier.host.min()) == 255, "nothing was to be packed"
+    deltas = DeltaCarrier(transfer(masters, [torch.zeros_like(each) for each in masters]), "bf16", 1)
+    assert deltas.look(16) == (pytest.approx(norm), None), "to pack deltas twice is to lose one"
 
 
 def test_weights_in_another_layout_arrive_where_they_belong() -> None:

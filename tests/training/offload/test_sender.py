@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gradwire.devices.cpu import CPU
+from gradwire.training.offload.carriers import BitpackCarrier
 from gradwire.training.offload.host_offload import HostOffload
 from gradwire.training.offload.layers import Layer, layers_of
 from gradwire.training.offload.ledger import OffloadLedger
@@ -121,3 +122,39 @@ def test_deltas_are_decoded_before_anybody_waits_for_them() -> None:
     offload.wait()
     assert torch.equal(offload.replica.get_parameter("weight"), model.weight.bfloat16().float())
     offload.close()
+
+
+def test_only_layers_whose_bits_change_are_packed_twice(
+    parts: tuple[nn.Module, list[Layer], Recorded, Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, layers, policy, sender = parts
+    packs = list[int]()
+    pack = BitpackCarrier.pack
+    monkeypatch.setattr(
+        BitpackCarrier, "pack", lambda own, bits, *, full: (packs.append(bits), pack(own, bits, full=full))[1]
+    )
+    for bits, expected in ((32, [32, 32, 32]), (32, [32]), (16, [16, 32, 16]), (16, [32])):
+        policy.bits = bits
+        sender.send(layers, observe=True, full=False, only=change(model))
+        sender.arrive(layers)
+        kept = -1 << 32 - bits
+        for layer in layers:
+            for master, replica in zip(layer.masters, layer.replicas, strict=True):
+                cut = master.view(torch.int32) & (kept if master.dim() > 1 else -1)
+                assert torch.equal(replica.view(torch.int32), cut)
+        assert packs == expected, "the normalization has no bits of its own"
+        packs.clear()
+
+
+def test_a_layer_that_is_not_sent_is_looked_at_but_not_packed(
+    parts: tuple[nn.Module, list[Layer], Recorded, Sender],
+) -> None:
+    model, layers, policy, sender = parts
+    sender.send(layers, observe=True, full=True, only=change(model))
+    sender.arrive(layers)
+    sent = sender._ledger.layers["0"].sends
+    sender.send(layers, observe=True, full=False, only={model.get_parameter("2.weight")})
+    sender.arrive(layers)
+    assert policy.norms[0] == policy.norms[1]
+    assert sender._ledger.layers["0"].sends == sent
+    assert sender._ledger.layers["2"].sends == sent + 1

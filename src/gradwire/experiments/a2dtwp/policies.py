@@ -13,7 +13,7 @@ from gradwire.training.offload.carriers import Carrier, Transfer
 from gradwire.training.offload.policies import Policy, policy_of
 
 
-def policy_named(name: str, threshold: float, interval: int) -> Policy:
+def policy_named(name: str, threshold: float = 0.0, interval: int = 1) -> Policy:
     """Return a policy of the experiment; the threshold and the interval are AWP's."""
     if name == BF16:
         return Rounded()
@@ -41,11 +41,9 @@ class RoundedCarrier(Carrier):
         super().__init__(transfer, [each.nbytes for each in transfer.masters])
         self._codec = parse("bf16")
 
-    def _begin(self, bits: int, *, full: bool) -> None:
-        """Do nothing: every message is alike."""
-
-    def _pack(self, number: int, weights: torch.Tensor, room: torch.Tensor) -> int:  # noqa: ARG002
-        return self._codec.encode(weights, room).numel()
+    def pack(self, bits: int, *, full: bool) -> int:  # noqa: ARG002 - every message is alike
+        """Fill the host's memory."""
+        return self._fill(lambda _, weights, room: self._codec.encode(weights, room).numel())
 
     def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:  # noqa: ARG002
         replica.copy_(payload.view(torch.bfloat16).view(replica.shape))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 
+from gradwire import _native
+from gradwire._native import Packed, Pass
 from gradwire.codecs.bitpack import BitPack
 from gradwire.devices import Device
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
@@ -45,6 +48,21 @@ class Transfer(NamedTuple):
     memory: Callable[[int], torch.Tensor]
 
 
+class Look(NamedTuple):
+    """What ``Carrier.look`` saw.
+
+    Attributes
+    ----------
+    norm
+        The l2 norm of the weights.
+    packed_nbytes
+        The bytes of the message that was packed meanwhile; None where none was.
+    """
+
+    norm: float
+    packed_nbytes: int | None
+
+
 class Carrier(ABC):
     """One layer's. ``pack`` fills ``host``; ``unpack`` reads the bytes that have come to an end.
 
@@ -77,15 +95,23 @@ class Carrier(ABC):
         """Return whether ``unpack`` runs on the host, so that it is the host that must wait for the bytes."""
         return False
 
+    @abstractmethod
     def pack(self, bits: int, *, full: bool) -> int:
         """Fill ``host`` from the masters, in ``full`` where devices have nothing; return the bytes used."""
-        self._begin(bits, full=full)
+
+    def look(self, bits: int | None) -> Look:  # noqa: ARG002 - for BitpackCarrier
+        """Return the norm of the weights; unless ``bits`` are None, ``host`` may be filled meanwhile."""
+        weights = [_flat(each) for each in self._masters if each.dim() > 1]
+        squares = [_native.sum_norms(Pass.LOOK, each, each) for each in weights]
+        return Look(math.sqrt(math.fsum(squares)), None)
+
+    def _fill(self, pack: Callable[[int, torch.Tensor, torch.Tensor], int]) -> int:
+        """Fill ``host``; ``pack`` gets a number, weights, and room for them, and returns the bytes used."""
         self._spans, end = [], 0
         for number, master in enumerate(self._masters):
             begin = _aligned(end)
-            room, flat = self.host[begin:], master.detach().reshape(-1)
-            pack = self._pack if master.dim() > 1 else _pack_whole
-            end = begin + pack(number, flat, room)
+            chosen = pack if master.dim() > 1 else _pack_whole
+            end = begin + chosen(number, _flat(master), self.host[begin:])
             self._spans.append((begin, end))
         return end
 
@@ -102,14 +128,6 @@ class Carrier(ABC):
                 replica.copy_(payload.view(torch.float32).view(replica.shape))
 
     @abstractmethod
-    def _begin(self, bits: int, *, full: bool) -> None:
-        """Begin a message of all weights."""
-
-    @abstractmethod
-    def _pack(self, number: int, weights: torch.Tensor, room: torch.Tensor) -> int:
-        """Write weights to the front of ``room``; return the bytes used."""
-
-    @abstractmethod
     def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:
         """Write a replica from those bytes."""
 
@@ -119,17 +137,34 @@ class BitpackCarrier(Carrier):
 
     def __init__(self, transfer: Transfer) -> None:
         super().__init__(transfer, [max(each.nbytes, each.numel() + 1) for each in transfer.masters])
-        self._codec = BitPack(4)
+        self._kept_bytes = 4
 
-    def _begin(self, bits: int, *, full: bool) -> None:  # noqa: ARG002 - every message is full
-        self._codec = BitPack(-(-bits // 8))
+    def pack(self, bits: int, *, full: bool) -> int:  # noqa: ARG002 - every message is full
+        """Fill ``host`` with so many bits of each weight."""
+        self._write(bits, summed=False)
+        return self._spans[-1][1]
 
-    def _pack(self, number: int, weights: torch.Tensor, room: torch.Tensor) -> int:  # noqa: ARG002
-        return self._codec.encode(weights, room).numel()
+    def look(self, bits: int | None) -> Look:
+        """Return the norm, after the one pass over the masters in which they were packed, too."""
+        if bits is None:
+            return super().look(None)
+        return Look(math.sqrt(math.fsum(self._write(bits, summed=True))), self._spans[-1][1])
+
+    def _write(self, bits: int, *, summed: bool) -> list[float]:
+        """Fill ``host``, and return sums of squares, of the weights alone."""
+        codec = BitPack(-(-bits // 8))
+        self._kept_bytes, self._spans, packed, end = codec.kept_bytes, [], list[Packed](), 0
+        for master in self._masters:
+            begin, is_weight = _aligned(end), master.dim() > 1
+            chosen = codec if is_weight else _WHOLE
+            end = begin + chosen.max_nbytes(master.numel())
+            self._spans.append((begin, end))
+            packed.append(Packed(_flat(master), begin, 8 * chosen.kept_bytes, summed and is_weight))
+        return _native.pack_message(packed, self.host)
 
     def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:  # noqa: ARG002
         weights = replica if replica.is_contiguous() else torch.zeros_like(replica).contiguous()
-        bitunpack(payload, weights, self._codec.kept_bytes)
+        bitunpack(payload, weights, self._kept_bytes)
         if weights is not replica:
             replica.copy_(weights)
 
@@ -158,15 +193,18 @@ class DeltaCarrier(Carrier):
             for number, each in enumerate(masters)
         ]
         super().__init__(transfer, capacities)
-        self._checked_every, self._version, self._full = checked_every, 0, True
+        self._checked_every, self._version = checked_every, 0
 
-    def _begin(self, bits: int, *, full: bool) -> None:  # noqa: ARG002 - the dtype says how many
-        self._version, self._full = self._version + 1, full
-
-    def _pack(self, number: int, weights: torch.Tensor, room: torch.Tensor) -> int:
+    def pack(self, bits: int, *, full: bool) -> int:  # noqa: ARG002 - the dtype says how many
+        """Fill ``host`` with what changed since the last message, or with all words."""
+        self._version += 1
         checked = self._version % self._checked_every == 0
-        encoder = self._encoders[number]
-        return encoder.encode(weights, self._version, full=self._full, checked=checked, out=room).numel()
+
+        def pack(number: int, weights: torch.Tensor, room: torch.Tensor) -> int:
+            encoder = self._encoders[number]
+            return encoder.encode(weights, self._version, full=full, checked=checked, out=room).numel()
+
+        return self._fill(pack)
 
     def on_host(self, end: int) -> bool:
         """Return whether the end's memory is the host's, as that of a simulated device."""
@@ -193,6 +231,10 @@ class DeltaCarrier(Carrier):
         if not isinstance(decoder, DeltaDecoder):
             decoder.apply(payload, self.host[slice(*self._spans[number])], words)
         replica.copy_(words.view(replica.shape))
+
+
+def _flat(master: torch.Tensor) -> torch.Tensor:
+    return master.detach().reshape(-1)
 
 
 def _pack_whole(number: int, values: torch.Tensor, room: torch.Tensor) -> int:  # noqa: ARG001

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,8 +10,6 @@ from contextlib import AbstractContextManager, contextmanager
 import torch
 from torch import nn
 
-from gradwire import _native
-from gradwire._native import Pass
 from gradwire.devices import Event
 from gradwire.training.offload.carriers import Carrier, End, Transfer
 from gradwire.training.offload.layers import Layer
@@ -35,6 +32,10 @@ class _Route:
         """Of those, the places where the host decodes it."""
         self.events: list[Event] = []
         """When the last one's bytes had left the host, for each place."""
+
+
+Packing = dict[_Route, tuple[int, int]]
+"""Of layers that are packed already, the bits and the bytes."""
 
 
 class Sender:
@@ -103,8 +104,8 @@ class Sender:
         for number, stream in enumerate(self._streams):
             with self._at_work(number):
                 stream.follow()
-        observed = self._thread.submit(self._observe) if observe or self.bits is None else None
         chosen = [self._route_of[id(each)][0] for each in order if not only.isdisjoint(each.masters)]
+        observed = self._thread.submit(self._observe, chosen) if observe or self.bits is None else None
         started: list[float] = []
         for route in chosen:
             route.awaited = {*range(len(self._places))}
@@ -155,15 +156,23 @@ class Sender:
         self._thread.shutdown()
         self._receiver.shutdown()
 
-    def norms(self) -> list[float]:
-        """Return the l2 norm of the weights of each layer that has any."""
-        return [math.sqrt(math.fsum(map(_sum_of_squares, each.weights))) for each in self._weighted]
-
-    def _observe(self) -> None:
-        with self._clocked("norm_s"):
-            norms = self.norms() if self._policy.wants_norms else [0.0] * len(self._weighted)
+    def _observe(self, chosen: Sequence[_Route]) -> Packing:
+        """Choose bits; return what was packed meanwhile, in the bits of before, of the chosen layers."""
+        before, packed, norms = self.bits, Packing(), [0.0] * len(self._weighted)
+        for route in self._routes if self._policy.wants_norms else ():
+            place = route.bits_index
+            if place is None:
+                continue
+            bits = before[place] if before is not None and route in chosen else None
+            if bits is not None:
+                self._empty(route)
+            with self._clocked("norm_s"):
+                norms[place], nbytes = route.carrier.look(bits)
+            if bits is not None and nbytes is not None:
+                packed[route] = bits, nbytes
         self.bits = self._policy.observe(norms)
         self.bits_by_batch.append(self.bits)
+        return packed
 
     def _carrier(self, number: int) -> Carrier:
         layers, here = [each.layers[number] for each in self._places], self._places[0]
@@ -174,18 +183,22 @@ class Sender:
     def _at_work(self, place: int) -> AbstractContextManager[None]:
         return self._places[place].at_work("a copy of weights")
 
-    def _pack(
-        self, route: _Route, full: bool, observed: Future[None] | None, started: list[float]
-    ) -> list[Event]:
-        if observed is not None:
-            observed.result()  # it has ended, maybe by an error
+    def _empty(self, route: _Route) -> None:
+        """Wait until the bytes before have left the memory that is filled now."""
         for place, event in enumerate(route.events):
             with self._at_work(place):
-                event.wait()  # the bytes before have left the memory that is filled now
+                event.wait()
+
+    def _pack(
+        self, route: _Route, full: bool, observed: Future[Packing] | None, started: list[float]
+    ) -> list[Event]:
+        packed = Packing() if observed is None else observed.result()  # it has ended, maybe by an error
         bits = 32 if route.bits_index is None or self.bits is None else self.bits[route.bits_index]
-        carrier = route.carrier
-        with self._clocked("pack_s"):
-            nbytes = carrier.pack(bits, full=full)
+        packed_bits, nbytes = packed.get(route, (None, 0))
+        if packed_bits != bits:
+            self._empty(route)
+            with self._clocked("pack_s"):
+                nbytes = route.carrier.pack(bits, full=full)
         started.append(time.perf_counter())
         route.events = [self._store(route, place, nbytes) for place in range(len(self._places))]
         return route.events
@@ -206,7 +219,7 @@ class Sender:
         return event
 
     def _finish(
-        self, jobs: Sequence[Future[list[Event]]], observed: Future[None] | None, started: Sequence[float]
+        self, jobs: Sequence[Future[list[Event]]], observed: Future[Packing] | None, started: Sequence[float]
     ) -> None:
         """Raise what any of these jobs raised."""
         if observed is not None:
@@ -224,8 +237,3 @@ class Sender:
             yield
         finally:
             setattr(self._ledger, name, getattr(self._ledger, name) + time.perf_counter() - begin)
-
-
-def _sum_of_squares(master: torch.Tensor) -> float:
-    flat = master.detach().reshape(-1)
-    return _native.sum_norms(Pass.LOOK, flat, flat)
