@@ -17,6 +17,8 @@
 #include "gradwire/format.h"
 #include "gradwire/message.h"
 #include "gradwire/norms.h"
+#include "gradwire/project.h"
+#include "gradwire/scale.h"
 #include "gradwire/target.h"
 #include "nic/nic.h"
 
@@ -81,6 +83,26 @@ std::optional<std::string> decode(const std::string& name, std::uintptr_t payloa
                            pointer<float>(out), n, Params{a, b, c}, add, threads);
   }
   return reason_of(reason);
+}
+
+void project(const std::string& name, std::uintptr_t x, std::uintptr_t out, std::size_t n, int a, int b, int c,
+             int threads) {
+  const Format& chosen = format(name);
+  const nb::gil_scoped_release release;
+  const gradwire::FloatEnvironment environment;
+  gradwire::project(gradwire::current_target(), chosen, pointer<const float>(x), pointer<float>(out), n,
+                    Params{a, b, c}, threads);
+}
+
+std::uint32_t largest_bits(std::uintptr_t x, std::size_t n, int threads) {
+  const nb::gil_scoped_release release;
+  return gradwire::largest_bits(pointer<const float>(x), n, threads);
+}
+
+void scale(std::uintptr_t x, std::uintptr_t out, std::size_t n, int exponent, bool add, int threads) {
+  const nb::gil_scoped_release release;
+  const gradwire::FloatEnvironment environment;
+  gradwire::scale(pointer<const float>(x), pointer<float>(out), n, exponent, add, threads);
 }
 
 double sum_norms(gradwire::Pass pass, std::uintptr_t x, std::uintptr_t y, std::size_t n, std::size_t start,
@@ -238,6 +260,9 @@ NB_MODULE(_core, m) {
   m.def("max_nbytes", &max_nbytes);
   m.def("encode", &encode);
   m.def("decode", &decode);
+  m.def("project", &project);
+  m.def("largest_bits", &largest_bits);
+  m.def("scale", &scale);
   nb::enum_<gradwire::Pass>(m, "Pass")
       .value("LOOK", gradwire::Pass::look)
       .value("ADD", gradwire::Pass::add)

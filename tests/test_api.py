@@ -244,8 +244,23 @@ def with_many_codecs() -> tuple[float, int]:
     for _ in range(2):
         for bits in range(1, 21):
             last = gradwire.all_reduce(torch.ones(100), f"truncate:{bits}")
-    (member,) = api._members.values()
-    return last[0].item(), member.exchange.cache_info().currsize
+    (members,) = api._members.values()
+    return last[0].item(), members[0].exchange.cache_info().currsize
+
+
+def with_nics_and_without() -> tuple[list[float], list[int]]:
+    plans = ["identity", gradwire.Plan(offload="truncate:16"), "identity"]
+    averages = []
+    for plan in plans:
+        tensor = torch.full((1000,), 1.0 + 2**-10 + dist.get_rank())
+        averages.append(gradwire.all_reduce(tensor, plan=plan)[-1].item())
+    (members,) = api._members.values()
+    return averages, sorted(members)
+
+
+@pytest.mark.processes
+def test_plans_with_and_without_offload_have_links_of_their_own(run_processes: RunProcesses) -> None:
+    assert run_processes(2, with_nics_and_without) == [([1.5 + 2**-10, 1.5, 1.5 + 2**-10], [0, 0x28])] * 2
 
 
 @pytest.mark.processes

@@ -27,6 +27,10 @@ PLANS = st.builds(
     pipeline=st.integers(1, 8),
     bucket_nbytes=st.none() | st.integers(1, 1 << 40).map(lambda floats: 4 * floats),
     residual=st.sampled_from([None, False, True]),
+) | st.builds(
+    Plan,
+    offload=st.sampled_from(["inceptionn:2^-10", "inceptionn:2^-4,bounded"]),
+    scale=st.sampled_from([None, "auto"]),
 )
 
 
@@ -46,6 +50,8 @@ def test_json_is_readable() -> None:
         "bucket_nbytes": None,
         "residual": None,
         "exchange": "all_reduce",
+        "offload": None,
+        "scale": None,
     }
     assert json.loads(replace(plan, bucket_nbytes=25_000_000).to_json())["bucket_nbytes"] == 25_000_000
 
@@ -87,6 +93,33 @@ def test_the_codec_says_whether_residuals_are_kept_unless_the_plan_does(spec: st
     assert Plan(parse(spec)).keeps_residual is wanted
     for residual in (False, True):
         assert Plan(parse(spec), residual=residual).keeps_residual is residual
+
+
+def test_json_of_before_there_were_nics_and_scales_has_neither() -> None:
+    plan = Plan.from_json('{"codec": "errbound:2^-10", "residual": null, "exchange": "all_reduce"}')
+    assert plan == Plan(parse("errbound:2^-10"), offload=None, scale=None)
+    assert plan.encoding is plan.codec
+    assert plan.tos == 0
+
+
+@pytest.mark.parametrize("scale", [None, "auto"])
+def test_what_nics_may_do_goes_through_json_and_is_what_ranks_project_to(scale: str | None) -> None:
+    plan = Plan(algorithm="tree", offload="inceptionn:2^-10", scale=scale)
+    assert plan == Plan(algorithm="tree", offload=parse("inceptionn:2^-10"), scale=scale)
+    assert json.loads(plan.to_json())["offload"] == "inceptionn:2^-10"
+    assert Plan.from_json(plan.to_json()) == plan
+    assert str(plan.encoding) == f"{'' if scale is None else 'scaled:'}projected:inceptionn:2^-10"
+    assert plan.tos == 0x28
+    assert replace(plan, pipeline=2).encoding == plan.encoding
+    assert not plan.keeps_residual
+
+
+def test_a_scale_goes_through_json_and_files(tmp_path: Path) -> None:
+    plan = Plan(parse("errbound:2^-10"), scale="auto")
+    plan.save(tmp_path / "plan.json")
+    assert Plan.of(tmp_path / "plan.json") == plan
+    assert str(plan.encoding) == "scaled:errbound:2^-10"
+    assert Plan.of("errbound:2^-10", scale="auto").scale == "auto"
 
 
 def test_what_json_leaves_out_keeps_its_default() -> None:
@@ -134,6 +167,20 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ({"exchange": "scattered"}, r"exchange must be one of all_reduce, sharded, but is 'scattered'$"),
         ({"exchange": ["sharded"]}, r"exchange must be one of all_reduce, sharded, but is \['sharded'\]$"),
         ({"exchange": None}, r"exchange must be one of all_reduce, sharded, but is None$"),
+        ({"offload": "quantize:8"}, r"a NIC cuts streams anywhere .* which quantize:8 does not; name one of"),
+        ({"offload": "truncate:24"}, r"which truncate:24 does not; name one of inceptionn, truncate"),
+        ({"offload": 5}, r"offload must be a codec, its spec or None, but is 5$"),
+        ({"offload": "bitpack:9"}, r"bitpack wants 1 to 4 bytes"),
+        (
+            {"offload": "bitpack:2", "codec": parse("fp8")},
+            r"ranks send floats, which NICs encode, but the plan has the codec fp8, too; leave out codec or",
+        ),
+        ({"scale": "on"}, r"scale must be None or 'auto', but is 'on'$"),
+        ({"scale": 2}, r"scale must be None or 'auto', but is 2$"),
+        ({"scale": "auto"}, r"to values of any size, but identity has no such bound; leave out scale$"),
+        ({"scale": "auto", "offload": "truncate:16"}, r"but truncate:16 has no such bound; leave out scale$"),
+        ({"scale": "auto", "codec": parse("errbound:2^0")}, r"but errbound:2\^0 has no such bound"),
+        ({"scale": "auto", "codec": parse("errbound:rel=0.1")}, r"but errbound:rel=0.1 has no such bound"),
         ({"exchange": "sharded", "algorithm": "star"}, r"has algorithm='star', .* leave these out$"),
         ({"exchange": "sharded", "bucket_nbytes": 4}, r"runs around a ring with one bucket and a pipeline"),
         ({"exchange": "sharded", "pipeline": 2}, r"bucket_nbytes=None, and pipeline=2; leave these out$"),
@@ -167,7 +214,7 @@ def test_the_largest_values_are_taken() -> None:
         (
             '{"codex": "fp16"}',
             r"a plan has no codex; it has codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, "
-            r"residual, exchange$",
+            r"residual, exchange, offload, scale$",
         ),
         ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
         ('{"codec": 17}', r"codec must be a spec such as 'quantize:8', but is 17"),

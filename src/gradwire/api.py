@@ -31,12 +31,14 @@ class _Member:
     All ranks call with the same plans in the same order, so all of them forget the same exchange.
     """
 
-    def __init__(self, group: dist.ProcessGroup, timeout_s: float) -> None:
-        link = connect(group, timeout_s, ExchangeError, "; do all ranks of the group call all_reduce?")
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float, tos: int) -> None:
+        ending = "; do all ranks of the group call all_reduce?"
+        link = connect(group, timeout_s, ExchangeError, ending, tos=tos)
         self.exchange = lru_cache(_KEPT_EXCHANGES)(lambda plan: Exchange(link, plan))
 
 
-_members = weakref.WeakKeyDictionary[dist.ProcessGroup, _Member]()
+_members = weakref.WeakKeyDictionary[dist.ProcessGroup, dict[int, _Member]]()
+"""Of every group, by the type of service that a link's marked connections have."""
 _in_use = weakref.WeakSet[dist.ProcessGroup]()
 _in_use_lock = threading.Lock()
 
@@ -112,14 +114,14 @@ def all_reduce(
     check_timeout(timeout_s)
     group = member_group(group, "call all_reduce")
     with _alone_in(group):
-        member = _members.get(group)
-        if member is None:
-            member = _members[group] = _Member(group, timeout_s)
+        members = _members.setdefault(group, {})
+        if chosen.tos not in members:
+            members[chosen.tos] = _Member(group, timeout_s, chosen.tos)
         staged = Staged(tensor)
         try:
-            member.exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)
+            members[chosen.tos].exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)
         except BaseException:
-            del _members[group]  # the link is closed; another call starts afresh
+            del members[chosen.tos]  # the link is closed; another call starts afresh
             raise
         staged.store().order()
     return tensor
@@ -202,8 +204,9 @@ def connect(
     kind: type[GradwireError],
     ending: str,
     ranks: Sequence[int] | None = None,
+    tos: int = 0,
 ) -> ProcessGroupLink:
-    """Return a new link with the members of ``group``, in the order of ``ranks``.
+    """Return a new link with the members of ``group``, in the order of ``ranks``; ``tos`` is the plan's.
 
     Raises ``kind``: where they do not come the text ends with ``ending``.
     """
@@ -212,6 +215,6 @@ def connect(
     except LinkError as error:
         raise kind(str(error)) from error
     try:
-        return ProcessGroupLink(group, ranks, timeout_s)
+        return ProcessGroupLink(group, ranks, timeout_s, tos)
     except LinkError as error:
         raise kind(f"{error}{ending}") from error

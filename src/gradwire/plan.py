@@ -7,15 +7,18 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from gradwire import collectives
-from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, parse
+from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, codec_of, parse
+from gradwire.codecs.projected import Projected, offloadable
+from gradwire.codecs.scaled import Scaled, scalable
 from gradwire.errors import JobError, SpecError, shown
 from gradwire.files import write_files
 from gradwire.records import read_object
-from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES
+from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
 
 FLOAT_NBYTES = 4
 SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
@@ -26,6 +29,8 @@ MAX_PIPELINE = 1024
 """Training keeps a gradient for every step under way, and a gradient 1024 steps old teaches nothing."""
 MAX_BUCKET_NBYTES = 1 << 48
 """What a processor can address; no gradient is larger."""
+SCALES = (None, "auto")
+"""What ``scale`` may be; the default first."""
 EXCHANGES = ("all_reduce", "sharded")
 """How gradients become weights on all ranks; the default first."""
 
@@ -58,6 +63,14 @@ class Plan:
         ``"all_reduce"``: every rank gets the whole average and updates all weights. ``"sharded"``: every rank
         gets the average of its share, updates that, and tells the others what changed in its weights;
         ``gradwire.training.Sharded`` does this, around a ring with one bucket and a pipeline of 1.
+    offload
+        The codec, or its spec, with which NICs on the way may compress what is sent; None for nothing. Every
+        rank then sends what this codec decodes, as float32, on marked connections, so that all ranks end with
+        identical bits whatever the NICs do (``docs/nic.md``). The plan has no other codec.
+    scale
+        ``"auto"`` multiplies what each frame carries by the power of two that brings its largest magnitude
+        just below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` fit gradients of any size
+        (``gradwire.codecs.scaled``); None for no scale.
 
     Raises
     ------
@@ -72,12 +85,16 @@ class Plan:
     bucket_nbytes: int | None = None
     residual: bool | None = None
     exchange: str = EXCHANGES[0]
+    offload: Codec | str | None = None
+    scale: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
             raise SpecError(
                 f"codec must be a Codec, but is {shown(self.codec)}; gradwire.codecs.parse reads specs"
             )
+        self._check_offload()
+        self._check_scale()
         collectives.get(self.algorithm)
         check_count("pipeline", self.pipeline, 1, MAX_PIPELINE)
         check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES, MAX_SEGMENT_NBYTES)
@@ -86,12 +103,29 @@ class Plan:
         if self.residual is not None and not isinstance(self.residual, bool):
             raise SpecError(f"residual must be True, False or None, but is {shown(self.residual)}")
         self._check_exchange()
-        longest_nbytes = frame_nbytes(self.codec, self.segment_nbytes)
+        longest_nbytes = frame_nbytes(self.encoding, self.segment_nbytes)
         if longest_nbytes > MAX_FRAME_NBYTES:
             raise SpecError(
                 f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes with "
-                f"{self.codec}, but {MAX_FRAME_NBYTES} is the most; choose smaller segments"
+                f"{self.encoding}, but {MAX_FRAME_NBYTES} is the most; choose smaller segments"
             )
+
+    def _check_offload(self) -> None:
+        found = codec_of(self.offload, "offload")
+        if found is None:
+            return
+        object.__setattr__(self, "offload", offloadable(found))
+        if self.codec != Identity():
+            raise SpecError(
+                "with offload, ranks send floats, which NICs encode, but the plan has the codec "
+                f"{self.codec}, too; leave out codec or offload"
+            )
+
+    def _check_scale(self) -> None:
+        if self.scale not in SCALES:
+            raise SpecError(f"scale must be None or 'auto', but is {shown(self.scale)}")
+        if self.scale is not None:
+            scalable(self.codec if self.offload is None else parse(str(self.offload)))
 
     def _check_exchange(self) -> None:
         if self.exchange not in EXCHANGES:
@@ -103,6 +137,17 @@ class Plan:
                 f"algorithm={self.algorithm!r}, bucket_nbytes={self.bucket_nbytes}, and "
                 f"pipeline={self.pipeline}; leave these out"
             )
+
+    @cached_property
+    def encoding(self) -> Codec:
+        """What frames are made with: ``codec``, or what leaves NICs nothing to lose; with its scale."""
+        chosen = self.codec if self.offload is None else Projected(offloadable(parse(str(self.offload))))
+        return chosen if self.scale is None else Scaled(chosen)
+
+    @property
+    def tos(self) -> int:
+        """The type of service of the connections that the plan needs for values; 0 if it needs none."""
+        return 0 if self.offload is None else TOS
 
     @property
     def is_sharded(self) -> bool:
@@ -121,7 +166,7 @@ class Plan:
     @property
     def keeps_residual(self) -> bool:
         """Whether training keeps residuals: the value of ``residual``, or else the codec's preference."""
-        return self.codec.WANTS_RESIDUAL if self.residual is None else self.residual
+        return self.encoding.WANTS_RESIDUAL if self.residual is None else self.residual
 
     @classmethod
     def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
@@ -160,9 +205,9 @@ class Plan:
         )
 
     def to_json(self) -> str:
-        """Return the plan as a JSON object, the codec as its spec."""
+        """Return the plan as a JSON object, codecs as their specs."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps(values | {"codec": str(self.codec)})
+        return json.dumps({name: str(v) if isinstance(v, Codec) else v for name, v in values.items()})
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

@@ -26,6 +26,10 @@ if a message is too large."""
 AVERAGE = 0x0001
 """The flag of frames whose sum will be divided by the number of ranks; the values don't show it."""
 
+TOS = 0x28
+"""The IP type of service of connections that carry nothing but float32, which NICs may compress: INCEPTIONN's
+mark for gradients."""
+
 _FIELDS = struct.Struct("<4sBBHIIIII")
 _CHECKSUM = struct.Struct("<I")
 _NO_NAMES: Mapping[int, str] = {}
@@ -100,6 +104,8 @@ class Expected:
     max_payload_nbytes: int
     sequence: int
     flags: int = 0
+    suspect: str = ""
+    """What else may have altered a payload, for errors."""
 
 
 def seal_frame(
@@ -159,7 +165,9 @@ def open_frame(
     if payload.numel() < size:
         raise FrameError(f"truncated: a payload of {size} bytes is announced, but {payload.numel()} came")
     if _native.crc32c(payload) != header.payload_crc32c:
-        raise FrameError("the payload's checksum is wrong: the payload was altered on the way")
+        raise FrameError(
+            f"the payload's checksum is wrong: the payload was altered on the way{expected.suspect}"
+        )
     return payload
 
 

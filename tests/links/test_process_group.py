@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -17,7 +19,9 @@ from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.links import Port, ProcessGroupLink, ThrottledLink
+from gradwire.links.process_group import check_tos
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from support.certificates import needs_openssl, variables
 from support.noise import likely, undisturbed
 
 RunProcesses = Callable[..., list[Any]]
@@ -65,6 +69,46 @@ def rotated_ranks() -> tuple[int, int, float]:
 
 def test_any_process_can_be_the_links_rank_0(run_processes: RunProcesses) -> None:
     assert run_processes(3, rotated_ranks) == [(0, 1, 1.0), (1, 2, 10.0), (2, 0, 111.0)]
+
+
+def marked_connections(environment: dict[str, str]) -> tuple[list[int], torch.Tensor]:
+    group = dist.group.WORLD
+    assert group is not None
+    with patch.dict(os.environ, environment):
+        link = ProcessGroupLink(group, timeout_s=20.0, tos=0x40)
+    option = socket.IPPROTO_IP, socket.IP_TOS
+    channels = (*link._channels.values(), *link._marked.values())
+    found = [each.socket.getsockopt(*option) for each in channels]
+    tensor = torch.full((10_000,), 0.01 * link.rank)
+    Exchange(link, Plan(algorithm="tree", offload="inceptionn:2^-6,bounded")).all_reduce(tensor)
+    link.close()
+    return found, tensor
+
+
+def test_a_link_may_have_marked_connections_beside_its_own(run_processes: RunProcesses) -> None:
+    results = run_processes(3, marked_connections, {})
+    assert [sorted(tos) for tos, _ in results] == [[0, 0, 0x40, 0x40]] * 3
+    assert all(torch.equal(tensor, results[0][1]) for _, tensor in results)
+
+
+def with_tls_and_marks() -> str:
+    with pytest.raises(LinkError) as caught:
+        marked_connections(variables())
+    return str(caught.value)
+
+
+@needs_openssl
+def test_what_goes_with_tls_no_nic_could_compress(run_processes: RunProcesses) -> None:
+    (message,) = run_processes(1, with_tls_and_marks)
+    assert "a plan with offload lets NICs compress values, which they cannot do with TLS; unset" in message
+
+
+@pytest.mark.parametrize("tos", [-4, 3, 256, 0.5, "0x28"])
+def test_a_mark_that_is_no_type_of_service_is_refused(tos: Any) -> None:
+    with pytest.raises(
+        LinkError, match=r"tos must be the type of service .* from 0x04 to 0xff, or 0 for none"
+    ):
+        check_tos(tos)
 
 
 def late_frame() -> str:

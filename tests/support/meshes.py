@@ -1,4 +1,4 @@
-"""Ranks of one process, connected by TCP, in plain text or with TLS."""
+"""Ranks of one process, connected by TCP, in plain text, with TLS, or with connections for floats."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import combinations
 from gradwire.links import Link
 from gradwire.links.rendezvous.tls import Encryption, encrypted, encryption, handshake, wrapped
 from gradwire.links.sockets import SocketLink
+from gradwire.wire import TOS
 from support.certificates import variables
 
 Meshes = list[dict[int, socket.socket]]
@@ -66,9 +67,17 @@ def answer(
     return end
 
 
-def linked(connections: Meshes, timeout_s: float) -> list[Link]:
+def marked(world: int, timeout_s: float) -> list[Link]:
+    """Return the links of all ranks, with second connections for floats."""
+    return linked(connected(world), timeout_s, connected(world))
+
+
+def linked(connections: Meshes, timeout_s: float, floats: Meshes | None = None) -> list[Link]:
     """Make the links of connections."""
-    for mine in connections:
+    for mine in (*connections, *(floats or [])):
         for each in mine.values():
             each.setblocking(False)
+    if floats is not None:
+        pairs = enumerate(zip(connections, floats, strict=True))
+        return [SocketLink(rank, mine, timeout_s, None, marks, TOS) for rank, (mine, marks) in pairs]
     return [SocketLink(rank, mine, timeout_s) for rank, mine in enumerate(connections)]

@@ -40,14 +40,20 @@ __all__ = [
     "entropy_encode",
     "entropy_max_nbytes",
     "hash64",
+    "largest_exponent",
     "max_nbytes",
     "pack_message",
+    "project",
+    "scale",
     "sum_norms",
     "target",
     "threads",
     "use_target",
 ]
 
+
+_INFINITE = 0x7F80_0000
+"""The bits of infinity; those of NaN are above."""
 
 Pass = _core.Pass
 Words = _core.Words
@@ -110,6 +116,30 @@ def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[in
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
     """Decode and add to ``acc``. Raises ``PayloadError``, before anything is written."""
     _run(name, payload, acc, params, add=True)
+
+
+def project(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Write to ``out``, which may be ``x``, what a format decodes that encodes each value by itself.
+
+    ``out`` holds as many float32, as bytes.
+    """
+    _obey_environment()
+    _core.project(name, x.data_ptr(), out.data_ptr(), x.numel(), *_three(params), threads())
+
+
+def largest_exponent(x: torch.Tensor) -> int | None:
+    """Return e such that the largest magnitude of ``x`` is at least 2^e and below 2^(e + 1).
+
+    Return None for a chunk of zeros, an empty one, and one with a value that is not finite. Subnormal values
+    count as 2^-127.
+    """
+    bits = _core.largest_bits(x.data_ptr(), x.numel(), threads())
+    return None if bits == 0 or bits >= _INFINITE else (bits >> 23) - 127
+
+
+def scale(x: torch.Tensor, out: torch.Tensor, exponent: int, *, add: bool = False) -> None:
+    """Write ``x * 2^exponent`` (-126 to 127) to ``out``, which may be ``x``, or ``add`` it to ``out``."""
+    _core.scale(x.data_ptr(), out.data_ptr(), x.numel(), exponent, add, threads())
 
 
 def sum_norms(

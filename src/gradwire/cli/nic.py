@@ -10,8 +10,9 @@ from gradwire.cli.parser import Parser
 from gradwire.nic.card import Counts, Nic
 from gradwire.nic.report import json_of, table_of
 from gradwire.nic.serve import serve
-from gradwire.nic.settings import TOS, Settings
+from gradwire.nic.settings import Settings
 from gradwire.tables import show
+from gradwire.wire import TOS
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -32,7 +33,13 @@ def run(arguments: Sequence[str]) -> None:
 def settings_of(options: argparse.Namespace) -> Settings:
     """Return the settings that the options name. Raises ``SpecError``."""
     return Settings(
-        options.codec, options.tos, options.drop, options.reorder, options.delay / 1e3, options.seed
+        options.codec,
+        options.tos,
+        options.merge,
+        options.drop,
+        options.reorder,
+        options.delay / 1e3,
+        options.seed,
     )
 
 
@@ -52,6 +59,9 @@ def parser() -> Parser:
     group = parser.add_argument_group("compression")
     group.add_argument("--codec", required=True, metavar="CODEC", help="inceptionn, truncate or bitpack")
     group.add_argument("--tos", type=_byte, default=TOS, metavar="BYTE", help=f"of marked streams ({TOS:#x})")
+    group.add_argument(
+        "--no-merge", dest="merge", action="store_false", help="a packet for each segment, as hardware wants"
+    )
     group = parser.add_argument_group("faults, on the way to the link")
     group.add_argument("--drop", type=float, default=0.0, metavar="P", help="lose this share of frames (0)")
     group.add_argument("--reorder", type=float, default=0.0, metavar="P", help="let others overtake them (0)")

@@ -36,7 +36,10 @@ from gradwire.plan import (
 )
 from gradwire.units import parse_size
 
-PLANNED = ("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket", "staleness")
+PLANNED = (
+    *("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket", "staleness"),
+    *("offload", "scale"),
+)
 """The options that a plan leaves nothing to say."""
 
 
@@ -129,6 +132,8 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--weights", metavar="SPEC", help="server, sharded: how weights travel, e.g. delta:fp32"
     )
+    group.add_argument("--offload", metavar="SPEC", help="what NICs on the way do, e.g. inceptionn:2^-10")
+    group.add_argument("--scale", choices=["auto"], help="fit absolute bounds to the gradient's size")
     group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
     group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
     group.add_argument(
@@ -175,6 +180,7 @@ def _exchange(words: argparse.Namespace) -> Plan:
     """
     if words.plan is None:
         parts = {"algorithm": words.algorithm, "segment_nbytes": words.segment, "bucket_nbytes": words.bucket}
+        parts |= {"offload": words.offload}
         given = {name: part for name, part in parts.items() if part is not None}
         pipeline = PIPELINE if words.pipeline is None else words.pipeline
         for option, value, unit, most in (

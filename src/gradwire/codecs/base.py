@@ -60,6 +60,11 @@ class Codec(ABC):
         """Whether training suffers unless the next gradient includes what encoding lost."""
         return False
 
+    @property
+    def is_scalable(self) -> bool:
+        """Whether its bound is absolute, so that values need a scale to fit it."""
+        return False
+
     @abstractmethod
     def __str__(self) -> str:
         """Return the spec, such that ``parse(str(codec)) == codec``."""
@@ -81,6 +86,11 @@ class Codec(ABC):
     @abstractmethod
     def max_nbytes(self, n: int) -> int:
         """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
+
+    @property
+    def sends_floats(self) -> bool:
+        """Whether payloads end with all elements as float32, which NICs may compress."""
+        return False
 
     @abstractmethod
     def bound(self, x: torch.Tensor) -> float:

@@ -113,6 +113,11 @@ class ErrBound(NativeCodec):
             return (127 + floor_log2(self.absolute),)
         return 0, as_int32(int.from_bytes(struct.pack("<f", self.relative), "little")), self.block or 0
 
+    @property
+    def is_scalable(self) -> bool:
+        """With an absolute bound below the largest value once it is scaled, but not below its precision."""
+        return self.absolute is not None and 2**-24 <= self.absolute <= 2**-1
+
     def __str__(self) -> str:
         block = "" if self.block is None else f"block={self.block}"
         if self.absolute is not None:

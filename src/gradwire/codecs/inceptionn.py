@@ -83,6 +83,11 @@ class Inceptionn(NativeCodec):
         """Always."""
         return True
 
+    @property
+    def is_scalable(self) -> bool:
+        """Always."""
+        return True
+
     def __str__(self) -> str:
         return f"{self.name}:{write_power(self.threshold)}{',bounded' if self.bounded else ''}"
 

@@ -23,6 +23,7 @@ from gradwire.launch.group import joined_group
 from gradwire.launch.launched import launched_rank, launched_workers
 from gradwire.launch.rendezvous import join_launched
 from gradwire.links import Link, ProcessGroupLink
+from gradwire.plan import Plan
 from gradwire.records import to_json
 
 
@@ -64,7 +65,7 @@ def _examine_rank(rank: int, world: int, options: DoctorOptions) -> int:
         store = context.join_store()
     except JobError as error:
         return _conclude(title, _with_failure(rank, card, "rendezvous", str(error)), options)
-    words, connect = Words(store), partial(_connected, store, rank, world, options.timeout_s)
+    words, connect = Words(store), partial(_connected, store, rank, world, options.timeout_s, card)
     if rank == 0:
         diagnosis = lead(words, card, world, connect, options.timeout_s, lines=options.lines)
         return _conclude(f"gradwire doctor: {world} ranks", diagnosis, options)
@@ -77,9 +78,10 @@ def _examine_rank(rank: int, world: int, options: DoctorOptions) -> int:
 
 
 @contextmanager
-def _connected(store: Store, rank: int, world: int, timeout_s: float) -> Iterator[Link]:
+def _connected(store: Store, rank: int, world: int, timeout_s: float, card: Card) -> Iterator[Link]:
+    tos = Plan.from_json(card.plan).tos if card.plan else 0
     with joined_group(store, rank, world, timeout_s) as group:
-        link = ProcessGroupLink(group, timeout_s=timeout_s)
+        link = ProcessGroupLink(group, timeout_s=timeout_s, tos=tos)
         try:
             yield link
         finally:

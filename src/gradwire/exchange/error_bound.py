@@ -25,7 +25,7 @@ def error_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:
     cut = [each for chunk in range(chunks) for each in segments(envelope.numel(), chunks, chunk, most)]
 
     def largest(values: torch.Tensor) -> float:
-        return max(plan.codec.bound(values[each.start : each.stop]) for each in cut)
+        return max(plan.encoding.bound(values[each.start : each.stop]) for each in cut)
 
     return world * largest(envelope + world * largest(envelope)) + rounding_bound(envelope, world)
 

@@ -43,7 +43,8 @@ class Exchange:
     link
         This rank's end; whoever made it closes it.
     plan
-        The same on all ranks.
+        The same on all ranks. If NICs are to compress, a link without marked connections is refused with
+        ``LinkError``.
 
     Attributes
     ----------
@@ -52,11 +53,16 @@ class Exchange:
     """
 
     def __init__(self, link: Link, plan: Plan) -> None:
+        if plan.tos and link.world > 1 and link.tos == 0:
+            raise LinkError(
+                f"the plan lets NICs do {plan.offload}, but no connections of this {type(link).__name__} "
+                f"are marked for them; make a ProcessGroupLink with tos={plan.tos:#x}, or leave out offload"
+            )
         self.link = link
         self.plan = plan
         self._segment_count = plan.segment_nbytes // 4
         self._outgoing: dict[int, Buffers] = {}
-        self._framers = {plan.codec: Framer(plan.codec, self._segment_count, self._outgoing)}
+        self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
         self._incoming = incoming_buffers(link)
         self._sent, self._received = Sequences(), Sequences()
         self._own = OwnAllReduce(link) if OwnAllReduce.serves(link, plan) else None
@@ -106,7 +112,7 @@ class Exchange:
             When a peer fails or disagrees.
         """
         flags = AVERAGE if average else 0
-        return self._run("schedule", tensor, self.plan.codec, flags, residual, norms, timeout_s)
+        return self._run("schedule", tensor, self.plan.encoding, flags, residual, norms, timeout_s)
 
     def reduce(
         self,
@@ -122,7 +128,7 @@ class Exchange:
         old one where ``tensor`` is not finite, which others may not see. Raises ``TensorError`` and
         ``ExchangeError``.
         """
-        return self._run("reduce", tensor, self.plan.codec, 0, residual, norms, timeout_s)
+        return self._run("reduce", tensor, self.plan.encoding, 0, residual, norms, timeout_s)
 
     def broadcast(
         self, tensor: torch.Tensor, codec: Codec | None = None, timeout_s: float | None = None
@@ -131,13 +137,13 @@ class Exchange:
 
         The owner, too, ends with the decoded values. Raises ``TensorError`` and ``ExchangeError``.
         """
-        chosen = self.plan.codec if codec is None else codec
+        chosen = self.plan.encoding if codec is None else codec
         return self._run("broadcast", tensor, chosen, timeout_s=timeout_s)
 
     def __repr__(self) -> str:
         state = "" if self.failure is None else f", over: {self.failure}"
         place = f"rank {self.link.rank} of {self.link.world}"
-        return f"<Exchange of {self.plan.codec} over {self.plan.algorithm}, {place}{state}>"
+        return f"<Exchange of {self.plan.encoding} over {self.plan.algorithm}, {place}{state}>"
 
     def check(self) -> None:
         """Raise the exception that ``give_up`` got, or ``ExchangeError`` where another failure came first."""

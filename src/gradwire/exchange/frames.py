@@ -46,12 +46,16 @@ class Buffers:
 
 @dataclass(slots=True)
 class Outgoing:
-    """A sealed frame, the buffer that it lies in and where the buffer belongs."""
+    """A sealed frame, the buffer that it lies in and where the buffer belongs.
+
+    NICs may compress the last ``floats_nbytes``.
+    """
 
     frame: torch.Tensor
     buffer: torch.Tensor
     home: Buffers
     sequence: int
+    floats_nbytes: int = 0
 
 
 class Sequences:
@@ -71,12 +75,15 @@ class Framer:
     """Turns segments into frames with one codec, and back through the door.
 
     ``outgoing`` holds, by their size, the buffers of framers that share them; by default it has its own.
+    ``floats`` says whether all values end the frames as float32, which NICs may compress.
     """
 
     def __init__(self, codec: Codec, segment_count: int, outgoing: dict[int, Buffers] | None = None) -> None:
         self.codec = codec
         self._fingerprint = codec.fingerprint
         self._names = _CODEC_NAMES | {codec.wire_id: codec.name}
+        self.floats = codec.sends_floats
+        self._suspect = f"; do NICs on the way have the codec of {codec}?" if self.floats else ""
         nbytes = HEADER_NBYTES + codec.max_nbytes(segment_count)
         self._outgoing = ({} if outgoing is None else outgoing).setdefault(nbytes, Buffers(nbytes))
 
@@ -92,7 +99,7 @@ class Framer:
             sequence=sequence,
             flags=flags,
         )
-        return Outgoing(frame, buffer, self._outgoing, sequence)
+        return Outgoing(frame, buffer, self._outgoing, sequence, x.nbytes if self.floats else 0)
 
     def open(
         self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0, most_nbytes: int | None = None
@@ -102,7 +109,8 @@ class Framer:
         Raises ``FrameError``.
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
-        expected = Expected(self.codec.wire_id, self._fingerprint, count, most, sequence, flags)
+        own = self.codec.wire_id, self._fingerprint
+        expected = Expected(*own, count, most, sequence, flags, self._suspect)
         return open_frame(frame, expected, self._names)
 
 

@@ -115,7 +115,12 @@ class Stream(Generic[P]):
         self.accounting.frames += 1
         self.accounting.raw_nbytes += raw_nbytes
         self.accounting.wire_nbytes += outgoing.frame.numel()
-        self._in_flight.append((place, self._own.link.isend(place.peer, outgoing.frame), outgoing))
+        link, floats_nbytes = self._own.link, outgoing.floats_nbytes
+        if floats_nbytes:
+            sending = link.isend_marked(place.peer, outgoing.frame, floats_nbytes)
+        else:
+            sending = link.isend(place.peer, outgoing.frame)
+        self._in_flight.append((place, sending, outgoing))
 
     def flush(self) -> None:
         """Wait until all frames have left."""

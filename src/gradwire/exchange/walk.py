@@ -100,7 +100,8 @@ class Walk:
         frame = frame[: HEADER_NBYTES + payload.numel()]
         if frame.data_ptr() != buffer.data_ptr():
             frame = buffer[: frame.numel()].copy_(frame)
-        self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence)
+        floats_nbytes = elements.nbytes if self._own.framer.floats else 0
+        self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence, floats_nbytes)
 
     def _finish(self, elements: torch.Tensor, start: int) -> None:
         """Turn a finished sum into the average, if that is wanted: here, where a cache still holds it."""

@@ -14,7 +14,7 @@ from gradwire.errors import JobError
 from gradwire.files import check_folder_new, check_folder_writable
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
-from gradwire.job.runs import ON_DDP, Run
+from gradwire.job.runs import ON_DDP, UNCOMPRESSED, Run
 from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.plan import Plan
 from gradwire.testbed.current import rates_in_words
@@ -46,7 +46,8 @@ class JobOptions:
 
     ``exchange`` is the plan of all runs but for the codec and the pipeline, which are a run's own.
     ``weights`` says how weights travel: from a server (a codec or one of ``DELTAS``; exact by default), and
-    between sharded ranks (one of ``DELTAS``, the first by default). ``data_folder`` holds the files of the
+    between sharded ranks (one of ``DELTAS``, the first by default). ``scale`` is that of the plans of all
+    runs with a codec or ``offload``. ``data_folder`` holds the files of the
     data set (None for digits), ``link`` is a rate such as ``100mbit`` to which every rank's sending is
     throttled (None: as fast as the machine goes), ``batch`` is the global batch, ``evaluate_every`` counts
     steps (None: an epoch's), ``overwrite`` says that an older result in ``out`` may go.
@@ -59,6 +60,7 @@ class JobOptions:
     model: str = "mlp"
     exchange: Plan = field(default_factory=lambda: Plan(pipeline=PIPELINE))
     weights: str | None = None
+    scale: str | None = None
     workers: int = 4
     link: str | None = None
     correction: str = CORRECTIONS[0]
@@ -93,12 +95,15 @@ class JobOptions:
 
     def plan(self, run: Run) -> Plan:
         """Return the plan that a run follows. Raises ``SpecError``."""
-        codec = parse(run.codec)
+        base, codec = self.exchange, parse(run.codec)
+        scales = run.codec != UNCOMPRESSED or base.offload is not None
+        base = replace(base, codec=codec, scale=base.scale or (self.scale if scales else None))
         if run.method == "server":  # its gradient stays whole
-            return replace(self.exchange, codec=codec, algorithm="star", pipeline=1, bucket_nbytes=None)
-        pipeline = self.exchange.pipeline if run.method == "pipe" else 1
-        how = "sharded" if run.method == "sharded" else "all_reduce"
-        return replace(self.exchange, codec=codec, pipeline=pipeline, exchange=how)
+            return replace(base, algorithm="star", pipeline=1, bucket_nbytes=None)
+        pipeline = base.pipeline if run.method == "pipe" else 1
+        return replace(
+            base, pipeline=pipeline, exchange="sharded" if run.method == "sharded" else "all_reduce"
+        )
 
     def steps_per_epoch(self, dataset: Dataset) -> int:
         """Return the global batches in an epoch; an incomplete one at the end is left out."""
@@ -178,6 +183,11 @@ def _check_weights(options: JobOptions) -> None:
 
 def _check_link(options: JobOptions) -> None:
     rate = check_link_rate(options.link)
+    if rate is not None and options.exchange.offload is not None:
+        raise JobError(
+            "--link paces whole frames, which no NIC compresses; leave out --link or --offload, or run in a "
+            "network with NICs: gradwire testbed run --rate RATE --nic CODEC -- gradwire train ..."
+        )
     on_ddp = [str(run) for run in options.runs if run.method in ON_DDP]
     if rate is not None and on_ddp:
         raise JobError(

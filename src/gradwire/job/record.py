@@ -24,6 +24,7 @@ def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str,
     given = asdict(options)
     del given["exchange"]
     given |= json.loads(options.exchange.to_json()) | {
+        "scale": options.scale or options.exchange.scale,
         "runs": [str(run) for run in options.runs],
         "out": str(options.out),
         "data_folder": None if options.data_folder is None else options.data_folder.name,

@@ -217,8 +217,9 @@ def _same_weights(side: _Side) -> str:
 
 def _make_link(run: Run, job: Job) -> Link:
     group, ranks = job.team.link_group(run)
-    link = ProcessGroupLink(group, ranks=ranks, timeout_s=job.options.timeout_s)
-    return throttled(link, job.options.link)
+    options = job.options
+    link = ProcessGroupLink(group, ranks, options.timeout_s, options.exchange.tos)
+    return throttled(link, options.link)
 
 
 def _on_ddp(run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> OnDDP:

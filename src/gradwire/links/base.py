@@ -8,6 +8,9 @@
   checks it.
 - ``isend``, ``irecv`` and ``close`` are called by one thread at a time. What they return may be waited for in
   several threads at once, one for each peer.
+- ``isend_marked(to, frame, floats_nbytes)`` is ``isend`` for a frame whose last bytes are float32 that a NIC
+  on the way may compress: a link whose ``tos`` isn't 0 sends these on connections marked with that type of
+  service. ``irecv`` receives both kinds. ``tos`` is None where there is no connection that a NIC could meet.
 - Between two ranks frames arrive in the order in which they were sent; receives match in the order of
   ``irecv``.
 - ``wait(timeout_s, keepalive)`` never hangs: when nothing has happened for ``timeout_s`` (the link's own
@@ -56,11 +59,16 @@ class Link(ABC):
     rank: int
     world: int
     timeout_s: float
+    tos: int | None = None
     HAS_ALL_REDUCE = False
 
     @abstractmethod
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
         """Start sending ``frame`` to the rank ``to``."""
+
+    def isend_marked(self, to: int, frame: torch.Tensor, floats_nbytes: int) -> Sending:  # noqa: ARG002
+        """Start sending ``frame``, whose last ``floats_nbytes`` are float32 that NICs may compress."""
+        return self.isend(to, frame)
 
     @abstractmethod
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
@@ -91,6 +99,7 @@ class Wrapper(Link):
 
     def __init__(self, inner: Link) -> None:
         self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
+        self.tos = None if inner.tos is None else 0  # a wrapper hands frames on whole
         self._inner = inner
 
     def close(self) -> None:

@@ -8,6 +8,9 @@ to differently many groups (pytorch/pytorch#189073) and then waits forever.
 Frames travel over sockets of the link's own, with TLS where the environment asks for that (``tls``). Its
 all-reduce is Gloo's, on connections that are made when it is first called, and not there with TLS: Gloo's
 connections are in plain text.
+
+A link may have a second connection to each peer, marked with a type of service, for values that NICs on the
+way may compress. There is no TLS then: a NIC can't compress what is encrypted.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
-from gradwire.errors import LinkError
+from gradwire.errors import LinkError, shown
 from gradwire.links.gloo import GlooAllReduce
 from gradwire.links.rendezvous.attempt import own_part
 from gradwire.links.rendezvous.connect import connect_ranks
@@ -32,6 +35,7 @@ from gradwire.links.rendezvous.tls import encryption
 from gradwire.links.sockets import SocketLink
 
 _NO_TIMEOUT_TOLD = 0.0
+_DSCP = 0xFC
 _TRANSPORT = "GLOO_DEVICE_TRANSPORT"
 _links_made = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 
@@ -78,6 +82,9 @@ class ProcessGroupLink(SocketLink):
         link's rank 0. The group's own order where it is None.
     timeout_s
         How long a wait lasts at most, unless it says otherwise.
+    tos
+        The type of service that marks the connections for values that NICs may compress, such as
+        ``gradwire.wire.TOS``; 0 for a link without them. The same on all members.
 
     Errors call a rank by its number in the world, and by its address where that is another host's.
     ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames,
@@ -88,8 +95,13 @@ class ProcessGroupLink(SocketLink):
     HAS_ALL_REDUCE = True
 
     def __init__(
-        self, group: dist.ProcessGroup, ranks: Sequence[int] | None = None, timeout_s: float = 30.0
+        self,
+        group: dist.ProcessGroup,
+        ranks: Sequence[int] | None = None,
+        timeout_s: float = 30.0,
+        tos: int = 0,
     ) -> None:
+        check_tos(tos)
         members = dist.get_process_group_ranks(group)
         order = list(members if ranks is None else ranks)
         if sorted(order) != sorted(members):
@@ -101,14 +113,23 @@ class ProcessGroupLink(SocketLink):
         if tls is None:
             _refuse_other_transports(dist.get_rank(), len(order))
         else:
+            _refuse_marks(tos, dist.get_rank(), len(order))
             self.HAS_ALL_REDUCE = False
             tls = tls.of_link(rank, order)
         names = [f"rank {each}" for each in order]
         what = f"{names[rank]} connecting with the {len(order)} ranks of its group"
         store = PrefixStore(f"link {number}", own_part(group, store_of(group), what, timeout_s))
         connections = connect_ranks(store, rank, names, timeout_s, tls)
+        try:
+            marked = (
+                connect_ranks(PrefixStore("marked", store), rank, names, timeout_s, tos=tos) if tos else {}
+            )
+        except BaseException:
+            for each in connections.values():
+                each.close()
+            raise
         names = _with_hosts(names, connections)
-        super().__init__(rank, connections, timeout_s, names)
+        super().__init__(rank, connections, timeout_s, names, marked, tos)
         self._gloo = GlooAllReduce(store, rank, names, timeout_s)
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
@@ -132,6 +153,25 @@ def _with_hosts(names: Sequence[str], connections: Mapping[int, socket.socket]) 
             if its != own:
                 found[peer] += f" at {its}"
     return found
+
+
+def check_tos(tos: int) -> None:
+    """Raise ``LinkError`` unless connections can be marked with ``tos``, or not at all."""
+    if not isinstance(tos, int) or not 0 <= tos <= 255 or (tos and not tos & _DSCP):
+        raise LinkError(
+            "tos must be the type of service of marked connections, from 0x04 to 0xff, or 0 for none, but is "
+            f"{shown(tos)}"
+        )
+
+
+def _refuse_marks(tos: int, rank: int, world: int) -> None:
+    """Raise ``LinkError`` where values are to go by marked connections, although frames go with TLS."""
+    if tos:
+        raise LinkError(
+            f"rank {rank} connecting with the {world} ranks of its group: a plan with offload lets NICs "
+            "compress values, which they cannot do with TLS; unset GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and "
+            "GRADWIRE_TLS_CA, or leave out offload"
+        )
 
 
 def _refuse_other_transports(rank: int, world: int) -> None:

@@ -4,6 +4,7 @@ The frames are handled in C++ (``native/nic``), by a thread for each direction.
 """
 
 from gradwire.nic.card import Nic
-from gradwire.nic.settings import TOS, Settings
+from gradwire.nic.settings import Settings
+from gradwire.wire import TOS
 
 __all__ = ["TOS", "Nic", "Settings"]

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from gradwire.codecs import Codec, parse
 from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.projected import offloadable
 from gradwire.errors import SpecError
+from gradwire.wire import TOS
 
-TOS = 0x28
-"""The type of service that INCEPTIONN marks streams of gradients with."""
 _DSCP = 0xFC
-_OFFLOADABLE = "inceptionn, truncate, and bitpack, the last two with more than 8 bits of each value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,8 @@ class Settings:
         A codec whose ``is_offloadable`` is true, or its spec.
     tos
         The type of service of marked packets; its two lowest bits, which routers change, don't count.
+    merge
+        Whether a compressed packet may stand for several segments. Both NICs need the same setting.
     drop
         The share of the frames that get lost.
     reorder
@@ -41,6 +42,7 @@ class Settings:
 
     codec: Codec | str
     tos: int = TOS
+    merge: bool = True
     drop: float = 0.0
     reorder: float = 0.0
     delay_s: float = 0.0
@@ -72,10 +74,4 @@ class Settings:
 
 def check_offloadable(codec: Codec | str) -> NativeCodec:
     """Return the codec that a NIC can apply. Raises ``SpecError`` for others."""
-    found = parse(codec) if isinstance(codec, str) else codec
-    if not isinstance(found, NativeCodec) or not found.is_offloadable:
-        raise SpecError(
-            f"a NIC cuts streams anywhere and may compress values again, so its codec must encode each value "
-            f"by itself and the same way twice, which {found} does not; name one of {_OFFLOADABLE}"
-        )
-    return found
+    return offloadable(parse(codec) if isinstance(codec, str) else codec)

@@ -12,7 +12,7 @@ import torch
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links import FaultyLink, Link, Port, ThrottledLink, loopback
 from support.certificates import needs_openssl
-from support.meshes import sockets, tls
+from support.meshes import marked, sockets, tls
 
 RunRanks = Callable[..., list[Any]]
 MakeLinks = Callable[[int, float], list[Link]]
@@ -31,7 +31,7 @@ BEYOND_ALL_BUFFERS = 64 << 20
 
 
 @pytest.fixture(
-    params=[loopback, throttled, faultless, sockets, pytest.param(tls, marks=needs_openssl)],
+    params=[loopback, throttled, faultless, sockets, marked, pytest.param(tls, marks=needs_openssl)],
     ids=lambda make: make.__name__,
 )
 def make_links(request: pytest.FixtureRequest) -> MakeLinks:
@@ -214,3 +214,23 @@ def test_a_link_that_holds_frames_back_keeps_the_waits_of_others_alive(
         return 0
 
     assert run_ranks(2, rank, links=make_links(2, 0.1)) == [0, 3]
+
+
+def test_a_frame_that_ends_with_floats_arrives_whole_between_others(
+    make_links: MakeLinks, run_ranks: RunRanks
+) -> None:
+    sent = [torch.randint(256, (nbytes,), dtype=torch.uint8) for nbytes in (40, 400, 999, 8)]
+
+    def rank(link: Link) -> list[bool]:
+        if link.rank == 0:
+            for floats_nbytes, each in zip((8, 0, 800, 8), sent, strict=True):
+                if floats_nbytes:
+                    link.isend_marked(1, each, floats_nbytes).wait()
+                else:
+                    link.isend(1, each).wait()
+            return []
+        receivings = [link.irecv(0, buffer()) for _ in sent]
+        came = [receiving.wait() for receiving in receivings]
+        return [torch.equal(each[: one.numel()], one) for each, one in zip(came, sent, strict=True)]
+
+    assert run_ranks(2, rank, links=make_links(2, 5.0))[1] == [True] * 4

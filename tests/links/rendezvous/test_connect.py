@@ -56,6 +56,28 @@ def test_every_rank_is_connected_with_every_other(world: int) -> None:
     assert everyone_hears_everyone(connect_all(world, HashStore()))
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_marked_connections_carry_their_mark_at_both_ends(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwire.links.rendezvous.connect.listening_address", lambda _: address)
+    store, option = HashStore(), (socket.IPPROTO_IP, socket.IP_TOS)
+    if address == "::1":
+        option = socket.IPPROTO_IPV6, socket.IPV6_TCLASS
+    with ThreadPoolExecutor(3) as pool:
+        meeting = [pool.submit(connect_ranks, store, r, names(3), 10.0, tos=0x28) for r in range(3)]
+        found = [each.result(20) for each in meeting]
+    for rank, connections in enumerate(found):
+        assert sorted(connections) == [peer for peer in range(3) if peer != rank]
+        for each in connections.values():
+            assert each.getsockopt(*option) == 0x28
+            with pytest.raises(BlockingIOError):  # nothing but the hello has come
+                each.recv(1)
+    for connections in found:
+        for each in connections.values():
+            each.close()
+
+
 def test_nobody_listens_when_all_have_met() -> None:
     store = HashStore()
     links = connect_all(3, store)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[3]
 AT_MOST = {"fp8": 135, "identity": 124}  # fp8: one chooses the kernels where a chunk is
 SOMETIMES = {
-    "links/sockets.py SocketLink._sleep",  # where a frame has not come yet
-    "links/sockets.py _Channel._wake_at",  # where a part of it has
+    "links/sockets.py SocketLink.sleep",  # where a frame has not come yet
+    "links/channel.py Channel._wake_at",  # where a part of it has
     "training/ddp/rounds.py _pass_failure_on",  # beside who waits for the future
     "training/ledger/lost_meter.py LostMeter.note",
 }

@@ -41,7 +41,8 @@ class _Pending:
 class Acceptor:
     """One rank's listening socket, until all ranks in ``wanted`` have connected.
 
-    ``listening`` does not block. Every connection has to send the token first.
+    ``listening`` does not block. Every connection has to send the token first, as float32 where ``tos`` says
+    that the connections are marked.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Acceptor:
         wanted: range,
         endpoints: Endpoints,
         encryption: Encryption | None,
+        tos: int = 0,
     ) -> None:
         self._listening, self._token, self._rank, self._wanted = listening, token, rank, wanted
+        self._tos, self._hello_nbytes = tos, hello.nbytes(tos)
         self._endpoints, self._encryption = endpoints, encryption
         self._pending: dict[int, _Pending] = {}  # the oldest first
         self._refusals: dict[int, str] = {}
@@ -108,7 +111,7 @@ class Acceptor:
         if pending.handshake is None:
             if not self._received_hello(pending):
                 return
-            pending.rank = hello.rank_of(pending.received, self._token, self._wanted)
+            pending.rank = hello.rank_of(pending.received, self._token, self._wanted, self._tos)
             if pending.rank is None or pending.rank in connections:
                 self._drop(pending)
                 return
@@ -129,13 +132,13 @@ class Acceptor:
         """Read more of its hello; return whether that is all that will come."""
         more = b""
         try:
-            more = pending.connection.recv(hello.NBYTES - len(pending.received))
+            more = pending.connection.recv(self._hello_nbytes - len(pending.received))
         except BlockingIOError:
             return False
         except OSError:
             pass
         pending.received += more
-        return not more or len(pending.received) == hello.NBYTES
+        return not more or len(pending.received) == self._hello_nbytes
 
     def _began(self, pending: _Pending, rank: int, encryption: Encryption) -> bool:
         """Prepare the handshake; return whether the other end is still there for it."""

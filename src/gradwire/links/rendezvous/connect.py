@@ -4,6 +4,8 @@ A rank that connects sends a token that only the store can have told it, and its
 anything else comes, or nothing, is dropped: port scans do no harm. Once all are connected no rank listens.
 
 With TLS that much goes in plain text, once, and then the handshake follows. Either all ranks encrypt or none.
+
+Connections may be marked with a type of service, from their first packet on. They carry nothing but float32.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ def connect_ranks(
     names: Sequence[str],
     timeout_s: float,
     encryption: Encryption | None = None,
+    tos: int = 0,
 ) -> dict[int, socket.socket]:
     """Return a connection to every other rank.
 
@@ -51,6 +54,8 @@ def connect_ranks(
         How long all of it may take.
     encryption
         What to show and to ask for in TLS, which goes over all connections then.
+    tos
+        The type of service that marks the connections, for float32 alone; 0 for ordinary ones.
 
     Raises
     ------
@@ -66,7 +71,7 @@ def connect_ranks(
     endpoints = Endpoints(store, what, deadline, names)
     connections: dict[int, socket.socket] = {}
     try:
-        _connect_all(endpoints, rank, connections, deadline, encryption)
+        _connect_all(endpoints, rank, connections, deadline, encryption, tos)
     except BaseException as error:
         for each in connections.values():
             each.close()
@@ -86,17 +91,18 @@ def _connect_all(
     connections: dict[int, socket.socket],
     deadline: float,
     encryption: Encryption | None,
+    tos: int,
 ) -> None:
     """Connect to the lower ranks in turn, then accept the higher: so no two wait for each other."""
     names = endpoints.names
-    with _listen(listening_address(os.environ), len(names)) as listening:
+    with _listen(listening_address(os.environ), len(names), tos) as listening:
         token = secrets.token_bytes(TOKEN_NBYTES)
         address, port = listening.getsockname()[:2]
         endpoints.publish(rank, Endpoint(address, port, token, encryption is not None))
         for lower in range(rank):
             endpoint = endpoints.wait_for(lower)
             try:
-                connections[lower] = _connect(endpoint, names[lower], rank, deadline)
+                connections[lower] = _connect(endpoint, names[lower], rank, deadline, tos)
             finally:
                 # the reason, also where nobody listens any more
                 check_same_encryption(endpoint, names[lower], encryption)
@@ -106,12 +112,22 @@ def _connect_all(
                     connections[lower], encryption, lower, sends, receives, _left(deadline)
                 )
         higher = range(rank + 1, len(names))
-        Acceptor(listening, token, rank, higher, endpoints, encryption).run(connections, deadline)
+        Acceptor(listening, token, rank, higher, endpoints, encryption, tos).run(connections, deadline)
 
 
-def _listen(address: str, world: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+def _socket_at(address: str, tos: int) -> socket.socket:
+    """Return a socket for this address, marked before its first packet."""
+    if ":" in address:
+        made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
+    else:
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+    return made
+
+
+def _listen(address: str, world: int, tos: int) -> socket.socket:
+    listening = _socket_at(address, tos)
     try:
         listening.bind((address, 0))
         listening.listen(max(world, _BACKLOG))
@@ -122,10 +138,10 @@ def _listen(address: str, world: int) -> socket.socket:
     return listening
 
 
-def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float) -> socket.socket:
+def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float, tos: int) -> socket.socket:
     address, port = endpoint.address, endpoint.port
     try:
-        connection = socket.create_connection((address, port), timeout=_left(deadline))
+        connection = _called(address, port, _left(deadline), tos)
     except TimeoutError as error:
         raise NotInTimeError(
             f"{name} did not answer at {address}:{port}", f"check {VARIABLE} and the firewall there"
@@ -137,7 +153,18 @@ def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float) -> socke
             f"{name} is not to be reached at {address}:{port}: {error.strerror or error}"
         ) from error
     try:
-        connection.sendall(hello(endpoint.token, rank))
+        connection.sendall(hello(endpoint.token, rank, tos))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _called(address: str, port: int, timeout_s: float, tos: int) -> socket.socket:
+    connection = _socket_at(address, tos)
+    try:
+        connection.settimeout(timeout_s)
+        connection.connect((address, port))
     except BaseException:
         connection.close()
         raise

@@ -104,8 +104,9 @@ def attach(
     chosen = _agreed_plan(model, plan, timeout_s, strict)
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
-    link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}")
-    attached = Attached(model, Exchange(link, chosen), ledger, begin_timeout_s, strict)
+    link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=chosen.tos)
+    pilot = None if auto is None else _pilot(model, auto, link, begin_timeout_s)
+    attached = Attached(model, Exchange(link, chosen), ledger, begin_timeout_s, strict, pilot)
     try:
         _register(model, attached)
     except BaseException:

@@ -105,8 +105,9 @@ class Lines:
         members = dist.get_process_group_ranks(group)
         ranks = members if purpose is Purpose.REPLICATE else in_ring(members)
         ending = f", for the {purpose.value}; {AFTER_AGREEING}"
-        link = connect(group, self._timeout_s, AttachError, ending, ranks)
-        return Line(Exchange(link, self._plans[purpose]), ranks, members.index(dist.get_rank()))
+        plan = self._plans[purpose]
+        link = connect(group, self._timeout_s, AttachError, ending, ranks, plan.tos)
+        return Line(Exchange(link, plan), ranks, members.index(dist.get_rank()))
 
 
 def in_ring(members: Sequence[int]) -> list[int]:

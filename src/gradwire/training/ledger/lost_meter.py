@@ -88,7 +88,7 @@ class LostMeter:
 
     def agrees(self, step: int) -> bool:
         """Return whether all ranks call ``agree`` at the end of this step; the same on all of them."""
-        may_lose = not (self._plan.keeps_residual or self._plan.codec.EXACT)
+        may_lose = not (self._plan.keeps_residual or self._plan.encoding.EXACT)
         return self._strict and may_lose and sampled(step)
 
     def note(self, measure: Measure) -> None:
@@ -196,7 +196,7 @@ class LostMeter:
     def _sentence(self, name: str, share: float, others: int) -> str:
         more = f" (and more than half of {counted(others, 'other parameter')} beside it)" if others else ""
         return (
-            f"{self._plan.codec} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
+            f"{self._plan.encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
             f"residual, so it may not learn; {_advice(self._plan)}"
         )
 

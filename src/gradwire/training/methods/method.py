@@ -87,7 +87,7 @@ class Method(ABC):
         self.steps_done, self.closed = 0, False
         self._synchronised = False
         self._laid_out: FlatGradients | None = None
-        link = group if isinstance(group, Link) else _connect(group, timeout_s, name)
+        link = group if isinstance(group, Link) else _connect(group, timeout_s, name, plan)
         self._own_link = None if link is group else link
         try:
             self.exchange = Exchange(link, plan)
@@ -317,9 +317,10 @@ class WorkerMethod(Method):
         """Train on one batch; the replicas have begun equal."""
 
 
-def _connect(group: dist.ProcessGroup | None, timeout_s: float, method: str) -> Link:
+def _connect(group: dist.ProcessGroup | None, timeout_s: float, method: str, plan: Plan) -> Link:
     chosen = member_group(group, f"make a {method}", f", or give {method} a Link as its group")
-    return connect(chosen, timeout_s, ExchangeError, f"; do all ranks of the group make a {method}?")
+    ending = f"; do all ranks of the group make a {method}?"
+    return connect(chosen, timeout_s, ExchangeError, ending, tos=plan.tos)
 
 
 def backward(compute_loss: Callable[[], torch.Tensor], gradients: FlatGradients) -> float:

@@ -223,6 +223,6 @@ class StaleServer(Method):
         self._sessions = [self._make_session(talk) for talk in self._talks]
 
     def _make_session(self, talk: Conversation) -> Session:
-        codecs = Codecs(self.exchange.plan.codec, another(self.weight_codec, self.ledger))
+        codecs = Codecs(self.exchange.plan.encoding, another(self.weight_codec, self.ledger))
         gradients = self._updates.gradients[talk.peer]
         return Session(talk, gradients.buffer, len(gradients.parameters), self._clocks, codecs)

@@ -134,7 +134,7 @@ class StaleWorker(WorkerMethod):
 
     def _push(self, message: Message, measure: Measure) -> None:
         """Send the gradient, and before it what backward has not reached, where there is something."""
-        codec, reach, reached = self.exchange.plan.codec, Reach(self._gradients), None
+        codec, reach, reached = self.exchange.plan.encoding, Reach(self._gradients), None
         if reach.own:
             message = replace(message, kind=Kind.PART)
             reached = reach.told(range(len(self._gradients.parameters)))
