@@ -100,11 +100,6 @@ void delta_apply_words(const std::uint8_t* classes, const Word* escapes, std::si
   return count;
 }
 
-constexpr DeltaCoder<std::uint32_t> kDeltaFp32Here = {
-    .code = delta_code<std::uint32_t>,
-    .apply = delta_apply_words<std::uint32_t>,
-};
-
 }  // namespace
 
 }  // namespace gradwire

@@ -1,4 +1,4 @@
-// Deltas of bfloat16 weights, 32 at a time. AVX-512 F, BW, DQ, VL and BMI2.
+// Deltas of weights: 32 of bfloat16, or 16 of float32, at a time. AVX-512 F, BW, DQ, VL and BMI2.
 #include <cstring>
 
 #include "kernels/avx512.h"
@@ -86,11 +86,62 @@ void apply(const std::uint8_t* classes, const std::uint16_t* escapes, std::size_
   delta_apply_words<std::uint16_t>(classes + i / 4, escapes, n - i, base + i);
 }
 
+__m512i order32(__m512i words) {
+  const __m512i sign = _mm512_srai_epi32(words, 31);
+  return _mm512_xor_si512(words, _mm512_and_si512(sign, _mm512_set1_epi32(0x7FFFFFFF)));
+}
+
+std::size_t code32(const float* masters, std::size_t n, std::uint32_t* base, std::uint8_t* classes,
+                   std::uint32_t* escapes) {
+  std::uint32_t* at = escapes;
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    prefetch(masters + i, kPrefetchNbytes);
+    prefetch(base + i, kPrefetchNbytes);
+    const __m512i words = load16_bits(masters + i);
+    const __m512i d = _mm512_sub_epi32(order32(words), order32(_mm512_loadu_si512(base + i)));
+    const __m512i u = _mm512_xor_si512(_mm512_slli_epi32(d, 1), _mm512_srai_epi32(d, 31));
+    _mm512_storeu_si512(base + i, words);
+    const __mmask16 large = _mm512_cmpgt_epu32_mask(u, _mm512_set1_epi32(2));
+    const auto low = static_cast<__mmask16>(_mm512_test_epi32_mask(u, _mm512_set1_epi32(1)) | large);
+    const auto high = static_cast<__mmask16>(_mm512_test_epi32_mask(u, _mm512_set1_epi32(2)) | large);
+    const auto codes = static_cast<std::uint32_t>(_pdep_u64(low, kLowBits) | _pdep_u64(high, kLowBits << 1));
+    std::memcpy(classes + i / 4, &codes, 4);
+    const __m512i values = _mm512_sub_epi32(u, _mm512_set1_epi32(3));
+    _mm512_storeu_si512(at, _mm512_maskz_compress_epi32(large, values));
+    at += _mm_popcnt_u32(large);
+  }
+  at += delta_code<std::uint32_t>(masters + i, n - i, base + i, classes + i / 4, at);
+  return static_cast<std::size_t>(at - escapes);
+}
+
+void apply32(const std::uint8_t* classes, const std::uint32_t* escapes, std::size_t n, std::uint32_t* base) {
+  std::size_t i = 0;
+  const __m512i one = _mm512_set1_epi32(1);
+  for (; i + 16 <= n; i += 16) {
+    prefetch(base + i, kPrefetchNbytes);
+    std::uint32_t codes;
+    std::memcpy(&codes, classes + i / 4, 4);
+    const auto low = static_cast<__mmask16>(_pext_u64(codes, kLowBits));
+    const auto high = static_cast<__mmask16>(_pext_u64(codes, kLowBits << 1));
+    const auto large = static_cast<__mmask16>(low & high);
+    const __m512i small = _mm512_mask_mov_epi32(_mm512_maskz_mov_epi32(low, one), high, _mm512_set1_epi32(2));
+    const __m512i raised = _mm512_add_epi32(_mm512_loadu_si512(escapes), _mm512_set1_epi32(3));
+    escapes += _mm_popcnt_u32(large);
+    const __m512i u = _mm512_mask_expand_epi32(small, large, raised);
+    const __m512i odd = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_and_si512(u, one));
+    const __m512i d = _mm512_xor_si512(_mm512_srli_epi32(u, 1), odd);
+    const __m512i old = order32(_mm512_loadu_si512(base + i));
+    _mm512_storeu_si512(base + i, order32(_mm512_add_epi32(old, d)));
+  }
+  delta_apply_words<std::uint32_t>(classes + i / 4, escapes, n - i, base + i);
+}
+
 }  // namespace
 
 const DeltaKernels kDeltaAvx512 = {
     .bf16 = {.code = code, .apply = apply},
-    .fp32 = kDeltaFp32Here,
+    .fp32 = {.code = code32, .apply = apply32},
     .count_escapes = delta_count_escapes,
 };
 

@@ -1,5 +1,5 @@
-// The entropy coder, eight coders in a register; words are compacted and spread by a table of permutations.
-#include "kernels/avx2.h"
+// The entropy coder, eight coders in a register.
+#include "kernels/avx2_lanes.h"
 #include "kernels/rans.h"
 
 namespace gradwire {
@@ -7,27 +7,6 @@ namespace gradwire {
 namespace {
 
 constexpr std::size_t kVectors = kRansCoders / 8;
-
-// For each set of coders: `gather` brings their lanes to the front, `spread` takes them back.
-struct Permutations {
-  alignas(32) std::uint32_t gather[256][8];
-  alignas(32) std::uint32_t spread[256][8];
-
-  constexpr Permutations() : gather(), spread() {
-    for (std::uint32_t set = 0; set < 256; ++set) {
-      std::uint32_t count = 0;
-      for (std::uint32_t lane = 0; lane < 8; ++lane) {
-        if ((set >> lane & 1U) == 0) continue;
-        gather[set][count] = lane;
-        spread[set][lane] = count++;
-      }
-    }
-  }
-};
-
-constexpr Permutations kPermutations;
-
-int set_of(__m256i mask) { return _mm256_movemask_ps(_mm256_castsi256_ps(mask)); }
 
 // x >= limit as unsigned.
 __m256i at_least(__m256i x, __m256i limit) { return _mm256_cmpeq_epi32(_mm256_max_epu32(x, limit), x); }
@@ -40,38 +19,27 @@ __m256i look_up(const void* table, __m256i index) {
 }
 
 __m256 float_of_unsigned(__m256i x) {
-  const __m256 high = _mm256_cvtepi32_ps(_mm256_srli_epi32(x, 16));
-  const __m256 low = _mm256_cvtepi32_ps(_mm256_and_si256(x, _mm256_set1_epi32(0xFFFF)));
-  return _mm256_add_ps(_mm256_mul_ps(high, _mm256_set1_ps(65536.0F)), low);
+  const __m256 wrapped = _mm256_and_ps(_mm256_castsi256_ps(_mm256_srai_epi32(x, 31)), _mm256_set1_ps(0x1p32F));
+  return _mm256_add_ps(_mm256_cvtepi32_ps(x), wrapped);
 }
 
-// See the AVX-512 kernel.
-__m256i divide(__m256i x, __m256i frequency, __m256i& remainder) {
-  __m256i quotient = _mm256_cvttps_epi32(_mm256_div_ps(float_of_unsigned(x), _mm256_cvtepi32_ps(frequency)));
-  remainder = _mm256_sub_epi32(x, _mm256_mullo_epi32(quotient, frequency));
-  const __m256i above = _mm256_srai_epi32(remainder, 31);
-  quotient = _mm256_add_epi32(quotient, above);
-  remainder = _mm256_add_epi32(remainder, _mm256_and_si256(above, frequency));
-  const __m256i within = _mm256_cmpgt_epi32(frequency, remainder);
-  quotient = _mm256_add_epi32(quotient, _mm256_add_epi32(within, _mm256_set1_epi32(1)));
-  remainder = _mm256_sub_epi32(remainder, _mm256_andnot_si256(within, frequency));
-  return quotient;
-}
-
+// See the AVX-512 kernel: here 5 roundings, each of 2^-24 at most, stay below what is taken away.
 __m256i put8_symbols(const std::uint8_t* symbols, const std::uint32_t* of_symbol, __m256i x, std::uint8_t*& at) {
   const __m256i entry = look_up<4>(of_symbol, load_symbols(symbols));
   const __m256i frequency = _mm256_srli_epi32(entry, 16);
+  const __m256i others = _mm256_sub_epi32(_mm256_set1_epi32(kRansSlots), frequency);
+  const __m256 reciprocal = _mm256_div_ps(_mm256_set1_ps(1.0F - 0x1p-21F), _mm256_cvtepi32_ps(frequency));
   const __m256i full = at_least(x, _mm256_slli_epi32(frequency, 32 - kRansBits));
-  const int set = set_of(full);
-  const __m256i word = _mm256_and_si256(x, _mm256_set1_epi32(0xFFFF));
-  const __m256i words = _mm256_permutevar8x32_epi32(word, load_vector(kPermutations.gather[set]));
-  store_half(at, _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
-  at += 2 * _mm_popcnt_u32(static_cast<unsigned>(set));
+  const unsigned set = set_of(full);
+  store_half(at, narrow_to_words(gather_lanes(_mm256_and_si256(x, _mm256_set1_epi32(0xFFFF)), set)));
+  at += 2 * _mm_popcnt_u32(set);
   x = _mm256_blendv_epi8(x, _mm256_srli_epi32(x, 16), full);
-  __m256i remainder;
-  const __m256i quotient = divide(x, frequency, remainder);
-  const __m256i place = _mm256_add_epi32(_mm256_and_si256(entry, _mm256_set1_epi32(0xFFFF)), remainder);
-  return _mm256_add_epi32(_mm256_slli_epi32(quotient, kRansBits), place);
+  const __m256i quotient = _mm256_cvttps_epi32(_mm256_mul_ps(float_of_unsigned(x), reciprocal));
+  const __m256i remainder = _mm256_sub_epi32(x, _mm256_mullo_epi32(quotient, frequency));
+  const __m256i within = _mm256_cmpgt_epi32(frequency, remainder);
+  const __m256i place = _mm256_add_epi32(_mm256_and_si256(entry, _mm256_set1_epi32(0xFFFF)), x);
+  const __m256i low = _mm256_add_epi32(place, _mm256_mullo_epi32(quotient, others));
+  return _mm256_add_epi32(low, _mm256_andnot_si256(within, others));
 }
 
 std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
@@ -95,7 +63,7 @@ std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& 
   return rans_end(states, out, at);
 }
 
-__m256i get8_symbols(const RansTable& table, __m256i& x, int& hungry) {
+__m256i get8_symbols(const RansTable& table, __m256i& x, unsigned& hungry) {
   const __m256i slot = _mm256_and_si256(x, _mm256_set1_epi32(kRansSlots - 1));
   const __m256i found = look_up<1>(table.of_slot, slot);
   const __m256i symbol = _mm256_and_si256(found, _mm256_set1_epi32(0xFF));
@@ -107,9 +75,8 @@ __m256i get8_symbols(const RansTable& table, __m256i& x, int& hungry) {
   return symbol;
 }
 
-__m256i feed(__m256i x, int hungry, const std::uint8_t* from) {
-  const __m256i words = _mm256_cvtepu16_epi32(load_half(from));
-  const __m256i placed = _mm256_permutevar8x32_epi32(words, load_vector(kPermutations.spread[hungry]));
+__m256i feed(__m256i x, unsigned hungry, const std::uint8_t* from) {
+  const __m256i placed = spread_lanes(_mm256_cvtepu16_epi32(load_half(from)), hungry);
   const __m256i wants = _mm256_cmpeq_epi32(_mm256_srli_epi32(x, 16), _mm256_setzero_si256());
   return _mm256_blendv_epi8(x, _mm256_or_si256(_mm256_slli_epi32(x, 16), placed), wants);
 }
@@ -131,16 +98,16 @@ bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& tab
   for (std::size_t v = 0; v < kVectors; ++v) x[v] = load_vector(states.x + 8 * v);
   // See the AVX-512 kernel.
   for (; i + kRansCoders <= n && at - stream >= static_cast<std::ptrdiff_t>(kRansRoundNbytes); i += kRansCoders) {
-    int hungry[kVectors];
+    unsigned hungry[kVectors];
     __m256i found[kVectors];
     for (std::size_t v = 0; v < kVectors; ++v) found[v] = get8_symbols(table, x[v], hungry[v]);
     std::uint32_t all = 0;
-    for (std::size_t v = 0; v < kVectors; ++v) all |= static_cast<std::uint32_t>(hungry[v]) << 8 * v;
+    for (std::size_t v = 0; v < kVectors; ++v) all |= hungry[v] << 8 * v;
     at -= 2 * _mm_popcnt_u32(all);
     const std::uint8_t* from = at;
     for (std::size_t v = 0; v < kVectors; ++v) {
       x[v] = feed(x[v], hungry[v], from);
-      from += 2 * _mm_popcnt_u32(static_cast<unsigned>(hungry[v]));
+      from += 2 * _mm_popcnt_u32(hungry[v]);
     }
     store_vector(symbols + i, narrow(found));
   }
