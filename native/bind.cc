@@ -199,7 +199,8 @@ std::optional<nb::bytes> nic_decode(const std::string& name, int a, int b, unsig
   return as_bytes(payload.data(), nbytes);
 }
 
-// A frame that the kernel would cut into segments, and whose checksum it would complete, where cut_nbytes is not 0.
+// A frame that the kernel would cut into segments, and whose checksum it would complete, where cut_nbytes is not 0. The
+// checksums of the frames that come out are complete.
 std::vector<nb::bytes> nic_handle(nic::Engine& engine, bool to_link, const nb::bytes& frame, unsigned cut_nbytes) {
   const gradwire::FloatEnvironment environment;
   std::vector<nic::Byte> copy(data_of(frame), data_of(frame) + frame.size());
@@ -210,8 +211,10 @@ std::vector<nb::bytes> nic_handle(nic::Engine& engine, bool to_link, const nb::b
     offload.cut_nbytes = static_cast<std::uint16_t>(cut_nbytes);
   }
   std::vector<nb::bytes> frames;
-  const nic::Emit emit = [&](const nic::Byte* data, std::size_t size, const nic::Offload& /*offload*/) {
-    frames.push_back(as_bytes(data, size));
+  const nic::Emit emit = [&](const nic::Byte* data, std::size_t size, const nic::Offload& left) {
+    std::vector<nic::Byte> whole(data, data + size);
+    nic::complete(whole.data(), size, left);
+    frames.push_back(as_bytes(whole.data(), size));
   };
   const nic::Frame taken{copy.data(), copy.size(), offload};
   to_link ? engine.to_link(taken, emit) : engine.to_host(taken, emit);
@@ -231,9 +234,10 @@ void bind_nic(nb::module_& m) {
   m.def("nic_decode", &nic_decode);
   nb::class_<nic::Engine>(m, "NicEngine")
       .def("__init__",
-           [](nic::Engine* self, const std::string& name, int a, int b, int wire_id, unsigned tos) {
-             new (self) nic::Engine(nic_codec(name, a, b, wire_id), tos);
-           })
+           [](nic::Engine* self, const std::string& name, int a, int b, int wire_id, unsigned tos, bool merges) {
+             new (self) nic::Engine(nic_codec(name, a, b, wire_id), tos, merges);
+           },
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg("merges") = false)
       .def("handle", &nic_handle)
       .def("counts", [](nic::Engine& self, bool to_link) {
         return nic_counts([&](std::size_t i) { return self.counters(to_link)[i]; });
@@ -241,8 +245,8 @@ void bind_nic(nb::module_& m) {
   nb::class_<nic::Nic>(m, "Nic")
       .def("__init__",
            [](nic::Nic* self, int host, int link, const std::string& name, int a, int b, int wire_id, unsigned tos,
-              double drop, double reorder, double delay_s, std::uint64_t seed) {
-             new (self) nic::Nic(host, link, nic_codec(name, a, b, wire_id), tos, {drop, reorder, delay_s, seed});
+              bool merges, double drop, double reorder, double delay_s, std::uint64_t seed) {
+             new (self) nic::Nic(host, link, nic_codec(name, a, b, wire_id), tos, merges, {drop, reorder, delay_s, seed});
            })
       .def("stop", &nic::Nic::stop, nb::call_guard<nb::gil_scoped_release>())
       .def("counts", [](nic::Nic& self, bool to_link) {

@@ -51,9 +51,10 @@ std::vector<Bytes> handle(Engine& engine, bool to_link, const Bytes& frame, std:
   offload.cut_nbytes = static_cast<std::uint16_t>(cut);
   offload.flags = cut > 0 ? nic::kNeedsChecksum : 0;
   std::vector<Bytes> frames;
-  const nic::Emit emit = [&](const nic::Byte* data, std::size_t size, const nic::Offload& /*offload*/) {
+  const nic::Emit emit = [&](const nic::Byte* data, std::size_t size, const nic::Offload& left) {
     frames.emplace_back(size, 0);
     frames.back().copy_from(data, size);
+    nic::complete(frames.back().data(), size, left);
   };
   const nic::Frame taken{copy.data(), copy.size(), offload};
   to_link ? engine.to_link(taken, emit) : engine.to_host(taken, emit);
@@ -93,8 +94,9 @@ const Case& offloadable(const std::vector<std::vector<Case>>& cases, Random& ran
 Verdicts check_nic(const std::vector<std::vector<Case>>& cases, Random& random) {
   const Case& chosen = offloadable(cases, random);
   const nic::Codec codec{chosen.format, chosen.params, 3};
-  Engine near(codec, kTos);
-  Engine far(codec, kTos);
+  const bool merges = random.one_in(2);
+  Engine near(codec, kTos, merges);
+  Engine far(codec, kTos, merges);
   const Bytes nothing(0, 0);
   for (const bool is_answer : {false, true}) {
     const unsigned flags = nic::kSyn | (is_answer ? nic::kAck : 0U);

@@ -9,12 +9,26 @@ namespace gradwire::nic {
 
 namespace {
 
-constexpr Offload kNoOffload{};
+// A little less than what the last packet held is tried for the next one, so that less still seldom has to be tried.
+constexpr double kCaution = 0.97;
+constexpr double kRetreat = 0.8;
 
 bool is_cut_later(const Frame& frame) { return frame.offload.cut != kNotCut && frame.offload.cut_nbytes > 0; }
 bool lacks_checksum(const Frame& frame) { return (frame.offload.flags & kNeedsChecksum) != 0; }
 bool is_damaged(const Frame& frame, const Packet& packet) {
   return !lacks_checksum(frame) && !has_right_tcp_checksum(packet);
+}
+
+// What the kernel has left to do with a frame that stands for segments of this size.
+Offload offload_of(const Packet& packet, std::size_t segment_nbytes) {
+  Offload offload;
+  offload.flags = kNeedsChecksum;
+  offload.cut = kCutIpv4;
+  offload.headers_nbytes = static_cast<std::uint16_t>(packet.headers_nbytes());
+  offload.cut_nbytes = static_cast<std::uint16_t>(segment_nbytes);
+  offload.checksum_start = static_cast<std::uint16_t>(kEthernetNbytes + packet.ip_nbytes);
+  offload.checksum_at = kTcpChecksumAt;
+  return offload;
 }
 
 // The packet in a copy of its frame's headers.
@@ -28,8 +42,18 @@ Packet moved(const Packet& packet, const Byte* frame, Byte* to) {
 
 }  // namespace
 
-Engine::Engine(const Codec& codec, unsigned tos)
-    : codec_(codec), offer_(offer_of(codec)), tos_(tos), to_link_(codec), to_host_(codec) {}
+void complete(Byte* frame, std::size_t size, const Offload& offload) {
+  Packet packet;
+  if ((offload.flags & kNeedsChecksum) != 0 && parse(frame, size, packet)) set_tcp_checksum(packet);
+}
+
+Engine::Engine(const Codec& codec, unsigned tos, bool merges)
+    : codec_(codec),
+      offer_(offer_of(codec, merges ? kMerged : kSingles)),
+      tos_(tos),
+      merges_(merges),
+      to_link_(codec),
+      to_host_(codec) {}
 
 void Engine::to_link(Frame frame, const Emit& emit) {
   to_link_.counters.add(Count::frames_in);
@@ -50,10 +74,8 @@ void Engine::to_link(Frame frame, const Emit& emit) {
   if (is_damaged(frame, packet)) {
     return pass(to_link_, frame, Count::raw_bad_checksum, emit);  // the receiver shall see that, too
   }
-  const std::size_t most = is_cut_later(frame) ? frame.offload.cut_nbytes : packet.payload_nbytes;
-  for (std::size_t at = 0; at < packet.payload_nbytes; at += most) {
-    const std::size_t nbytes = std::min(most, packet.payload_nbytes - at);
-    send_piece(frame, packet, at, nbytes, static_cast<unsigned>((phase + at) % 4), emit);
+  for (std::size_t at = 0; at < packet.payload_nbytes;) {
+    at += send_piece(frame, packet, at, static_cast<unsigned>((phase + at) % 4), emit);
   }
 }
 
@@ -81,7 +103,9 @@ void Engine::pass(Way& way, const Frame& frame, Count why, const Emit& emit) {
   emit(frame.data, frame.size, frame.offload);
 }
 
-void Engine::send(Way& way, std::size_t size, const Emit& emit) { emit(way.out.data(), size, kNoOffload); }
+void Engine::send(Way& way, std::size_t size, const Emit& emit, const Offload& offload) {
+  emit(way.out.data(), size, offload);
+}
 
 void Engine::leave_with_offer(Frame frame, Packet& packet, const Emit& emit) {
   if (is_damaged(frame, packet) || !may_offer(packet)) {
@@ -144,42 +168,72 @@ Count Engine::look_up(const Packet& packet, unsigned& phase) {
   return Count::compressed;
 }
 
-void Engine::send_piece(const Frame& frame, const Packet& whole, std::size_t at, std::size_t nbytes, unsigned phase,
-                        const Emit& emit) {
+// Sends what begins at a byte of the payload, and returns how many bytes it took.
+std::size_t Engine::send_piece(const Frame& frame, const Packet& whole, std::size_t at, unsigned phase,
+                               const Emit& emit) {
   Byte* const out = to_link_.out.data();
   const std::size_t headers = whole.headers_nbytes();
   std::memcpy(out, frame.data, headers);
   Packet packet = moved(whole, frame.data, out);
-  const bool is_last = at + nbytes == whole.payload_nbytes;
+  Byte* const shim = packet.payload;
+  std::size_t nbytes = 0;
+  const std::size_t body = fill(frame, whole, at, phase, shim + kShimNbytes, nbytes);
   if (is_cut_later(frame)) {
     put16(packet.ip + 4, get16(packet.ip + 4) + static_cast<unsigned>(at / frame.offload.cut_nbytes));
     put32(packet.tcp + 4, packet.sequence() + static_cast<std::uint32_t>(at));
-    if (!is_last) packet.tcp[13] &= static_cast<Byte>(~(kFin | kPsh));
+    if (at + nbytes < whole.payload_nbytes) packet.tcp[13] &= static_cast<Byte>(~(kFin | kPsh));
     if (at > 0) packet.tcp[13] &= static_cast<Byte>(~kCwr);
   }
-  Byte* const shim = packet.payload;
-  const std::size_t limit = nbytes > kShimNbytes ? nbytes - kShimNbytes : 0;
-  const std::size_t body =
-      limit == 0 ? 0 : to_link_.coder.encode(phase, whole.payload + at, nbytes, shim + kShimNbytes, limit);
   if (body == 0) {
     to_link_.counters.add(Count::raw_larger);
-    if (!is_cut_later(frame)) return emit(frame.data, frame.size, frame.offload);
+    if (!is_cut_later(frame)) {
+      emit(frame.data, frame.size, frame.offload);
+      return nbytes;
+    }
     std::memcpy(packet.payload, whole.payload + at, nbytes);
     set_ip_length(packet, nbytes);
     set_tcp_checksum(packet);
-    return send(to_link_, headers + nbytes, emit);
+    send(to_link_, headers + nbytes, emit);
+    return nbytes;
   }
   packet.ip[9] = kCompressed;
   set_ip_length(packet, kShimNbytes + body);
-  put16(packet.tcp + 16, 0);
+  const bool is_merged = is_cut_later(frame) && nbytes > frame.offload.cut_nbytes;
+  put16(packet.tcp + kTcpChecksumAt, is_merged ? frame.offload.cut_nbytes : 0);
   put16(shim, static_cast<unsigned>(nbytes));
-  shim[2] = static_cast<Byte>(kVersion << 4 | phase);
+  shim[2] = static_cast<Byte>(offer_.version << 4 | phase);
   shim[3] = codec_.wire_id;
   put32(shim + 4, seal(packet, shim, body));
   to_link_.counters.add(Count::compressed);
   to_link_.counters.add(Count::payload_bytes, nbytes);
   to_link_.counters.add(Count::body_bytes, kShimNbytes + body);
   send(to_link_, headers + kShimNbytes + body, emit);
+  return nbytes;
+}
+
+// Encodes as much as fits into one segment with the shim: several segments, or one. Writes the number of bytes, and
+// returns the body's size, or 0 where one segment would not shrink.
+std::size_t Engine::fill(const Frame& frame, const Packet& whole, std::size_t at, unsigned phase, Byte* body,
+                         std::size_t& nbytes) {
+  const Byte* const payload = whole.payload + at;
+  const std::size_t left = whole.payload_nbytes - at;
+  const std::size_t segment = is_cut_later(frame) ? std::min<std::size_t>(frame.offload.cut_nbytes, left) : left;
+  const std::size_t room = segment > kShimNbytes ? segment - kShimNbytes : 0;
+  if (merges_ && left > segment && segment >= kLeastSegmentNbytes) {
+    for (;; ratio_ *= kRetreat) {
+      nbytes = std::min(left, static_cast<std::size_t>(ratio_ * kCaution * static_cast<double>(room)));
+      if (nbytes < left) nbytes -= std::min<std::size_t>(nbytes, (phase + nbytes) % 4);  // between two floats
+      if (nbytes <= segment) break;
+      const std::size_t size = to_link_.coder.encode(phase, payload, nbytes, body, room + 1);
+      if (size == 0) continue;
+      if (nbytes < left) ratio_ = static_cast<double>(nbytes) / static_cast<double>(size);
+      return size;
+    }
+  }
+  nbytes = segment;
+  const std::size_t size = room == 0 ? 0 : to_link_.coder.encode(phase, payload, nbytes, body, room);
+  if (left > segment) ratio_ = size == 0 ? 1 : static_cast<double>(nbytes) / static_cast<double>(size);
+  return size;
 }
 
 // Emits the restored packet, or returns why there is none.
@@ -190,7 +244,9 @@ const char* Engine::restore(const Frame& frame, const Emit& emit) {
   const Byte* const shim = whole.payload;
   const std::size_t nbytes = get16(shim);
   const std::size_t body = whole.payload_nbytes - kShimNbytes;
-  if (shim[2] >> 4 != kVersion || (shim[2] & 0xC) != 0 || shim[3] != codec_.wire_id) return "it has another format";
+  const std::size_t segment = get16(whole.tcp + kTcpChecksumAt);
+  if (shim[2] >> 4 != offer_.version || (shim[2] & 0xC) != 0 || shim[3] != codec_.wire_id) return "it has another format";
+  if (segment != 0 && (!merges_ || segment < kLeastSegmentNbytes || nbytes <= segment)) return "its segments make no sense";
   if (get32(shim + 4) != seal(whole, shim, body)) return "its checksum is wrong";
   if (whole.ip_nbytes + whole.tcp_nbytes + nbytes > kMostIpPacketNbytes) return "it would be too long";
   Byte* const out = to_host_.out.data();
@@ -201,11 +257,17 @@ const char* Engine::restore(const Frame& frame, const Emit& emit) {
   }
   packet.ip[9] = kTcp;
   set_ip_length(packet, nbytes);
-  set_tcp_checksum(packet);
+  Offload offload;
+  if (segment == 0) {
+    set_tcp_checksum(packet);
+  } else {
+    offload = offload_of(packet, segment);
+    start_tcp_checksum(packet);
+  }
   to_host_.counters.add(Count::restored);
   to_host_.counters.add(Count::payload_bytes, nbytes);
   to_host_.counters.add(Count::body_bytes, whole.payload_nbytes);
-  send(to_host_, whole.headers_nbytes() + nbytes, emit);
+  send(to_host_, whole.headers_nbytes() + nbytes, emit, offload);
   return nullptr;
 }
 

@@ -4,6 +4,10 @@
 // (segment.h) a shim: the length of the payload (2 bytes), version << 4 | phase of its first byte in a float, the
 // codec's wire id, and the CRC32C of all that must arrive unchanged. It says all that restoring it takes, so a NIC that
 // has forgotten the connection restores it, too. The checksum of TCP is 0 meanwhile.
+//
+// NICs that merge compress as much of a frame that the kernel has not yet cut into segments as fits into a packet of the
+// segments' size. The size of the segments takes the place of TCP's checksum, and the receiving NIC gives its host such a
+// frame again.
 #pragma once
 
 #include <functional>
@@ -32,6 +36,8 @@ struct Offload {
 static_assert(sizeof(Offload) == 10);
 inline constexpr Byte kNeedsChecksum = 1;
 inline constexpr Byte kNotCut = 0;
+inline constexpr Byte kCutIpv4 = 1;
+inline constexpr std::size_t kLeastSegmentNbytes = 48;  // Linux sends no smaller ones
 
 struct Frame {
   Byte* data;
@@ -39,11 +45,14 @@ struct Frame {
   Offload offload;
 };
 
+// Completes a checksum that was left to the kernel.
+void complete(Byte* frame, std::size_t size, const Offload& offload);
+
 using Emit = std::function<void(const Byte* data, std::size_t size, const Offload& offload)>;
 
 class Engine {
  public:
-  Engine(const Codec& codec, unsigned tos);
+  Engine(const Codec& codec, unsigned tos, bool merges);
 
   // Call emit for each frame that takes the place of this one, whose bytes may change.
   void to_link(Frame frame, const Emit& emit);
@@ -62,14 +71,15 @@ class Engine {
 
   bool is_marked(const Packet& packet) const { return ((packet.tos() ^ tos_) & kDscp) == 0; }
   void pass(Way& way, const Frame& frame, Count why, const Emit& emit);
-  void send(Way& way, std::size_t size, const Emit& emit);
+  void send(Way& way, std::size_t size, const Emit& emit, const Offload& offload = {});
   void leave_with_offer(Frame frame, Packet& packet, const Emit& emit);
   void arrive_with_offer(Frame frame, Packet& packet, const Emit& emit);
   bool may_offer(const Packet& packet);
   void note_offer(const Packet& packet, const Offer* offer);
   Count look_up(const Packet& packet, unsigned& phase);
-  void send_piece(const Frame& frame, const Packet& whole, std::size_t at, std::size_t nbytes, unsigned phase,
-                  const Emit& emit);
+  std::size_t send_piece(const Frame& frame, const Packet& whole, std::size_t at, unsigned phase, const Emit& emit);
+  std::size_t fill(const Frame& frame, const Packet& whole, std::size_t at, unsigned phase, Byte* body,
+                   std::size_t& nbytes);
   const char* restore(const Frame& frame, const Emit& emit);
   std::uint32_t seal(const Packet& packet, const Byte* shim, std::size_t body_nbytes) const;
 
@@ -78,6 +88,8 @@ class Engine {
   const unsigned tos_;
   std::mutex mutex_;  // of flows_
   Flows flows_;
+  const bool merges_;
+  double ratio_ = 1;  // of the bytes that the last merged packet stood for to its body's
   Way to_link_;
   Way to_host_;
 };

@@ -38,8 +38,8 @@ std::size_t finish(Byte* frame, const Packet& before, std::size_t tcp_nbytes) {
 
 }  // namespace
 
-Offer offer_of(const Codec& codec) {
-  return {kVersion, codec.wire_id, static_cast<Byte>(codec.params.a), static_cast<Byte>(codec.params.b)};
+Offer offer_of(const Codec& codec, Byte version) {
+  return {version, codec.wire_id, static_cast<Byte>(codec.params.a), static_cast<Byte>(codec.params.b)};
 }
 
 std::optional<Found> find_offer(const Packet& packet) {

@@ -12,7 +12,9 @@
 namespace gradwire::nic {
 
 inline constexpr std::size_t kOptionNbytes = 8;
-inline constexpr Byte kVersion = 1;
+// Of the packets: one for each segment, or also one for several (engine.h).
+inline constexpr Byte kSingles = 1;
+inline constexpr Byte kMerged = 2;
 
 // What a NIC says of itself.
 struct Offer {
@@ -24,7 +26,7 @@ struct Offer {
   bool operator==(const Offer&) const = default;
 };
 
-Offer offer_of(const Codec& codec);
+Offer offer_of(const Codec& codec, Byte version);
 
 // The offer in a packet's options, and where it stands.
 struct Found {

@@ -23,8 +23,8 @@ void take_precedence() {
 
 }  // namespace
 
-Nic::Nic(int host, int link, const Codec& codec, unsigned tos, const FaultSettings& faults)
-    : engine_(codec, tos), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Nic::Nic(int host, int link, const Codec& codec, unsigned tos, bool merges, const FaultSettings& faults)
+    : engine_(codec, tos, merges), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (stop_ < 0) throw std::system_error(errno, std::generic_category());
   threads_[0] = std::thread([=, this] { run(true, host, link, faults); });
   threads_[1] = std::thread([=, this] { run(false, link, host, {}); });

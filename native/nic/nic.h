@@ -13,7 +13,7 @@ class Nic {
  public:
   // The descriptors are those of packet sockets (port.h) and stay the caller's. The faults are those of the link: of
   // what this NIC sends to it. Starts at once.
-  Nic(int host, int link, const Codec& codec, unsigned tos, const FaultSettings& faults);
+  Nic(int host, int link, const Codec& codec, unsigned tos, bool merges, const FaultSettings& faults);
   ~Nic() { stop(); }
   Nic(const Nic&) = delete;
   Nic& operator=(const Nic&) = delete;

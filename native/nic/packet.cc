@@ -39,13 +39,16 @@ void put_checksum(Byte* at, std::uint64_t sum) {
   std::memcpy(at, &checksum, 2);
 }
 
-std::uint64_t tcp_sum(const Packet& packet) {
-  const std::size_t nbytes = packet.tcp_nbytes + packet.payload_nbytes;
+std::uint64_t pseudo_sum(const Packet& packet) {
   Byte pseudo[12];
   std::memcpy(pseudo, packet.ip + 12, 8);
   put16(pseudo + 8, kTcp);
-  put16(pseudo + 10, static_cast<unsigned>(nbytes));
-  return add(add(0, pseudo, sizeof pseudo), packet.tcp, nbytes);
+  put16(pseudo + 10, static_cast<unsigned>(packet.tcp_nbytes + packet.payload_nbytes));
+  return add(0, pseudo, sizeof pseudo);
+}
+
+std::uint64_t tcp_sum(const Packet& packet) {
+  return add(pseudo_sum(packet), packet.tcp, packet.tcp_nbytes + packet.payload_nbytes);
 }
 
 }  // namespace
@@ -83,8 +86,13 @@ void set_ip_length(Packet& packet, std::size_t payload_nbytes) {
 }
 
 void set_tcp_checksum(const Packet& packet) {
-  put16(packet.tcp + 16, 0);
-  put_checksum(packet.tcp + 16, tcp_sum(packet));
+  put16(packet.tcp + kTcpChecksumAt, 0);
+  put_checksum(packet.tcp + kTcpChecksumAt, tcp_sum(packet));
+}
+
+void start_tcp_checksum(const Packet& packet) {
+  const std::uint16_t sum = folded(pseudo_sum(packet));
+  std::memcpy(packet.tcp + kTcpChecksumAt, &sum, 2);
 }
 
 }  // namespace gradwire::nic

@@ -11,6 +11,7 @@ using Byte = std::uint8_t;
 inline constexpr std::size_t kEthernetNbytes = 14;
 inline constexpr std::size_t kIpNbytes = 20;
 inline constexpr std::size_t kTcpNbytes = 20;
+inline constexpr std::size_t kTcpChecksumAt = 16;
 inline constexpr std::size_t kMostTcpNbytes = 60;
 inline constexpr std::size_t kMostIpPacketNbytes = 65535;
 inline constexpr Byte kTcp = 6;
@@ -60,8 +61,10 @@ bool claims_compressed(const Byte* frame, std::size_t size, unsigned tos);
 bool has_right_ip_checksum(const Packet& packet);
 bool has_right_tcp_checksum(const Packet& packet);
 
-// Write the header's length and checksum for a payload of this size, and the checksum of TCP over it.
+// Write the header's length and checksum for a payload of this size, and the checksum of TCP over it, or only the part
+// over what stands before the TCP header, to which the kernel adds the rest.
 void set_ip_length(Packet& packet, std::size_t payload_nbytes);
 void set_tcp_checksum(const Packet& packet);
+void start_tcp_checksum(const Packet& packet);
 
 }  // namespace gradwire::nic

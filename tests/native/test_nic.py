@@ -19,8 +19,8 @@ FIRST = 2**32 - 6  # the sequence numbers wrap around soon
 MARKED = Segment(FIRST + 1)
 
 
-def engine(spec: str = SPEC, tos: int = 0x28) -> _core.NicEngine:
-    return _core.NicEngine(*Settings(spec).kernel, tos)
+def engine(spec: str = SPEC, tos: int = 0x28, *, merges: bool = False) -> _core.NicEngine:
+    return _core.NicEngine(*Settings(spec).kernel, tos, merges=merges)
 
 
 def counted(card: _core.NicEngine, to_link: bool) -> dict[str, int]:
@@ -41,8 +41,8 @@ def open_stream(near: _core.NicEngine, far: _core.NicEngine) -> None:
     assert pass_on(far, near, answer) == [answer]
 
 
-def opened(spec: str = SPEC) -> tuple[_core.NicEngine, _core.NicEngine]:
-    near, far = engine(spec), engine(spec)
+def opened(spec: str = SPEC, *, merges: bool = False) -> tuple[_core.NicEngine, _core.NicEngine]:
+    near, far = engine(spec, merges=merges), engine(spec, merges=merges)
     open_stream(near, far)
     return near, far
 
@@ -131,6 +131,69 @@ def test_a_segment_that_the_kernel_would_cut_is_cut_here() -> None:
     assert {part.flags for part in parts[:-1]} == {ACK}
     assert parts[-1].flags == whole.flags
     assert b"".join(part.payload for part in parts) == whole.payload
+
+
+@given(
+    st.sampled_from(SPECS),
+    st.sampled_from([1e-5, 2e-3, 0.2, 10.0]),
+    st.integers(0, 3),
+    st.integers(1, 65_000),
+    st.integers(48, 1448),
+    st.integers(0, 2**32),
+)
+def test_merged_segments_arrive_as_one_and_fill_their_packets(
+    spec: str, scale: float, phase: int, nbytes: int, cut: int, seed: int
+) -> None:
+    values = projected(gradients(nbytes // 4 + 2, seed, scale), spec)
+    payload = values.tobytes()[phase : phase + nbytes]
+    near, far = opened(spec, merges=True)
+    whole = replace(
+        MARKED,
+        sequence=(FIRST + 1 + phase) % 2**32,
+        payload=payload,
+        flags=ACK | PSH | FIN,
+        options=bytes(12),
+    )
+    sent = near.handle(True, whole.frame(), cut)
+    assert all(len(frame) <= 66 + cut for frame in sent)
+    came = [read(frame) for packet in sent for frame in far.handle(False, packet, 0)]
+    assert b"".join(segment.payload for segment in came) == payload
+    places = [(segment.sequence - whole.sequence) % 2**32 for segment in came]
+    assert places == [sum(len(each.payload) for each in came[:number]) for number in range(len(came))]
+    assert [segment.flags for segment in came] == [ACK] * (len(came) - 1) + [whole.flags]
+    assert len({segment.identification for segment in came}) == len(came)
+    assert "malformed" not in counted(far, False)
+
+
+def test_a_merged_packet_says_how_large_its_segments_are() -> None:
+    near, far = opened(merges=True)
+    values = projected(gradients(16_000))
+    sent = near.handle(True, replace(MARKED, payload=values.tobytes()).frame(), 1448)
+    merged = [frame for frame in sent if frame[14 + 20 + 16 : 14 + 20 + 18] == (1448).to_bytes(2)]
+    assert len(sent) - len(merged) <= 2, "the first tells the ratio, and the last may be short"
+    assert len(sent) < values.nbytes / 1448 / 4
+    assert all(len(frame) > 0.9 * (14 + 40 + 1448) for frame in merged[:-1])
+    assert engine().handle(False, merged[0], 0) == [], "a NIC that doesn't merge refuses them"
+    assert len(far.handle(False, merged[0], 0)) == 1
+
+
+def test_nics_that_merge_and_others_do_not_compress() -> None:
+    near, far = engine(merges=True), engine()
+    open_stream(near, far)
+    segment = replace(MARKED, payload=bytes(400))
+    assert near.handle(True, segment.frame(), 0) == [segment.frame()]
+    assert counted(near, False)["other_codec"] == counted(far, False)["other_codec"] == 1
+
+
+def test_values_that_stop_shrinking_are_tried_a_few_times_only() -> None:
+    near, far = opened(merges=True)
+    small, large = gradients(16_000, scale=1e-6), gradients(16_000, scale=10.0)
+    for number, values in enumerate((small, large, small)):
+        at = (FIRST + 1 + number * values.nbytes) % 2**32
+        segment = replace(MARKED, sequence=at, payload=projected(values).tobytes())
+        came = pass_on(near, far, segment, cut=1448)
+        assert b"".join(part.payload for part in came) == segment.payload
+    assert counted(near, True)["raw_larger"] > 40
 
 
 def test_a_handshake_shows_the_hosts_nothing_and_the_nics_each_other() -> None:

@@ -47,7 +47,9 @@ def nic_encode(name: str, a: int, b: int, phase: int, payload: bytes) -> bytes: 
 def nic_decode(name: str, a: int, b: int, phase: int, body: bytes, nbytes: int) -> bytes | None: ...
 
 class NicEngine:
-    def __init__(self, name: str, a: int, b: int, wire_id: int, tos: int) -> None: ...
+    def __init__(
+        self, name: str, a: int, b: int, wire_id: int, tos: int, merges: bool = False
+    ) -> None: ...
     def handle(self, to_link: bool, frame: bytes, cut_nbytes: int) -> list[bytes]: ...
     def counts(self, to_link: bool) -> list[int]: ...
 
@@ -61,6 +63,7 @@ class Nic:
         b: int,
         wire_id: int,
         tos: int,
+        merges: bool,
         drop: float,
         reorder: float,
         delay_s: float,

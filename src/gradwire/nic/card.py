@@ -49,6 +49,7 @@ class Nic:
                 self._link.fileno(),
                 *settings.kernel,
                 settings.tos,
+                settings.merge,
                 settings.drop,
                 settings.reorder,
                 settings.delay_s,
