@@ -7,6 +7,7 @@ mistyped option shouldn't wait for it.
 import importlib
 
 _HOMES = {
+    "Auto": "gradwire.auto",
     "Choice": "gradwire.planner",
     "Codec": "gradwire.codecs",
     "Exchange": "gradwire.exchange",

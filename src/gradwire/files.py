@@ -35,7 +35,8 @@ def write_files(files: Mapping[Path, bytes]) -> None:
         raise JobError(f"the results cannot be written to {place}: {error.strerror or error}") from error
     finally:
         for part in temporary.values():
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # where a folder's name is a file's, there is nothing to remove
+                part.unlink()
 
 
 def _write_through(path: Path, content: bytes) -> None:

@@ -12,7 +12,7 @@ from gradwire import codecs, collectives
 from gradwire.codecs import Identity, parse
 from gradwire.collectives.frame_order import segments
 from gradwire.costs import ExchangeCost
-from gradwire.errors import ExchangeError, TensorError
+from gradwire.errors import ExchangeError, SpecError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
@@ -281,3 +281,32 @@ def test_a_second_thread_is_refused_and_does_not_disturb_the_first() -> None:
     ends[1].all_reduce(tensors[1])
     waiting.join()
     assert all((tensor == 0.5).all() for tensor in tensors)
+
+
+def test_an_exchange_follows_another_plan_between_two_calls(run_ranks: RunRanks) -> None:
+    plans = [Plan.of("fp8"), Plan(algorithm="butterfly"), Plan.of("quantize:8", algorithm="tree"), Plan()]
+    xs = shares(3, 5000, scale=1.0)
+
+    def rank(link: Link) -> list[torch.Tensor]:
+        exchange, found = Exchange(link, plans[0]), []
+        for plan in plans:
+            exchange.follow(plan)
+            assert exchange.plan == plan
+            tensor = xs[link.rank].clone()
+            exchange.all_reduce(tensor, average=False)
+            found.append(tensor)
+        return found
+
+    together = run_ranks(3, rank)
+    for number, plan in enumerate(plans):
+        for mine, alone in zip(together, summed(run_ranks, xs, plan), strict=True):
+            assert torch.equal(bits(mine[number]), bits(alone))
+
+
+def test_an_exchange_does_not_follow_a_plan_that_wants_other_connections() -> None:
+    exchange = Exchange(loopback(1)[0], Plan.of("fp8"))
+    with pytest.raises(
+        SpecError, match=r"the same offload, but has None and got inceptionn:2\^-10; make a new"
+    ):
+        exchange.follow(Plan(offload="inceptionn:2^-10"))
+    assert exchange.plan == Plan.of("fp8")

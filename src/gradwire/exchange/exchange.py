@@ -14,7 +14,7 @@ from gradwire.codecs import Codec
 from gradwire.codecs.base import check_chunk
 from gradwire.collectives.frame_order import AHEAD, Action, frame_order
 from gradwire.costs import ExchangeCost
-from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import OwnAllReduce
 from gradwire.exchange.feedback import Feedback, Losses, check_residual
 from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers
@@ -59,18 +59,34 @@ class Exchange:
                 f"are marked for them; make a ProcessGroupLink with tos={plan.tos:#x}, or leave out offload"
             )
         self.link = link
-        self.plan = plan
-        self._segment_count = plan.segment_nbytes // 4
-        self._outgoing: dict[int, Buffers] = {}
-        self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
         self._incoming = incoming_buffers(link)
         self._sent, self._received = Sequences(), Sequences()
-        self._own = OwnAllReduce(link) if OwnAllReduce.serves(link, plan) else None
-        self._feedback = Feedback(self._segment_count)
+        self._adopt(plan)
         self.failure: str | None = None
         self._error: BaseException | None = None  # where others gave up with one
         self._raised_at: TracebackType | None = None  # so that no traceback grows with each call
         self._at_work = threading.Lock()
+
+    def _adopt(self, plan: Plan) -> None:
+        self.plan = plan
+        self._segment_count = plan.segment_nbytes // 4
+        self._outgoing: dict[int, Buffers] = {}
+        self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
+        self._own = OwnAllReduce(self.link) if OwnAllReduce.serves(self.link, plan) else None
+        self._feedback = Feedback(self._segment_count)
+
+    def follow(self, plan: Plan) -> None:
+        """Use another plan from the next call on; all ranks call this between the same two calls.
+
+        Raises ``SpecError`` for a plan that wants other connections.
+        """
+        if plan.tos != self.plan.tos:
+            raise SpecError(
+                f"an exchange changes between plans with the same offload, but has {self.plan.offload} and got "
+                f"{plan.offload}; make a new link for the other"
+            )
+        if plan != self.plan:
+            self._adopt(plan)
 
     def all_reduce(
         self,

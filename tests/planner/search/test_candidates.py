@@ -40,6 +40,13 @@ def test_without_backward_there_is_one_bucket() -> None:
     assert {plan.bucket_nbytes for plan in plans} == {None}
 
 
+def test_buckets_that_are_given_are_the_only_ones() -> None:
+    given = space(algorithms=("ring",), buckets_nbytes=(4,), whole=False)
+    plans = list(candidates(given, Workload((1000,) * 100), 4))
+    assert {plan.bucket_nbytes for plan in plans} == {4}
+    assert len(Workload((1000,) * 100).parts(4)) == 100
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [

@@ -232,3 +232,22 @@ def test_advice_is_not_what_one_has() -> None:
             meter.note(measure)
         with pytest.warns(LossyWarning, match=f"rank 3: {spec} loses .*; {advice}$"):
             meter.end_step()
+
+
+def test_another_plan_is_judged_by_its_own_losses(recwarn: pytest.WarningsRecorder) -> None:
+    meter = LostMeter(0, Plan.of(KILLS), ["w"])
+    layout = Layout(("w",), (8,), ("w",))
+
+    def lose(times: int) -> None:
+        for _ in range(times):
+            layout.norms.sums.copy_(torch.tensor([[1.0], [1.0], [1.0], [0.0]]))
+            meter.note(Measure(layout))
+            meter.end_step()
+
+    lose(2)
+    meter.follow(Plan.of("errbound:2^3"))
+    lose(2)
+    assert len(recwarn) == 0, "no plan has lost several times"
+    lose(1)
+    (warning,) = recwarn
+    assert "errbound:2^3 loses 100.0%" in str(warning.message)

@@ -74,8 +74,8 @@ def synthetic_gradients(count: int) -> list[torch.Tensor]:
     return samples
 
 
-def excerpt(gradient: torch.Tensor) -> torch.Tensor:
-    """Return at most ``SAMPLE_COUNT`` values as 1-D float32 on the CPU, from all over the gradient.
+def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
+    """Return at most ``count`` values as 1-D float32 on the CPU, from all over the gradient.
 
     Raises ``TensorError`` for anything but a tensor of finite floating point numbers.
     """
@@ -85,8 +85,8 @@ def excerpt(gradient: torch.Tensor) -> torch.Tensor:
     if gradient.is_meta:
         raise TensorError("a gradient must have values, but this one is on the device 'meta'")
     flat = (gradient if gradient.layout is torch.strided else gradient.to_dense()).detach().flatten()
-    if flat.numel() > SAMPLE_COUNT:
-        length = SAMPLE_COUNT // STRETCHES
+    if flat.numel() > count:
+        length = count // STRETCHES
         apart = (flat.numel() - length) // (STRETCHES - 1)
         flat = torch.cat([flat[i * apart : i * apart + length] for i in range(STRETCHES)])
     values = flat.to(device="cpu", dtype=torch.float32).contiguous()

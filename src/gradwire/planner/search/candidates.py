@@ -51,6 +51,9 @@ class Space:
     buckets_nbytes
         Bucket sizes to try in addition to a single bucket. They are tried only for a pipeline of 1, and only
         if backward takes time that can hide exchanges.
+    whole
+        Whether a single bucket is tried. Without it, the sizes in ``buckets_nbytes`` are tried whatever backward
+        takes, and however many buckets they make.
     """
 
     codecs: tuple[Codec, ...]
@@ -58,6 +61,7 @@ class Space:
     pipelines: tuple[int, ...] = (1,)
     segments_nbytes: tuple[int, ...] = SEGMENTS_NBYTES
     buckets_nbytes: tuple[int, ...] = BUCKETS_NBYTES
+    whole: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codecs", tuple(dict.fromkeys((Identity(), *self.codecs))))
@@ -94,6 +98,9 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
 
 def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | None]:
     """Yield sizes that cut the model into different numbers of buckets, starting with a single bucket."""
+    if not space.whole:
+        yield from space.buckets_nbytes
+        return
     yield None
     if pipeline > 1 or workload.backward_s == 0:
         return

@@ -12,18 +12,22 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout, connect
+from gradwire.auto.decide import Decision
+from gradwire.auto.pilot import Pilot
+from gradwire.auto.settings import NAME, Auto
 from gradwire.codecs import Codec
 from gradwire.errors import AttachError, GradwireError, SpecError
 from gradwire.exchange import Exchange
+from gradwire.links.base import Link
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
-from gradwire.training.ddp.copies import Copied, CopiedCheck, TakenHooks, forget_original, own_hooks
+from gradwire.training.ddp.copies import Copied, TakenHooks, forget_original, own_hooks
+from gradwire.training.ddp.forward_check import ForwardCheck
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket
 from gradwire.training.ddp.rounds import Rounds
 from gradwire.training.ddp.uneven import divides_by_active
@@ -36,7 +40,7 @@ from gradwire.version import version
 
 def attach(
     model: DistributedDataParallel,
-    plan: Plan | Codec | str | os.PathLike[str] | None = None,
+    plan: Plan | Codec | Auto | str | os.PathLike[str] | None = None,
     *,
     timeout_s: float = 30.0,
     begin_timeout_s: float | None = None,
@@ -59,7 +63,7 @@ def attach(
     plan
         A plan; a codec, or its spec such as ``quantize:8``; or the file that ``Plan.save`` or the planner
         wrote: any path, or a string that ends with ``.json`` or holds a ``/``. By default the codec
-        ``fp8`` over a ring.
+        ``fp8`` over a ring. With ``"auto"``, or an ``Auto``, the run measures and chooses a plan itself.
     timeout_s
         How long any single wait for a peer lasts before it is an error, here and within a step; above 0, at
         most 1e6 seconds.
@@ -101,7 +105,8 @@ def attach(
     if begin_timeout_s is not None:
         check_timeout(begin_timeout_s, "begin_timeout_s")
     import_all_of_torch()
-    chosen = _agreed_plan(model, plan, timeout_s, strict)
+    auto = Auto() if plan == NAME else plan if isinstance(plan, Auto) else None
+    chosen = _agreed_plan(model, plan if auto is None else auto, timeout_s, strict)
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
     link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=chosen.tos)
@@ -129,8 +134,6 @@ class Attached:
 
     Attributes
     ----------
-    plan
-        What all ranks agreed on.
     ledger
         Bytes and seconds of every bucket and step, and what went around the codec.
     """
@@ -142,10 +145,10 @@ class Attached:
         ledger: Ledger | None,
         begin_timeout_s: float | None = None,
         strict: bool = False,
+        pilot: Pilot | None = None,
     ) -> None:
         link = exchange.link
-        self._repr = repr(exchange)
-        self.plan = exchange.plan
+        self._exchange, self._pilot = exchange, pilot
         self.ledger = Ledger(link.rank) if ledger is None else ledger
         self._owns_ledger = ledger is None
         self._model = weakref.ref(model)  # DDP's C++ side keeps this object, unseen by the garbage collector
@@ -153,11 +156,21 @@ class Attached:
         counts = {name: parameter.numel() for parameter, name in names.items()}
         self._residuals = Residuals(exchange.plan, link.rank, link.world, counts)
         self._rounds = Rounds(
-            exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict
+            exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict, pilot
         )
         self._scaler: Scaler | None = None
         self._loaded = False
         weakref.finalize(self, self._rounds.end)
+
+    @property
+    def plan(self) -> Plan:
+        """What all ranks agreed on, or what they have chosen last."""
+        return self._exchange.plan
+
+    @property
+    def decisions(self) -> list[tuple[int, Decision]]:
+        """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
+        return [] if self._pilot is None else self._pilot.decisions
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, by the names of the parameters; each rank saves its own.
@@ -253,7 +266,7 @@ class Attached:
 
     def __repr__(self) -> str:
         state = "closed" if self._rounds.over else f"{self._rounds.steps_done} steps"
-        return f"<Attached, {state}, by {self._repr}>"
+        return f"<Attached, {state}, by {self._exchange!r}>"
 
     def _begin(self) -> None:
         """Do what comes before the first bucket of a step."""
@@ -265,58 +278,6 @@ class Attached:
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
         """Leave this behind where the model is copied or pickled: threads and connections stay here."""
         return Copied, ()
-
-
-class _Check:
-    """Lets a forward pass that prepares a backward pass fail with the reason, instead of DDP's guess."""
-
-    def __init__(self, rounds: Rounds, model: DistributedDataParallel) -> None:
-        self._rounds = rounds
-        frozen = [
-            (name, each)
-            for name, each in model.module.named_parameters()
-            if not each.requires_grad and name not in model.parameters_to_ignore
-        ]
-        averaged = _averaged_by(model) if frozen else set()
-        self._not_averaged = [(name, each) for name, each in frozen if each not in averaged]
-
-    def __call__(self, model: nn.Module, _inputs: object) -> None:
-        if torch.compiler.is_compiling():
-            return  # a compiled forward pass is traced once
-        if not torch.is_grad_enabled():
-            return
-        if getattr(model, "require_backward_grad_sync", True):
-            self._rounds.check()
-        for name, each in self._not_averaged:
-            if each.requires_grad:
-                raise AttachError(
-                    f"{name} was unfrozen after DistributedDataParallel was made, which averages no gradient "
-                    "of it; wrap the module in a new DistributedDataParallel and attach that"
-                )
-        if self._rounds.steps_done > 0 and not self._rounds.over and _will_cut_buckets(model):
-            self._rounds.roll_call()
-
-    def __reduce__(self) -> tuple[type[CopiedCheck], tuple[()]]:
-        return CopiedCheck, ()
-
-
-def _averaged_by(model: DistributedDataParallel) -> set[torch.Tensor]:
-    """Return the parameters that DDP averages: those that asked for a gradient when it was made.
-
-    DDP lists them in the buckets of zeros alone that ``join`` takes from it.
-    """
-    return {each for bucket in model.reducer._get_zeros_like_grad_buckets() for each in bucket.parameters()}
-
-
-def _will_cut_buckets(model: nn.Module) -> bool:
-    """Return whether DDP broadcasts its new buckets in this forward pass, once after its first step.
-
-    That broadcast has the process group's timeout, and errors of torch's, which a roll call comes before.
-    Ranks that have run out of batches, under ``join``, answer none.
-    """
-    cuts = getattr(model, "static_graph", False) or not getattr(model, "find_unused_parameters", False)
-    joins = getattr(getattr(model, "_join_config", None), "enable", False)
-    return cuts and not joins and not getattr(model, "_has_rebuilt_buckets", True)
 
 
 def gradwire_hook(attached: Attached, bucket: DDPBucket) -> Averaged:
@@ -333,16 +294,21 @@ def gradwire_hook(attached: Attached, bucket: DDPBucket) -> Averaged:
 gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they are strings
 
 
+def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Pilot:
+    shapes = [each.shape for each in model.module.parameters() if each.requires_grad]
+    return Pilot(auto, link.rank, link.world, shapes, timeout_s)
+
+
 def _agreed_plan(
     model: DistributedDataParallel,
-    plan: Plan | Codec | str | os.PathLike[str] | None,
+    plan: Plan | Codec | Auto | str | os.PathLike[str] | None,
     timeout_s: float,
     strict: bool,
 ) -> Plan:
     """Return the plan that all ranks have chosen. Raises ``AttachError`` on all of them if one cannot."""
     try:
         _check_model(model)
-        chosen = _read_plan(plan)
+        chosen = plan.first_plan if isinstance(plan, Auto) else _read_plan(plan)
     except GradwireError as error:
         try:
             agree(model.process_group, {REFUSED: str(error)}, timeout_s)
@@ -351,6 +317,7 @@ def _agreed_plan(
         raise
     parts = {name: str(part) for name, part in json.loads(chosen.to_json()).items()}
     world = str(dist.get_world_size(model.process_group))
+    parts |= plan.facts if isinstance(plan, Auto) else {}
     facts = {**parts, "strict": str(strict), "gradwire": version(), "world": world}
     agree(model.process_group, facts, timeout_s)
     return chosen
@@ -397,4 +364,4 @@ def _register(model: DistributedDataParallel, attached: Attached) -> None:
         model._comm_hooks.pop()  # torch has put it there, and then refused it
         raise AttachError("attach wants a model without a hook, but this one has a builtin hook") from error
     model._comm_hooks = TakenHooks(model._comm_hooks)
-    model.register_forward_pre_hook(_Check(attached._rounds, model))
+    model.register_forward_pre_hook(ForwardCheck(attached._rounds, model))

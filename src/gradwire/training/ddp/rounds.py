@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 
+from gradwire.auto.pilot import Pilot
+from gradwire.auto.samples import Samples
 from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged
 from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
@@ -31,13 +34,16 @@ from gradwire.training.ledger.lost_meter import LostMeter, Measure
 from gradwire.training.ledger.shares import Layout
 from gradwire.training.replicas.compare import check_weights
 
+T = TypeVar("T")
+
 
 class Rounds:
     """Averages the buckets of one model's backward passes over the ranks of its group.
 
     The exchange is the communication thread's alone from now on; gradients that no codec takes go through
     ``group``. ``names`` are what residuals of the model's parameters are kept under. A rank waits
-    ``begin_timeout_s`` for the others to begin a step, the link's timeout where it is None. See ``attach``.
+    ``begin_timeout_s`` for the others to begin a step, the link's timeout where it is None. ``pilot`` chooses
+    the plan from step to step, if there is one. See ``attach``.
     """
 
     def __init__(
@@ -49,11 +55,12 @@ class Rounds:
         ledger: Ledger,
         begin_timeout_s: float | None = None,
         strict: bool = False,
+        pilot: Pilot | None = None,
     ) -> None:
         self.rank = exchange.link.rank
         self.steps_done = 0
         self._exchange, self._group, self._names = exchange, group, names
-        self._residuals, self._ledger = residuals, ledger
+        self._residuals, self._ledger, self._pilot = residuals, ledger, pilot
         self._timeout_s = exchange.link.timeout_s
         self._begin_timeout_s = self._timeout_s if begin_timeout_s is None else begin_timeout_s
         self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
@@ -102,11 +109,15 @@ class Rounds:
         if index == 0:
             self._waits, self._lent = [], []
             self._active = self._count_active() if by_active else None
+            if self._pilot is not None:
+                self._steer(self._pilot)
         self._next = 0 if last else index + 1
         averaged = self._go_around(bucket)
         if averaged is None:
             handover, averaged = self._prepare(bucket)
             self._thread.hand_over(handover)
+        if self._pilot is not None:
+            self._pilot.handed_over(bucket.buffer().numel())
         if last and self._meter.agrees(self.steps_done + 1):
             self._start_agreement()
         if last and (last_waits or not _queued_in_engine(self._finish)):
@@ -148,6 +159,24 @@ class Rounds:
             "join", f"the count of ranks with batches in step {self.steps_done + 1}, under join", count
         )
         return count.active
+
+    def _steer(self, pilot: Pilot) -> None:
+        """Let the pilot of all ranks look at the run, and follow the plan that it chooses."""
+
+        def ask(what: str, work: Callable[[Exchange], T]) -> T:
+            found: list[T] = []
+
+            def answer() -> ExchangeCost:
+                found.append(work(self._exchange))
+                return ExchangeCost()
+
+            self._ask_all(None, f"{what} before step {self.steps_done + 1}", answer)
+            return found[0]
+
+        chosen = pilot.begin(self.steps_done + 1, self._exchange.plan, ask)
+        if chosen is not None:  # nothing is on the network now
+            self._exchange.follow(chosen)
+            self._meter.follow(chosen)
 
     def _ask_all(self, name: str | None, what: str, work: Callable[[], ExchangeCost]) -> None:
         """Let the thread do what ranks may come late to, and wait for it."""
@@ -195,7 +224,10 @@ class Rounds:
         """Return the thread's work on a bucket, and what DDP waits for."""
         buffer, measure, timeout_s = bucket.buffer(), self._measure(bucket), self._next_timeout_s()
         staged, averaged, residuals = Staged(buffer), awaited(buffer), self._own_residuals(bucket)
-        work = partial(self._average, staged, averaged, residuals, measure, timeout_s)
+        samples = None if self._pilot is None else self._pilot.samples
+        if samples is not None:
+            samples.expect([each.numel() for each in bucket.parameters()])
+        work = partial(self._average, staged, averaged, residuals, measure, timeout_s, samples)
         name, step = f"bucket {bucket.index()}", self.steps_done + 1
         handover = Handover(name, f"{name} of step {step}", work, staged.nbytes, measure, timeout_s)
         handover.result.add_done_callback(partial(_pass_failure_on, averaged))
@@ -263,9 +295,12 @@ class Rounds:
         residuals: BucketResiduals,
         measure: Measure,
         timeout_s: float,
+        samples: Samples | None = None,
     ) -> ExchangeCost:
         """Average one bucket; on the communication thread."""
         values, active = staged.floats(), self._active
+        if samples is not None:
+            samples.add(values)
         residual = residuals.lend(values)
         accounting = self._exchange.all_reduce(values, active is None, residual, measure.norms, timeout_s)
         if active is not None:
@@ -306,6 +341,8 @@ class Rounds:
         waits, self._waits = self._waits, []
         for wait in waits:
             wait()
+        if self._pilot is not None:
+            self._pilot.end()
         if all(residuals.usable for residuals in self._lent):
             for residuals in self._lent:
                 residuals.keep()

@@ -82,6 +82,13 @@ class LostMeter:
         self._heard: LossyError | None = None
         self._counting = Lock()  # a pipeline's next exchange is under way when a step ends
 
+    def follow(self, plan: Plan) -> None:
+        """Judge another plan's losses from now on; those of the one before say nothing of them."""
+        with self._counting:
+            self._plan = plan
+            self._often.clear()
+            self._told.clear()
+
     def measures(self, step: int) -> bool:
         """Return whether a step, numbered from 1 up, is measured; with residuals, there are no warnings."""
         return self.ledger is not None if self._plan.keeps_residual else sampled(step)

@@ -1,0 +1,81 @@
+"""What a user may say about an automatic choice."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradwire.codecs import DEFAULT, Codec, Identity, codec_of
+from gradwire.codecs.spec import is_real
+from gradwire.errors import SpecError, shown
+from gradwire.plan import Plan
+from gradwire.planner.search.candidates import DEFAULT_CODECS
+
+NAME = "auto"
+PLACE = "GRADWIRE_AUTO"
+"""The environment variable that names the file of decisions, where ``Auto`` names none."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Let training choose its plan by itself, and choose anew when the network or the gradients change.
+
+    The first steps go through a safe codec, while gradients, computation, line, and codecs are measured. Then
+    all ranks take the plan with the least expected time to the same loss, in the same step.
+
+    Parameters
+    ----------
+    max_lost_norm
+        The largest share of a parameter's gradient, in the l2 norm, that one encoding may lose; above 0 and
+        at most 1. A codec that loses more of any parameter is left out, and one in use is replaced.
+    codecs
+        Codecs or their specs that may be chosen, besides no compression; by default those whose error is a
+        known share of the values. Codecs that keep residuals are used without them.
+    path
+        A file for the decision, from which the next run starts; by default the one that the environment
+        variable ``GRADWIRE_AUTO`` names, if any. Rank 0 alone reads and writes it.
+
+    Raises
+    ------
+    SpecError
+        For an invalid value.
+    """
+
+    max_lost_norm: float = 0.2
+    codecs: Sequence[Codec | str] = DEFAULT_CODECS
+    path: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not is_real(self.max_lost_norm, 0.0, 1.0) or self.max_lost_norm == 0:
+            raise SpecError(
+                f"max_lost_norm must be above 0 and at most 1, but is {shown(self.max_lost_norm)}"
+            )
+        if isinstance(self.codecs, str) or not isinstance(self.codecs, Sequence):
+            raise SpecError(
+                f"codecs must be a list of codecs or their specs, but is {shown(self.codecs)}; write "
+                f"[{shown(self.codecs)}]"
+            )
+        for each in self.candidates:
+            Plan.of(each)
+
+    @property
+    def candidates(self) -> tuple[Codec, ...]:
+        """What may be chosen, no compression first."""
+        found = (codec_of(each, "codecs") for each in self.codecs)
+        return tuple(dict.fromkeys((Identity(), *(each for each in found if each is not None))))
+
+    @property
+    def place(self) -> str | None:
+        """The path of the file of decisions."""
+        return os.environ.get(PLACE) or None if self.path is None else os.fspath(self.path)
+
+    @property
+    def first_plan(self) -> Plan:
+        """What the first steps use: a codec that is safe for any model."""
+        return Plan.of(DEFAULT, residual=False)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What all ranks must agree on."""
+        return {NAME: f"{self.max_lost_norm:g}, {', '.join(map(str, self.candidates))}"}

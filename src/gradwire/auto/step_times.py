@@ -1,0 +1,72 @@
+"""Where the time of a step goes, by the clock of the thread that trains."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+KEPT = 20
+"""So many steps make a median, in which an evaluation or a saved checkpoint does not show."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step: computing, its backward pass, and waiting for averages that nothing hides."""
+
+    compute_s: float
+    backward_s: float
+    exposed_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the whole step."""
+        return self.compute_s + self.exposed_s
+
+
+class StepTimes:
+    """The times of the latest steps. A step begins when the one before has ended."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._latest = deque[StepTime](maxlen=KEPT)
+        self._buckets: list[tuple[float, int]] = []
+        self._ended: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def handed_over(self, count: int) -> None:
+        """Note that backward has a bucket of ``count`` floats ready."""
+        self._buckets.append((self._clock(), count))
+
+    def end(self) -> None:
+        """Note that all averages are there. The first step, whose beginning is unknown, does not count."""
+        now, began = self._clock(), self._ended
+        self._ended = now
+        buckets, self._buckets = self._buckets, []
+        if began is None or not buckets:
+            return
+        (first, count), (last, _) = buckets[0], buckets[-1]
+        total = sum(each for _, each in buckets)
+        # Backward takes time in proportion to the sizes of the gradients, those of the first bucket included.
+        backward_s = (last - first) * total / (total - count) if total > count else 0.0
+        compute_s = last - began
+        self._latest.append(StepTime(compute_s, min(backward_s, compute_s), now - last))
+
+    def forget(self) -> None:
+        """Begin anew: the latest steps are no sample of those to come."""
+        self._latest.clear()
+        self._ended = None
+
+    def leave_out(self, seconds: float) -> None:
+        """Let the step under way be shorter by this: training did nothing of its own in it."""
+        self._ended = None if self._ended is None else self._ended + seconds
+
+    @property
+    def median(self) -> StepTime:
+        """The medians of the latest steps, of which there is one at least."""
+        rows = [(each.compute_s, each.backward_s, each.exposed_s) for each in self._latest]
+        return StepTime(*map(statistics.median, zip(*rows, strict=True)))

@@ -1,0 +1,46 @@
+"""Watch whether steps still take what they took after the last decision."""
+
+from __future__ import annotations
+
+from gradwire.auto.step_times import StepTime
+
+CHANGED = 0.25
+"""A change by this share of a step is worth another look."""
+PATIENCE = 60
+"""The fewest steps between two decisions; it doubles with every decision, so that none goes to and fro."""
+MOST_PATIENCE = 960
+QUIET = 500
+"""After so many steps more without a reason, patience is what it was at first."""
+
+
+class Watch:
+    """Compares windows of steps with the first one after a decision; the same on all ranks, with equal times.
+
+    Attributes
+    ----------
+    patience
+        The fewest steps from one decision to the next.
+    """
+
+    def __init__(self) -> None:
+        self.patience = PATIENCE
+        self._reference: StepTime | None = None
+        self._since = 0
+
+    def decided(self, step: int) -> None:
+        """Begin anew after a decision before ``step``; the next one has to wait longer."""
+        if self._since:
+            quiet = step - self._since > self.patience + QUIET
+            self.patience = PATIENCE if quiet else min(2 * self.patience, MOST_PATIENCE)
+        self._since, self._reference = step, None
+
+    def changed(self, step: int, now: StepTime) -> bool:
+        """Return whether the window that ended before ``step`` asks for another decision."""
+        if self._reference is None:
+            self._reference = now
+            return False
+        if step - self._since < self.patience:
+            return False
+        before = self._reference
+        change_s = max(abs(now.exposed_s - before.exposed_s), abs(now.compute_s - before.compute_s))
+        return change_s > CHANGED * min(before.step_s, now.step_s)

@@ -1,0 +1,64 @@
+"""What is checked before each forward pass of an attached model, so that errors come with their reason."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.errors import AttachError
+from gradwire.training.ddp.copies import CopiedCheck
+from gradwire.training.ddp.rounds import Rounds
+
+
+class ForwardCheck:
+    """Lets a forward pass that prepares a backward pass fail with the reason, instead of DDP's guess."""
+
+    def __init__(self, rounds: Rounds, model: DistributedDataParallel) -> None:
+        self._rounds = rounds
+        frozen = [
+            (name, each)
+            for name, each in model.module.named_parameters()
+            if not each.requires_grad and name not in model.parameters_to_ignore
+        ]
+        averaged = _averaged_by(model) if frozen else set()
+        self._not_averaged = [(name, each) for name, each in frozen if each not in averaged]
+
+    def __call__(self, model: nn.Module, _inputs: object) -> None:
+        """Raise why no backward pass can be, if none can."""
+        if torch.compiler.is_compiling():
+            return  # a compiled forward pass is traced once
+        if not torch.is_grad_enabled():
+            return
+        if getattr(model, "require_backward_grad_sync", True):
+            self._rounds.check()
+        for name, each in self._not_averaged:
+            if each.requires_grad:
+                raise AttachError(
+                    f"{name} was unfrozen after DistributedDataParallel was made, which averages no gradient "
+                    "of it; wrap the module in a new DistributedDataParallel and attach that"
+                )
+        if self._rounds.steps_done > 0 and not self._rounds.over and _will_cut_buckets(model):
+            self._rounds.roll_call()
+
+    def __reduce__(self) -> tuple[type[CopiedCheck], tuple[()]]:
+        return CopiedCheck, ()
+
+
+def _averaged_by(model: DistributedDataParallel) -> set[torch.Tensor]:
+    """Return the parameters that DDP averages: those that asked for a gradient when it was made.
+
+    DDP lists them in the buckets of zeros alone that ``join`` takes from it.
+    """
+    return {each for bucket in model.reducer._get_zeros_like_grad_buckets() for each in bucket.parameters()}
+
+
+def _will_cut_buckets(model: nn.Module) -> bool:
+    """Return whether DDP broadcasts its new buckets in this forward pass, once after its first step.
+
+    That broadcast has the process group's timeout, and errors of torch's, which a roll call comes before.
+    Ranks that have run out of batches, under ``join``, answer none.
+    """
+    cuts = getattr(model, "static_graph", False) or not getattr(model, "find_unused_parameters", False)
+    joins = getattr(getattr(model, "_join_config", None), "enable", False)
+    return cuts and not joins and not getattr(model, "_has_rebuilt_buckets", True)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gradwire.auto.samples import MOST_COUNT, Samples
+from gradwire.codecs import parse
+
+
+def sampled(*buckets: tuple[torch.Tensor, list[int]]) -> Samples:
+    samples = Samples()
+    for values, sizes in buckets:
+        samples.expect(sizes)
+        samples.add(values)
+    return samples
+
+
+@pytest.mark.parametrize("spec", ["bf16", "quantize:4", "topk:0.1"])
+def test_the_parameter_that_loses_most_counts(spec: str) -> None:
+    values = torch.randn(3000, generator=torch.Generator().manual_seed(1))
+    values[2000:] *= 1e-3
+    codec = parse(spec)
+    decoded = torch.empty_like(values)
+    codec.decode(codec.encode(values), decoded)
+    x, y = values.double().numpy(), decoded.double().numpy()
+    shares = [
+        np.linalg.norm(x[part] - y[part]) / np.linalg.norm(x[part])
+        for part in (slice(2000), slice(2000, 3000))
+    ]
+    assert sampled((values, [2000, 1000])).lost(codec) == pytest.approx(max(shares), rel=1e-5)
+
+
+def test_it_copies_and_keeps_the_beginning_of_a_large_bucket() -> None:
+    large = torch.ones(MOST_COUNT + 10)
+    small = torch.full((4,), 2.0)
+    samples = sampled((large, [MOST_COUNT - 5, 15]), (small, [1, 3]))
+    large.zero_()
+    assert samples.counts == [MOST_COUNT + 10, 4]
+    assert samples.flat.numel() == MOST_COUNT + 4
+    assert samples.flat.sum() == MOST_COUNT + 8
+    assert samples.finite
+
+
+def test_nothing_lost_all_lost_and_nothing_there() -> None:
+    assert sampled((torch.randn(64), [64])).lost(parse("identity")) == 0.0
+    assert sampled((torch.zeros(64), [32, 32])).lost(parse("bf16")) == 0.0
+    assert sampled((torch.full((64,), 2.0**-12), [64])).lost(parse("errbound:2^-10")) == 1.0
+    assert Samples().lost(parse("bf16")) == 0.0
+
+
+def test_what_is_not_finite_or_not_there_measures_nothing() -> None:
+    assert not Samples().finite
+    assert not sampled((torch.ones(8), [8]), (torch.tensor([1.0, torch.inf]), [2])).finite
