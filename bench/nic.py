@@ -1,6 +1,6 @@
 """Measure how fast a marked stream of gradients goes around a ring of hosts, with and without a software NIC.
 
-    python bench/nic.py --hosts 2 --rates 100mbit,200mbit --codec inceptionn:2^-10
+    python bench/nic.py --hosts 2 --rates 100mbit,200mbit --codec inceptionn:2^-10 --mtu 1500
 
 Every host sends to the next one at the same time, so every link is busy in both directions. The values are
 those of a Laplace distribution of scale 0.002.
@@ -36,8 +36,9 @@ def main() -> None:
     parser.add_argument("--codec", default="inceptionn:2^-10")
     parser.add_argument("--megabytes", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--mtu", type=int, default=1500)
     options = parser.parse_args()
-    print(f"{options.hosts} hosts in a ring, {options.megabytes} MB each, {options.codec}, MTU 1500")
+    print(f"{options.hosts} hosts in a ring, {options.megabytes} MB each, {options.codec}, MTU {options.mtu}")
     print(f"{'link':>9}{'plain':>11}{'with NICs':>11}{'speed-up':>10}   (Mbit/s of values, each host)")
     for rate in options.rates.split(","):
         plain, fast = (measure(rate, nic, options) for nic in ([], command(options.codec)))
@@ -56,7 +57,7 @@ def measure(rate: str, nic: list[str], options: argparse.Namespace) -> float:
         if stream == "out":
             times.extend(json.loads(line) for line in text.splitlines())
 
-    with Testbed(Topology.even(options.hosts, rate), nic=nic) as bed:
+    with Testbed(Topology.even(options.hosts, rate, mtu_nbytes=options.mtu), nic=nic) as bed:
         for _ in range(options.repeats):
             words = [sys.executable, __file__, "host", str(options.megabytes)]
             run = bed.run(words, sinks=(keep,), timeout_s=300)

@@ -18,4 +18,5 @@ def topologies(draw: st.DrawFn) -> Topology:
         groups,
         draw(RATES) if groups else None,
         draw(st.just(0.0) | st.floats(1e-9, 10.0)),
+        draw(st.integers(1280, 9000)),
     )

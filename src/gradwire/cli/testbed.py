@@ -15,7 +15,13 @@ from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, write_files
 from gradwire.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
 from gradwire.testbed.leftovers import clean
-from gradwire.testbed.network.topology import NIC_HOST, NIC_LINK, Topology, equal_groups
+from gradwire.testbed.network.topology import (
+    NIC_HOST,
+    NIC_LINK,
+    USUAL_MTU_NBYTES,
+    Topology,
+    equal_groups,
+)
 from gradwire.testbed.run.output import Logs, show
 from gradwire.testbed.run.record import Run
 from gradwire.units import parse_duration, parse_rate
@@ -114,6 +120,7 @@ def _parser() -> Parser:
     group.add_argument("--delay", metavar="TIME", help="of every frame, one way: 1ms (0)")
     group.add_argument("--groups", type=int, metavar="N", help="switches with equally many hosts (1)")
     group.add_argument("--core", metavar="RATE", help="of each switch to the core, each way (unlimited)")
+    group.add_argument("--mtu", type=int, metavar="NBYTES", help=f"of every link ({USUAL_MTU_NBYTES})")
     group.add_argument("--topology", type=file_path, metavar="FILE", help="all of this as JSON")
     group.add_argument("--nic", metavar="WORDS", help="a NIC at each host: its codec and options (none)")
     group = parser.add_argument_group("run")
@@ -147,7 +154,7 @@ def _nic(words: str | None) -> list[str]:
 
 def _topology(options: argparse.Namespace) -> Topology:
     if options.topology is not None:
-        named = ("hosts", "rate", "rates", "delay", "groups", "core")
+        named = ("hosts", "rate", "rates", "delay", "groups", "core", "mtu")
         given = [name for name in named if getattr(options, name) is not None]
         if given:
             raise SpecError(f"--topology says everything about the network: leave out --{given[0]}")
@@ -158,6 +165,7 @@ def _topology(options: argparse.Namespace) -> Topology:
         equal_groups(len(rates), 1 if options.groups is None else options.groups),
         parse_rate(options.core),
         parse_duration("0" if options.delay is None else options.delay),
+        USUAL_MTU_NBYTES if options.mtu is None else options.mtu,
     )
 
 

@@ -42,11 +42,12 @@ def test_two_hosts_at_a_switch() -> None:
 
 def test_a_nic_gets_the_link_and_the_host_a_new_interface() -> None:
     topology = Topology((12.5e6, None))
-    assert nic_links(1, "/b") == [
+    assert nic_links(topology, 1, "/b") == [
         "link set dev link address 02:67:77:00:01:02 addrgenmode none up",
         "link add name host mtu 1500 type veth peer name eth0 mtu 1500 address 02:67:77:00:00:02 netns /b",
         "link set dev host addrgenmode none up",
     ]
+    assert host_links(topology, 0, has_nic=True)[1] == "link set dev eth0 addrgenmode none up"
     (limit,) = nic_limits(topology, 0)
     assert limit.replace("dev link", "dev eth0") == host_limits(topology, 0)[0]
     assert nic_limits(topology, 1) == []
@@ -67,6 +68,16 @@ def test_a_core_is_limited_in_both_directions() -> None:
     limited = [line.split()[3] for line in switch_limits(topology)]
     assert limited == ["up0", "down0", "up1", "down1"]
     assert all("tbf rate 125000000bps burst 31250 " in line for line in switch_limits(topology))
+
+
+def test_every_link_has_the_mtu() -> None:
+    topology = Topology((12.5e6, None), (1, 1), mtu_nbytes=9000)
+    lines = [*switch_links(topology, ["/a", "/b"]), *nic_links(topology, 0, "/a")]
+    pairs = [line for line in lines if " veth " in line]
+    assert len(pairs) == 2 + 2 + 1
+    assert all(line.count("mtu 9000") == 2 for line in pairs)
+    assert "burst 18100 " in host_limits(topology, 0)[0]
+    assert "gso_max_size 16290 " in host_links(topology, 0)[1]
 
 
 def test_frames_are_delayed_once_on_their_way() -> None:

@@ -6,24 +6,24 @@ from hypothesis import strategies as st
 
 from gradwire.testbed.network.limits import burst_nbytes, gso_nbytes, queue_nbytes, tcp_settings
 
-FRAME_NBYTES = 1514
+MTUS = st.sampled_from([1280, 1500, 9000])
 HEADERS_NBYTES = 66  # Ethernet, IPv4 and TCP with timestamps, for every frame that a packet stands for
 
 
-@given(st.floats(12_500, 50e9))
-def test_a_burst_is_short_and_holds_whole_frames(rate: float) -> None:
-    burst = burst_nbytes(rate)
-    assert burst >= 2 * FRAME_NBYTES
-    assert burst <= max(3100, rate / 3999)
+@given(st.floats(12_500, 50e9), MTUS)
+def test_a_burst_is_short_and_holds_whole_frames(rate: float, mtu: int) -> None:
+    burst = burst_nbytes(rate, mtu)
+    assert burst >= 2 * (14 + mtu)
+    assert burst <= max(2 * mtu + 100, rate / 3999)
 
 
-@given(st.floats(12_500, 50e9))
-def test_what_tcp_hands_down_need_not_be_cut(rate: float) -> None:
-    packet = gso_nbytes(rate)
-    frames = packet // 1448 + 1
+@given(st.floats(12_500, 50e9), MTUS)
+def test_what_tcp_hands_down_need_not_be_cut(rate: float, mtu: int) -> None:
+    packet = gso_nbytes(rate, mtu)
+    frames = packet // (mtu - 52) + 1
     assert packet <= 65536
-    assert packet + (frames - 1) * HEADERS_NBYTES <= burst_nbytes(rate)
-    assert packet > 1500
+    assert packet + (frames - 1) * HEADERS_NBYTES <= burst_nbytes(rate, mtu)
+    assert packet > mtu
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 64])

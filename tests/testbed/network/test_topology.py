@@ -16,12 +16,13 @@ def test_json_keeps_every_bit_of_it(topology: Topology) -> None:
 
 
 def test_it_is_written_as_people_write_it() -> None:
-    topology = Topology.even(4, "1.5gbit", groups=2, core="100mbit", delay="50us")
+    topology = Topology.even(4, "1.5gbit", groups=2, core="100mbit", delay="50us", mtu_nbytes=9000)
     assert topology.to_dict() == {
         "rates": ["1.5gbit"] * 4,
         "groups": [2, 2],
         "core": "100mbit",
         "delay": "50us",
+        "mtu": 9000,
     }
     assert topology.group_of == (0, 0, 1, 1)
     assert Topology.from_json('{"rates": ["unlimited", "12.5MBps"]}') == Topology((None, 12.5e6))
@@ -54,6 +55,8 @@ def test_hosts_have_names_and_addresses_of_their_own() -> None:
         (lambda: Topology.even(4, core="1gbit"), "at least 2 groups"),
         (lambda: Topology((None,), delay_s=-1.0), "delay is 0 to 10s, but is -1 s"),
         (lambda: Topology((None,), delay_s=float("nan")), "but is nan s"),
+        (lambda: Topology.even(2, mtu_nbytes=9001), "MTU is 1280 to 9000 bytes, but is 9001"),
+        (lambda: Topology.from_json('{"rates": ["1gbit"], "mtu": "9000"}'), "'mtu' of a topology is a whole"),
         (lambda: Topology.from_json("["), "no JSON"),
         (lambda: Topology.from_json("[]"), "this is a list"),
         (lambda: Topology.from_json("[" * 100_000), "no JSON: maximum recursion"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwire.testbed.network.limits import (
-    MTU_NBYTES,
     NETEM_QUEUE_PACKETS,
     burst_nbytes,
     gso_nbytes,
@@ -40,11 +39,11 @@ def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
     lines = [line for group in range(groups) for line in _bridge(_switch(group))]
     for host, group in enumerate(topology.group_of):
         lines += [
-            f"link add name {host_name(host)} mtu {MTU_NBYTES} type veth peer name {INTERFACE} "
-            f"mtu {MTU_NBYTES} address {hardware_address(host)} netns {namespaces[host]}",
+            f"{_pair(host_name(host), INTERFACE, topology)} address {hardware_address(host)} "
+            f"netns {namespaces[host]}",
             f"link set dev {host_name(host)} master {_switch(group)} up",
         ]
-    return lines + (_core_links(groups) if groups > 1 else [])
+    return lines + (_core_links(topology) if groups > 1 else [])
 
 
 def switch_limits(topology: Topology) -> list[str]:
@@ -60,14 +59,14 @@ def switch_limits(topology: Topology) -> list[str]:
     return lines
 
 
-def host_links(topology: Topology, host: int) -> list[str]:
-    """Return the lines for ``ip`` inside a host.
+def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[str]:
+    """Return the lines for ``ip`` inside a host; the link to a NIC of its own has no limit.
 
     The hosts know each other's Ethernet addresses from the start. Otherwise, an ARP request would wait in the
     queue of a busy link, and after three seconds the host would count as unreachable.
     """
     rate = topology.rates_nbytes_per_s[host]
-    gso = "" if rate is None else f" gso_max_size {gso_nbytes(rate)}"
+    gso = "" if rate is None or has_nic else f" gso_max_size {gso_nbytes(rate, topology.mtu_nbytes)}"
     lines = [
         "link set dev lo up",
         f"link set dev {INTERFACE} addrgenmode none{gso} up",
@@ -85,7 +84,7 @@ def host_limits(topology: Topology, host: int) -> list[str]:
     return _limit(INTERFACE, topology.rates_nbytes_per_s[host], topology)
 
 
-def nic_links(host: int, namespace: str) -> list[str]:
+def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
     """Return the lines for ``ip`` inside a NIC, which has the shaped link already.
 
     The NIC's interfaces have no IP addresses, and Ethernet addresses to which nobody sends, so the kernel
@@ -98,8 +97,7 @@ def nic_links(host: int, namespace: str) -> list[str]:
     """
     return [
         f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} addrgenmode none up",
-        f"link add name {NIC_HOST} mtu {MTU_NBYTES} type veth peer name {INTERFACE} "
-        f"mtu {MTU_NBYTES} address {hardware_address(host)} netns {namespace}",
+        f"{_pair(NIC_HOST, INTERFACE, topology)} address {hardware_address(host)} netns {namespace}",
         f"link set dev {NIC_HOST} addrgenmode none up",
     ]
 
@@ -107,6 +105,11 @@ def nic_links(host: int, namespace: str) -> list[str]:
 def nic_limits(topology: Topology, host: int) -> list[str]:
     """Return the lines for ``tc`` inside a NIC, which limit what it sends to the link."""
     return _limit(NIC_LINK, topology.rates_nbytes_per_s[host], topology)
+
+
+def _pair(name: str, peer: str, topology: Topology) -> str:
+    mtu = f"mtu {topology.mtu_nbytes}"
+    return f"link add name {name} {mtu} type veth peer name {peer} {mtu}"
 
 
 def _bridge(name: str) -> list[str]:
@@ -122,12 +125,12 @@ def _uplink(group: int) -> tuple[str, str]:
     return f"up{group}", f"down{group}"
 
 
-def _core_links(groups: int) -> list[str]:
+def _core_links(topology: Topology) -> list[str]:
     lines = _bridge(CORE)
-    for group in range(groups):
+    for group in range(len(topology.groups)):
         up, down = _uplink(group)
         lines += [
-            f"link add name {up} mtu {MTU_NBYTES} type veth peer name {down} mtu {MTU_NBYTES}",
+            _pair(up, down, topology),
             f"link set dev {up} master {_switch(group)} up",
             f"link set dev {down} master {CORE} up",
         ]
@@ -139,7 +142,7 @@ def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> 
         return []
     return [
         f"qdisc add dev {device} root handle 1: tbf rate {round(rate_nbytes_per_s)}bps "
-        f"burst {burst_nbytes(rate_nbytes_per_s)} limit {queue_nbytes(topology.hosts)}"
+        f"burst {burst_nbytes(rate_nbytes_per_s, topology.mtu_nbytes)} limit {queue_nbytes(topology.hosts)}"
     ]
 
 

@@ -60,10 +60,10 @@ def insert_nics(topology: Topology, hosts: Sequence[int]) -> list[int]:
         with inside(own):
             _batch("ip", [f"link set dev {INTERFACE} netns {_path(nic)} name {NIC_LINK}"])
         with inside(nic):
-            _batch("ip", nic_links(host, _path(own)))
+            _batch("ip", nic_links(topology, host, _path(own)))
             _batch("tc", nic_limits(topology, host))
         with inside(own):
-            _batch("ip", host_links(topology, host))
+            _batch("ip", host_links(topology, host, has_nic=True))
     return nics
 
 

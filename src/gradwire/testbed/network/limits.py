@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-MTU_NBYTES = 1500
 BURST_S = 250e-6
 """A token bucket lets its burst pass at once after a pause. With the usual 64 KiB, a message of 64 KB over
 an idle 100 Mbit link takes 8 % of its nominal time, so small messages would have no limit. With 250 us, it
 takes 99 %; and 250 us are several times the lateness of timers."""
-LEAST_BURST_NBYTES = 3100
-"""Two whole frames; with less, a full frame would have to wait for a full bucket."""
+LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
+"""A burst is two whole frames at least; with less, a full frame would have to wait for a full bucket."""
 GSO_SHARE = 0.9
 """The share of the burst for TCP's packets. The kernel would split a larger packet into frames in software,
 in the middle of the path: 83,000 a second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45
@@ -27,14 +26,15 @@ FLOWS_PER_PEER = 4
 NETEM_QUEUE_PACKETS = 1_000_000
 
 
-def burst_nbytes(rate_nbytes_per_s: float) -> int:
+def burst_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
     """Return the number of bytes that may pass at once after a pause."""
-    return max(LEAST_BURST_NBYTES, round(rate_nbytes_per_s * BURST_S))
+    least = LEAST_BURST_FRAMES * (mtu_nbytes + FRAME_OVERHEAD_NBYTES)
+    return max(least, round(rate_nbytes_per_s * BURST_S))
 
 
-def gso_nbytes(rate_nbytes_per_s: float) -> int:
+def gso_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
     """Return the largest packet that TCP may pass to the link, so that the link needn't split it."""
-    return min(MOST_GSO_NBYTES, int(GSO_SHARE * burst_nbytes(rate_nbytes_per_s)))
+    return min(MOST_GSO_NBYTES, int(GSO_SHARE * burst_nbytes(rate_nbytes_per_s, mtu_nbytes)))
 
 
 def queue_nbytes(hosts: int) -> int:

@@ -15,12 +15,14 @@ MOST_HOSTS = 64
 LEAST_NBYTES_PER_S = 12_500.0
 MOST_NBYTES_PER_S = 50e9
 LONGEST_DELAY_S = 10.0
+USUAL_MTU_NBYTES, LEAST_MTU_NBYTES, MOST_MTU_NBYTES = 1500, 1280, 9000
+"""Of Ethernet, and the range from the least that IPv6 allows to jumbo frames."""
 INTERFACE = "eth0"
 """The name of every host's link; its only other interface is ``lo``."""
 NIC_HOST, NIC_LINK = "host", "link"
 """The interfaces of a NIC between a host and its link, in the NIC's own namespace."""
 _UNITS = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
-_KEYS = {"rates", "groups", "core", "delay"}
+_KEYS = {"rates", "groups", "core", "delay", "mtu"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Topology:
         The rate of the link between a group's switch and the core, in each direction; None is unlimited.
     delay_s
         Additional time of every frame between two hosts, one way.
+    mtu_nbytes
+        The largest IP packet of every link.
 
     Raises
     ------
@@ -49,6 +53,7 @@ class Topology:
     groups: tuple[int, ...] = ()
     core_nbytes_per_s: float | None = None
     delay_s: float = 0.0
+    mtu_nbytes: int = USUAL_MTU_NBYTES
 
     def __post_init__(self) -> None:
         _check_hosts(self.hosts)
@@ -59,6 +64,10 @@ class Topology:
         if not 0 <= self.delay_s <= LONGEST_DELAY_S:
             longest = format_duration(LONGEST_DELAY_S)
             raise SpecError(f"a testbed's delay is 0 to {longest}, but is {self.delay_s:g} s")
+        if not LEAST_MTU_NBYTES <= self.mtu_nbytes <= MOST_MTU_NBYTES:
+            raise SpecError(
+                f"a testbed's MTU is {LEAST_MTU_NBYTES} to {MOST_MTU_NBYTES} bytes, but is {self.mtu_nbytes}"
+            )
         self._check_groups()
 
     def _check_groups(self) -> None:
@@ -77,6 +86,7 @@ class Topology:
         groups: int = 1,
         core: str | None = None,
         delay: str = "0",
+        mtu_nbytes: int = USUAL_MTU_NBYTES,
     ) -> Self:
         """Return a topology of equal hosts in equal groups; write rates and delay as on the command line.
 
@@ -84,7 +94,7 @@ class Topology:
         """
         _check_hosts(hosts)
         rates = (parse_rate(rate),) * hosts
-        return cls(rates, equal_groups(hosts, groups), parse_rate(core), parse_duration(delay))
+        return cls(rates, equal_groups(hosts, groups), parse_rate(core), parse_duration(delay), mtu_nbytes)
 
     @property
     def hosts(self) -> int:
@@ -104,6 +114,7 @@ class Topology:
             "groups": list(self.groups),
             "core": _rate_text(self.core_nbytes_per_s),
             "delay": _delay_text(self.delay_s),
+            "mtu": self.mtu_nbytes,
         }
 
     @classmethod
@@ -121,6 +132,7 @@ class Topology:
             tuple(_listed(words, "groups", int)),
             parse_rate(_text(words, "core", "unlimited")),
             parse_duration(_text(words, "delay", "0")),
+            _whole(words, "mtu", USUAL_MTU_NBYTES),
         )
 
     @classmethod
@@ -185,6 +197,15 @@ def _listed(words: Mapping[str, Any], key: str, kind: type) -> Sequence[Any]:
         example = '["1gbit", "1gbit"]' if kind is str else "[2, 2]"
         raise SpecError(f"{key!r} of a topology is a list like {example}, but is {reprlib.repr(values)}")
     return values
+
+
+def _whole(words: Mapping[str, Any], key: str, default: int) -> int:
+    value = words.get(key, default)
+    if type(value) is not int:
+        raise SpecError(
+            f"{key!r} of a topology is a whole number like {default}, but is {reprlib.repr(value)}"
+        )
+    return value
 
 
 def _text(words: Mapping[str, Any], key: str, default: str) -> str:
