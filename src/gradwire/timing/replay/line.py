@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from gradwire._native import target
 from gradwire.errors import SpecError
 from gradwire.machine import describe_machine, machine_id
 from gradwire.records import make_record, read_record, to_json
+from gradwire.timing.closed_form.packets import packet_ratio
 from gradwire.timing.replay.host import HostCost
 from gradwire.units import format_duration, format_rate, is_number
 
@@ -72,6 +73,14 @@ class Line:
     def time_s(self, nbytes: float) -> float:
         """Return the seconds that one message takes after a pause."""
         return self.latency_s + max(0.0, nbytes - self.burst_nbytes) / self.nbytes_per_s
+
+    def behind_nics(self, ratio: float, mtu_nbytes: int, *, merge: bool = True) -> Line:
+        """Return the line as hosts see it whose NICs encode what they send with a codec of this ratio.
+
+        Headers count (``packet_ratio``); what the NICs' own processors take does not.
+        """
+        times = packet_ratio(ratio, mtu_nbytes, merge=merge)
+        return replace(self, nbytes_per_s=times * self.nbytes_per_s, burst_nbytes=times * self.burst_nbytes)
 
     def __str__(self) -> str:
         return f"{format_rate(self.nbytes_per_s)}, {format_duration(self.latency_s)}"
