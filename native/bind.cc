@@ -17,7 +17,6 @@
 #include "gradwire/format.h"
 #include "gradwire/message.h"
 #include "gradwire/norms.h"
-#include "gradwire/project.h"
 #include "gradwire/scale.h"
 #include "gradwire/target.h"
 #include "nic/nic.h"
@@ -83,15 +82,6 @@ std::optional<std::string> decode(const std::string& name, std::uintptr_t payloa
                            pointer<float>(out), n, Params{a, b, c}, add, threads);
   }
   return reason_of(reason);
-}
-
-void project(const std::string& name, std::uintptr_t x, std::uintptr_t out, std::size_t n, int a, int b, int c,
-             int threads) {
-  const Format& chosen = format(name);
-  const nb::gil_scoped_release release;
-  const gradwire::FloatEnvironment environment;
-  gradwire::project(gradwire::current_target(), chosen, pointer<const float>(x), pointer<float>(out), n,
-                    Params{a, b, c}, threads);
 }
 
 std::uint32_t largest_bits(std::uintptr_t x, std::size_t n, int threads) {
@@ -264,7 +254,6 @@ NB_MODULE(_core, m) {
   m.def("max_nbytes", &max_nbytes);
   m.def("encode", &encode);
   m.def("decode", &decode);
-  m.def("project", &project);
   m.def("largest_bits", &largest_bits);
   m.def("scale", &scale);
   nb::enum_<gradwire::Pass>(m, "Pass")

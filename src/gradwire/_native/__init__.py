@@ -43,7 +43,6 @@ __all__ = [
     "largest_exponent",
     "max_nbytes",
     "pack_message",
-    "project",
     "scale",
     "sum_norms",
     "target",
@@ -116,15 +115,6 @@ def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[in
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
     """Decode and add to ``acc``. Raises ``PayloadError``, before anything is written."""
     _run(name, payload, acc, params, add=True)
-
-
-def project(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Write to ``out``, which may be ``x``, what a format decodes that encodes each value by itself.
-
-    ``out`` holds as many float32, as bytes.
-    """
-    _obey_environment()
-    _core.project(name, x.data_ptr(), out.data_ptr(), x.numel(), *_three(params), threads())
 
 
 def largest_exponent(x: torch.Tensor) -> int | None:

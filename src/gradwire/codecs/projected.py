@@ -68,9 +68,9 @@ class Projected(Codec):
         return self.codec.bound(x)
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        name, params = self.codec.compiled
-        _native.project(name, x, out, params)
-        return 4 * x.numel()
+        projected = torch.empty_like(x)
+        self.codec.decode(self.codec.encode(x), projected)
+        return _native.encode("pack", projected, out, _WHOLE)
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         _native.decode("pack", payload, out, _WHOLE)
