@@ -32,7 +32,7 @@ class Options:
 
     parts: tuple[str, ...] = PARTS
     hosts: int = 4
-    rate: str = "200mbit"
+    rate: str = "100mbit"
     layers: int = 20
     width: int = 512
     batch: int = BATCHES[0]
