@@ -21,11 +21,13 @@ def test_options_become_settings() -> None:
         "20",
         "--seed",
         "3",
+        "--no-merge",
     ]
     settings = settings_of(parser().parse_args(words))
-    assert (settings.kernel, settings.tos) == (("pack", 16, 0, 5), 0x30)
+    assert (settings.kernel, settings.tos, settings.merge) == (("pack", 16, 0, 5), 0x30, False)
     assert (settings.drop, settings.reorder, settings.delay_s, settings.seed) == (0.5, 0, 0.02, 3)
-    assert settings_of(parser().parse_args([*BOTH, "--codec", "inceptionn:2^-10"])).tos == 0x28
+    usual = settings_of(parser().parse_args([*BOTH, "--codec", "inceptionn:2^-10"]))
+    assert (usual.tos, usual.merge) == (0x28, True)
 
 
 @pytest.mark.parametrize(

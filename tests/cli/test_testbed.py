@@ -68,6 +68,7 @@ def test_help_fits_a_screen_and_shows_an_example(
         ("run --rates 1gbit --rate 1gbit -- true", "leave out one"),
         ("run --groups 3 -- true", "4 hosts cannot be cut into 3 groups"),
         ("run --core 1gbit -- true", "at least 2 groups"),
+        ("run --mtu 100 -- true", "a testbed's MTU is 1280 to 9000 bytes, but is 100"),
         ("run --delay 1 -- true", "a time is written like"),
         ("run --delay= -- true", "a time is written like"),
         ("run --delay 1h -- true", "a time is written like"),
