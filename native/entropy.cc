@@ -23,20 +23,7 @@ enum Mode : std::uint8_t { kRaw, kConstant, kCoded };
 struct Counts {
   std::uint64_t of[256] = {};
 
-  Counts(const std::uint8_t* symbols, std::size_t n) {
-    // Several tables, because equal symbols in a row would wait for each other's counts.
-    constexpr std::size_t kTables = 8;
-    std::uint32_t tables[kTables][256] = {};
-    std::size_t i = 0;
-    for (; i + kTables <= n; i += kTables) {
-      const auto eight = load_word<std::uint64_t>(symbols + i);
-      for (std::size_t k = 0; k < kTables; ++k) ++tables[k][eight >> 8 * k & 0xFF];
-    }
-    for (; i < n; ++i) ++tables[0][symbols[i]];
-    for (const auto& table : tables) {
-      for (std::size_t symbol = 0; symbol < 256; ++symbol) of[symbol] += table[symbol];
-    }
-  }
+  Counts(const Target& target, const std::uint8_t* symbols, std::size_t n) { target.rans->count(symbols, n, of); }
 
   std::size_t present() const {
     return static_cast<std::size_t>(std::count_if(of, of + 256, [](std::uint64_t count) { return count > 0; }));
@@ -139,7 +126,7 @@ std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std:
 std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std::size_t n, std::uint8_t* out,
                          bool code) {
   if (code && n > 0) {
-    const Counts counts(symbols, n);
+    const Counts counts(target, symbols, n);
     const std::size_t present = counts.present();
     if (present == 1) {
       out[0] = kConstant;

@@ -32,6 +32,8 @@ struct RansTable {
 };
 
 struct RansKernels {
+  // Adds to counts[s] how often s occurs; n < 2^32.
+  void (*count)(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts);
   // Writes the words of n symbols, all of which the table has, then the 32 states. Returns the bytes written, or 0 as
   // soon as `capacity` may not hold the next round and the states.
   std::size_t (*encode)(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
@@ -62,6 +64,35 @@ struct RansStates {
     for (std::uint32_t& each : x) each = kRansLow;
   }
 };
+
+// Several tables, because equal symbols in a row would wait for each other's counts. Of 64 symbols that are nearly all
+// like the first one, only the others are looked at: others(from) has a bit for each of them.
+template <typename Others>
+[[maybe_unused]] void rans_count(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts,
+                                 const Others& others) {
+  constexpr std::size_t kTables = 8;
+  constexpr int kFew = 16;
+  std::uint32_t tables[kTables][256] = {};
+  std::size_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const std::uint8_t* const from = symbols + i;
+    std::uint64_t rest = others(from);
+    if (const int few = __builtin_popcountll(rest); few <= kFew) {
+      tables[0][*from] += static_cast<std::uint32_t>(64 - few);
+      for (; rest != 0; rest &= rest - 1) ++tables[1][from[__builtin_ctzll(rest)]];
+      continue;
+    }
+    for (std::size_t at = 0; at < 64; at += kTables) {
+      std::uint64_t eight;
+      std::memcpy(&eight, from + at, sizeof eight);
+      for (std::size_t k = 0; k < kTables; ++k) ++tables[k][eight >> 8 * k & 0xFF];
+    }
+  }
+  for (; i < n; ++i) ++tables[0][symbols[i]];
+  for (const auto& table : tables) {
+    for (std::size_t symbol = 0; symbol < 256; ++symbol) counts[symbol] += table[symbol];
+  }
+}
 
 [[maybe_unused]] bool rans_has_room(const std::uint8_t* out, const std::uint8_t* at, std::size_t capacity) {
   return capacity - static_cast<std::size_t>(at - out) >= kRansRoundNbytes + kRansStatesNbytes;

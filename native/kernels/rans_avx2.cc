@@ -42,6 +42,16 @@ __m256i put8_symbols(const std::uint8_t* symbols, const std::uint32_t* of_symbol
   return _mm256_add_epi32(low, _mm256_andnot_si256(within, others));
 }
 
+void count(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts) {
+  rans_count(symbols, n, counts, [](const std::uint8_t* from) {
+    const __m256i first = _mm256_set1_epi8(static_cast<char>(*from));
+    const auto alike = [&](const std::uint8_t* at) {
+      return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(load_vector(at), first)));
+    };
+    return ~(alike(from) | static_cast<std::uint64_t>(alike(from + 32)) << 32);
+  });
+}
+
 std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
                    std::size_t capacity) {
   RansStates states;
@@ -120,6 +130,6 @@ bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& tab
 
 }  // namespace
 
-const RansKernels kRansAvx2 = {.encode = encode, .decode = decode};
+const RansKernels kRansAvx2 = {.count = count, .encode = encode, .decode = decode};
 
 }  // namespace gradwire

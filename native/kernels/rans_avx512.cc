@@ -7,14 +7,17 @@ namespace gradwire {
 
 namespace {
 
-// A table of 256 words, and 32 look-ups at once: each permutation knows 64 entries.
+// A table of 256 words, and 32 look-ups at once: each permutation knows 64 entries, which are all where `kFew` symbols
+// are below 64.
 struct Words256 {
   __m512i part[8];
 
-  __m512i operator[](__m512i symbols) const {
+  template <bool kFew>
+  __m512i look_up(__m512i symbols) const {
+    const auto look = [&](int i) { return _mm512_permutex2var_epi16(part[i], symbols, part[i + 1]); };
+    if constexpr (kFew) return look(0);
     const __mmask32 bit6 = _mm512_test_epi16_mask(symbols, _mm512_set1_epi16(0x40));
     const __mmask32 bit7 = _mm512_test_epi16_mask(symbols, _mm512_set1_epi16(0x80));
-    const auto look = [&](int i) { return _mm512_permutex2var_epi16(part[i], symbols, part[i + 1]); };
     const __m512i low = _mm512_mask_mov_epi16(look(0), bit6, look(2));
     return _mm512_mask_mov_epi16(low, bit7, _mm512_mask_mov_epi16(look(4), bit6, look(6)));
   }
@@ -35,6 +38,19 @@ struct SymbolTable {
     }
   }
 };
+
+// Whether all symbols of a table are below 64.
+bool has_few(const RansTable& table) {
+  __m512i others = _mm512_setzero_si512();
+  for (int i = 64; i < 256; i += 16) others = _mm512_or_si512(others, _mm512_loadu_si512(table.of_symbol + i));
+  return _mm512_test_epi32_mask(others, others) == 0;
+}
+
+void count(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts) {
+  rans_count(symbols, n, counts, [](const std::uint8_t* from) {
+    return _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(from), _mm512_set1_epi8(static_cast<char>(*from)));
+  });
+}
 
 __m512i low_half(__m512i words) { return _mm512_cvtepu16_epi32(_mm512_castsi512_si256(words)); }
 
@@ -68,8 +84,9 @@ __m512i put16_symbols(const Divisor& by, __m512i start, __m512i x, std::uint8_t*
   return _mm512_mask_add_epi32(x, below, x, by.others);
 }
 
-std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
-                   std::size_t capacity) {
+template <bool kFew>
+std::size_t encode_rounds(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
+                          std::size_t capacity) {
   RansStates states;
   std::uint8_t* at = out;
   if (n % kRansCoders != 0) {
@@ -83,14 +100,20 @@ std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& 
     if (!rans_has_room(out, at, capacity)) return 0;
     left -= kRansCoders;
     const __m512i all = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(symbols + left)));
-    const __m512i frequency = look.frequency[all];
-    const __m512i start = look.start[all];
+    const __m512i frequency = look.frequency.look_up<kFew>(all);
+    const __m512i start = look.start.look_up<kFew>(all);
     low = put16_symbols(Divisor(low_half(frequency)), low_half(start), low, at);
     high = put16_symbols(Divisor(high_half(frequency)), high_half(start), high, at);
   }
   _mm512_storeu_si512(states.x, low);
   _mm512_storeu_si512(states.x + 16, high);
   return rans_end(states, out, at);
+}
+
+std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
+                   std::size_t capacity) {
+  return has_few(table) ? encode_rounds<true>(symbols, n, table, out, capacity)
+                        : encode_rounds<false>(symbols, n, table, out, capacity);
 }
 
 __m512i slots_of(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(kRansSlots - 1)); }
@@ -115,8 +138,9 @@ __m512i feed(__m512i x, __mmask16 wanting, const std::uint8_t* from) {
   return _mm512_mask_or_epi32(x, wanting, _mm512_slli_epi32(x, 16), placed);
 }
 
-bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
-            std::size_t n) {
+template <bool kFew>
+bool decode_rounds(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
+                   std::size_t n) {
   RansStates states;
   const std::uint8_t* at = rans_begin(states, stream, nbytes);
   if (at == nullptr) return false;
@@ -129,8 +153,8 @@ bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& tab
     const __m256i first = symbols_of(table, slots_of(low));
     const __m256i second = symbols_of(table, slots_of(high));
     const __m512i all = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-    const __m512i frequency = look.frequency[all];
-    const __m512i start = look.start[all];
+    const __m512i frequency = look.frequency.look_up<kFew>(all);
+    const __m512i start = look.start.look_up<kFew>(all);
     low = step(low, low_half(frequency), low_half(start));
     high = step(high, high_half(frequency), high_half(start));
     const __mmask16 low_wants = hungry(low);
@@ -148,8 +172,14 @@ bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& tab
   return rans_is_done(states, stream, at);
 }
 
+bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
+            std::size_t n) {
+  return has_few(table) ? decode_rounds<true>(stream, nbytes, table, symbols, n)
+                        : decode_rounds<false>(stream, nbytes, table, symbols, n);
+}
+
 }  // namespace
 
-const RansKernels kRansAvx512 = {.encode = encode, .decode = decode};
+const RansKernels kRansAvx512 = {.count = count, .encode = encode, .decode = decode};
 
 }  // namespace gradwire

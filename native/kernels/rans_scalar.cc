@@ -44,6 +44,10 @@ const std::uint8_t* rans_get_round(const std::uint8_t* begin, const std::uint8_t
 
 namespace {
 
+void count(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts) {
+  rans_count(symbols, n, counts, [](const std::uint8_t*) { return ~std::uint64_t{0}; });
+}
+
 std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
                    std::size_t capacity) {
   RansStates states;
@@ -69,6 +73,6 @@ bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& tab
 
 }  // namespace
 
-const RansKernels kRansScalar = {.encode = encode, .decode = decode};
+const RansKernels kRansScalar = {.count = count, .encode = encode, .decode = decode};
 
 }  // namespace gradwire
