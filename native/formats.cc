@@ -14,6 +14,7 @@ extern const Format kFp8Format;
 extern const Format kFp16Format;
 extern const Format kBf16Format;
 extern const Format kTerngradFormat;
+extern const Format kEcsqFormat;
 
 namespace {
 
@@ -27,6 +28,7 @@ const Format* const kFormats[] = {
     &kFp16Format,
     &kBf16Format,
     &kTerngradFormat,
+    &kEcsqFormat,
     nullptr,
 };
 

@@ -3,6 +3,7 @@
 #include "kernels/cast.h"
 #include "kernels/crc32c.h"
 #include "kernels/delta.h"
+#include "kernels/ecsq.h"
 #include "kernels/errbound.h"
 #include "kernels/fp8.h"
 #include "kernels/hash64.h"
@@ -24,6 +25,7 @@ const Target kAvx2Target = {
     .quantize = &kQuantizeAvx2,
     .bfp = &kBfpAvx2,
     .fp8 = &kFp8Avx2,
+    .ecsq = &kEcsqAvx2,
     .cast = &kCastAvx2,
     .norms = &kNormsAvx2,
     .rans = &kRansAvx2,

@@ -3,6 +3,7 @@
 #include "kernels/cast.h"
 #include "kernels/crc32c.h"
 #include "kernels/delta.h"
+#include "kernels/ecsq.h"
 #include "kernels/errbound.h"
 #include "kernels/fp8.h"
 #include "kernels/hash64.h"
@@ -24,6 +25,7 @@ const Target kAvx512Target = {
     .quantize = &kQuantizeAvx512,
     .bfp = &kBfpAvx512,
     .fp8 = &kFp8Avx512,
+    .ecsq = &kEcsqAvx512,
     .cast = &kCastAvx512,
     .norms = &kNormsAvx512,
     .rans = &kRansAvx512,

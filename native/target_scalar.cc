@@ -3,6 +3,7 @@
 #include "kernels/cast.h"
 #include "kernels/crc32c.h"
 #include "kernels/delta.h"
+#include "kernels/ecsq.h"
 #include "kernels/errbound.h"
 #include "kernels/fp8.h"
 #include "kernels/hash64.h"
@@ -24,6 +25,7 @@ const Target kScalarTarget = {
     .quantize = &kQuantizeScalar,
     .bfp = &kBfpScalar,
     .fp8 = &kFp8Scalar,
+    .ecsq = &kEcsqScalar,
     .cast = &kCastScalar,
     .norms = &kNormsScalar,
     .rans = &kRansScalar,

@@ -55,6 +55,14 @@ std::vector<Params> fp8_params() {
   return all;
 }
 
+std::vector<Params> ecsq_params() {
+  std::vector<Params> all;
+  for (const float step : {0x1p-5F, 0.5F, 1.0F, 4.0F}) {
+    for (const int block : {64, 1024, 65536}) all.push_back({.a = std::bit_cast<std::int32_t>(step), .b = block});
+  }
+  return all;
+}
+
 std::vector<Params> params_of(const std::string& name) {
   if (name == "errbound") return errbound_params();
   if (name == "inceptionn") return inceptionn_params();
@@ -62,6 +70,7 @@ std::vector<Params> params_of(const std::string& name) {
   if (name == "quantize") return quantize_params();
   if (name == "bfp") return bfp_params();
   if (name == "fp8") return fp8_params();
+  if (name == "ecsq") return ecsq_params();
   if (name == "fp16" || name == "bf16") return {Params{}};
   if (name == "terngrad") return {Params{}, Params{.a = -5, .b = 7}};
   throw std::runtime_error("the format " + name + " has no parameters to fuzz; add them to native/fuzz/cases.cc");

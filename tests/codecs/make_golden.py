@@ -44,6 +44,9 @@ SPECS = (
     "lossless",
     "fp8",
     "fp8:block=16",
+    "ecsq:0.5",
+    "ecsq:0.5,block=64",
+    "ecsq:0.03125,block=64",
 )
 
 # Every class of every codec, ties of rounding, both signs, and an odd length.
@@ -76,6 +79,8 @@ LONGER = {
     "errbound:rel=0.01,block=64": BLOCKS,
     "errbound:rel=0.25,block=1024": BLOCKS,
     "fp8:block=16": EIGHTHS,
+    "ecsq:0.5,block=64": BLOCKS,
+    "ecsq:0.03125,block=64": BLOCKS,
 }
 """Spec -> a third chunk, where two are too short to show what it does."""
 

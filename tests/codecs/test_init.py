@@ -44,7 +44,7 @@ def test_rows_are_unique_and_agree_with_their_classes() -> None:
 
 def test_wire_ids_are_those_of_the_protocol() -> None:
     names = ["identity", "fp16", "bf16", "inceptionn", "errbound", "truncate"]
-    names += ["quantize", "bfp", "bitpack", "terngrad", "topk", "lossless", "fp8"]
+    names += ["quantize", "bfp", "bitpack", "terngrad", "topk", "lossless", "fp8", "ecsq"]
     assert {row.wire_id: row.name for row in TABLE} == dict(enumerate(names))
 
 

@@ -12,6 +12,7 @@ struct PackKernels;
 struct QuantizeKernels;
 struct BfpKernels;
 struct Fp8Kernels;
+struct EcsqKernels;
 struct CastKernels;
 struct NormKernels;
 struct RansKernels;
@@ -26,6 +27,7 @@ struct Target {
   const QuantizeKernels* quantize;
   const BfpKernels* bfp;
   const Fp8Kernels* fp8;
+  const EcsqKernels* ecsq;
   const CastKernels* cast;
   const NormKernels* norms;
   const RansKernels* rans;

@@ -29,6 +29,7 @@ NOTES = MappingProxyType(
         "topk": ("largest dropped value", "top-k sparsification"),
         "lossless": ("exact", "Zstandard on byte planes"),
         "fp8": ("half a unit of 4 bits", "FP8 E4M3, MX scales"),
+        "ecsq": ("half a step of the block", "Gish and Pierce; rANS"),
     }
 )
 """Codec -> its bound in words and where it comes from; the classes' own texts say it exactly."""

@@ -16,6 +16,7 @@ from gradwire.codecs.base import Codec
 from gradwire.codecs.bfp import Bfp
 from gradwire.codecs.bitpack import BitPack
 from gradwire.codecs.cast import Bf16, Fp16
+from gradwire.codecs.ecsq import Ecsq
 from gradwire.codecs.errbound import ErrBound
 from gradwire.codecs.fp8 import Fp8
 from gradwire.codecs.identity import Identity
@@ -35,6 +36,7 @@ __all__ = [
     "Bfp",
     "BitPack",
     "Codec",
+    "Ecsq",
     "ErrBound",
     "Fp8",
     "Fp16",
@@ -73,6 +75,7 @@ TABLE = (
     Row("topk", 10, TopK),
     Row("lossless", 11, Lossless),
     Row("fp8", 12, Fp8),
+    Row("ecsq", 13, Ecsq),
 )
 """All codecs. Wire ids are part of the protocol: they never change and are never reused."""
 DEFAULT = "fp8"

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gradwire.codecs.magnitude import floor_log2
+from gradwire.codecs.magnitude import floor_log2, largest_rms
 from gradwire.codecs.native import NativeCodec, as_int32
 from gradwire.codecs.spec import (
     Reader,
@@ -145,17 +145,10 @@ class ErrBound(NativeCodec):
         """Return the absolute bound; with ``relative``, the chunk's largest, or 0.0 if all values are 0."""
         if self.absolute is not None:
             return self.absolute
-        if x.numel() == 0:
-            return 0.0
-        block = self.block or x.numel()
-        # NaN fills the last block up, for it counts as little as the elements that are not finite.
-        rows = torch.nn.functional.pad(x.detach(), (0, -x.numel() % block), value=math.nan).view(-1, block)
-        finite = rows.isfinite()
-        squares = torch.where(finite, rows, 0.0).double().square().sum(dim=1)
-        mean_square = float((squares / finite.sum(dim=1).clamp(min=1)).max())
-        if mean_square == 0.0:
+        rms = largest_rms(x, self.block or x.numel())
+        if rms == 0.0:
             return 0.0
         share: float = struct.unpack("<f", struct.pack("<f", self.relative))[0]
         # A sum in another order than the kernels' may fall below a power of two where theirs does not.
-        target = share * math.sqrt(mean_square) * (1.0 + 2.0**-40)
+        target = share * rms * (1.0 + 2.0**-40)
         return math.ldexp(1.0, min(max(floor_log2(target), _LOW), _HIGH))

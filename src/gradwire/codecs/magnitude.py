@@ -14,6 +14,17 @@ def largest_finite(x: torch.Tensor) -> float:
     return float(torch.where(x.isfinite(), x, 0.0).abs().max().detach())
 
 
+def largest_rms(x: torch.Tensor, block: int) -> float:
+    """Return the largest root mean square of a block's finite elements, or 0.0 if there are none."""
+    if x.numel() == 0:
+        return 0.0
+    # NaN fills the last block up, for it counts as little as the elements that are not finite.
+    rows = torch.nn.functional.pad(x.detach(), (0, -x.numel() % block), value=math.nan).view(-1, block)
+    finite = rows.isfinite()
+    squares = torch.where(finite, rows, 0.0).double().square().sum(dim=1)
+    return math.sqrt(float((squares / finite.sum(dim=1).clamp(min=1)).max()))
+
+
 def floor_log2(value: float) -> int:
     """Return the exponent e with ``2**e <= value < 2**(e + 1)``, for a positive ``value``."""
     return math.frexp(value)[1] - 1

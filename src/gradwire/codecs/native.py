@@ -29,9 +29,11 @@ class Kernels(Protocol):
         """Decode and add to ``acc``."""
 
 
-def _kernels_for(x: torch.Tensor) -> Kernels:
+def _kernels_for(x: torch.Tensor, on_cuda: bool) -> Kernels:
     """Return the kernels for a chunk where it is, such as on a simulated device; only this decides."""
     devices = sys.modules.get("gradwire.devices")
+    if not on_cuda:
+        return _native
     if x.is_cpu and (devices is None or devices.device_of(x) is devices.CPU):
         return _native
     return _on_accelerators()
@@ -72,13 +74,13 @@ class NativeCodec(Codec):
         return _native.max_nbytes(self._format, n, self._params)
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        return _kernels_for(x).encode(self._format, x, out, self._params)
+        return _kernels_for(x, self.ON_CUDA).encode(self._format, x, out, self._params)
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        _kernels_for(out).decode(self._format, payload, out, self._params)
+        _kernels_for(out, self.ON_CUDA).decode(self._format, payload, out, self._params)
 
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
-        _kernels_for(acc).decode_add(self._format, payload, acc, self._params)
+        _kernels_for(acc, self.ON_CUDA).decode_add(self._format, payload, acc, self._params)
 
 
 class PlainCodec(NativeCodec):

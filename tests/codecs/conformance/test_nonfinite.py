@@ -36,6 +36,7 @@ UNITS: dict[str, Unit] = {
     "quantize": BLOCK,
     "bfp": BLOCK,
     "fp8": BLOCK,
+    "ecsq": BLOCK,
     "terngrad": CHUNK,
 }
 """Of how many values a single one that is not finite makes NaN, beginning at a multiple of that."""

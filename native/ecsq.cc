@@ -1,0 +1,218 @@
+// Format `ecsq` (entropy-coded scalar quantisation): a = the step as a share of the root mean square of a block, the
+// bits of a float from 2^-5 to 4; b = the values in a block, a power of two from 64 to 65536.
+//
+// A value is q * scale, where q is a whole number and the scale of a block is below a * RMS, the upper half of a float.
+// A block with a value that is not finite has the scale NaN, one whose scale would be subnormal has the scale 0; in both,
+// every q is 0. Payload: the sizes of sections of 2^17 values (sections.h), the sections. A section: the 32-bit sizes of
+// its three blocks of entropy.h; the upper half of each scale; the blocks: the codes of kernels/ecsq.h, the low bytes of
+// the escapes, their high bytes. All is little-endian.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "gradwire/entropy.h"
+#include "gradwire/format.h"
+#include "gradwire/target.h"
+#include "kernels/bits.h"
+#include "kernels/ecsq.h"
+#include "kernels/norms.h"
+#include "sections.h"
+
+namespace gradwire {
+
+namespace {
+
+constexpr std::size_t kSection = std::size_t{1} << 17;
+constexpr std::size_t kPlanes = 3;
+constexpr std::size_t kHeadNbytes = 4 * kPlanes;
+constexpr std::uint16_t kNanScale = kQuietNanBits >> 16;
+constexpr std::uint16_t kSmallestScale = 0x0080;  // 2^-126
+constexpr std::uint16_t kLargestScale = 0x7F00;   // 2^127
+
+std::size_t codes_nbytes(std::size_t n) { return (n + 1) / 2; }
+
+std::size_t scales_nbytes(std::size_t n, std::size_t block) { return 2 * ((n + block - 1) / block); }
+
+std::size_t block_of(const Params& params) { return static_cast<std::size_t>(params.b); }
+
+std::size_t section_max_nbytes(std::size_t n, std::size_t block) {
+  return kHeadNbytes + scales_nbytes(n, block) + block_max_nbytes(codes_nbytes(n)) + 2 * block_max_nbytes(n);
+}
+
+std::size_t max_nbytes(std::size_t n, const Params& params) {
+  const Sections sections{n, kSection};
+  const std::size_t rest = n % kSection;
+  return sections.directory_nbytes() + n / kSection * section_max_nbytes(kSection, block_of(params)) +
+         (rest != 0 ? section_max_nbytes(rest, block_of(params)) : 0);
+}
+
+// The sum of squares says everything: it is finite exactly where all values are. What multiplying by 1 / scale rounds
+// wrong is less than the 2^-8 by which the scale is smaller than step * RMS, since |x| <= 256 RMS and thus |q| < 2^14.
+std::uint16_t scale_of(double sum, std::size_t n, double step) {
+  if (!std::isfinite(sum)) return kNanScale;
+  const double wanted = step * std::sqrt(sum / static_cast<double>(n)) * (1.0 - 0x1p-8);
+  if (wanted >= 0x1p127) return kLargestScale;
+  const auto scale = static_cast<std::uint16_t>(bits_of(static_cast<float>(wanted)) >> 16);
+  return scale < kSmallestScale ? 0 : scale;
+}
+
+float value_of_scale(std::uint16_t scale) { return float_of(static_cast<std::uint32_t>(scale) << 16); }
+
+// What one thread needs for a section at a time; memory that is written before it is read.
+template <typename T>
+std::unique_ptr<T[]> scratch(std::size_t size) {
+  return std::unique_ptr<T[]>(new T[size]);
+}
+
+struct Workspace {
+  std::unique_ptr<std::uint8_t[]> codes;
+  std::unique_ptr<std::uint16_t[]> escapes;
+  std::unique_ptr<std::uint8_t[]> plane;
+
+  explicit Workspace(std::size_t n)
+      : codes(scratch<std::uint8_t>(codes_nbytes(n))),
+        escapes(scratch<std::uint16_t>(n + kEcsqSlack)),
+        plane(scratch<std::uint8_t>(n)) {}
+};
+
+// Writes scales and codes; returns how many escapes there are. Two passes over a block, the second of which finds it in
+// the cache.
+std::size_t quantise(const Target& target, const float* x, std::size_t n, const Params& params, std::uint8_t* scales,
+                     const Workspace& own) {
+  const double step = static_cast<double>(float_of(static_cast<std::uint32_t>(params.a)));
+  const std::size_t block = block_of(params);
+  std::size_t escapes = 0;
+  for (std::size_t at = 0; at < n; at += block, scales += 2) {
+    const std::size_t count = std::min(block, n - at);
+    const std::uint16_t scale = scale_of(target.norms->look(x + at, x + at, count), count, step);
+    store_word(scales, scale);
+    std::uint8_t* const codes = own.codes.get() + at / 2;
+    if (scale == 0 || scale == kNanScale) {
+      std::memset(codes, 0, codes_nbytes(count));
+    } else {
+      escapes += target.ecsq->to_codes(x + at, count, 1.0F / value_of_scale(scale), codes, own.escapes.get() + escapes);
+    }
+  }
+  return escapes;
+}
+
+std::size_t encode_section(const Target& target, const float* x, std::size_t n, const Params& params,
+                           std::uint8_t* out, const Workspace& own) {
+  std::uint8_t* at = out + kHeadNbytes;
+  const std::size_t escapes = quantise(target, x, n, params, at, own);
+  at += scales_nbytes(n, block_of(params));
+  const auto put = [&](std::size_t plane, const std::uint8_t* symbols, std::size_t count) {
+    const std::size_t nbytes = encode_block(target, symbols, count, at, true);
+    store_word(out + 4 * plane, static_cast<std::uint32_t>(nbytes));
+    at += nbytes;
+  };
+  put(0, own.codes.get(), codes_nbytes(n));
+  for (std::size_t place = 0; place < 2; ++place) {
+    for (std::size_t i = 0; i < escapes; ++i) {
+      own.plane[i] = static_cast<std::uint8_t>(own.escapes[i] >> 8 * place);
+    }
+    put(1 + place, own.plane.get(), escapes);
+  }
+  return static_cast<std::size_t>(at - out);
+}
+
+std::size_t encode(const Target& target, const float* x, std::size_t n, std::uint8_t* out, const Params& params,
+                   int threads) {
+  const Sections sections{n, kSection};
+  const auto hire = [&] {
+    return [&, own = Workspace(std::min(n, kSection))](std::size_t i, std::uint8_t* at) {
+      return encode_section(target, x + sections.first(i), sections.elements(i), params, at, own);
+    };
+  };
+  return write_sections(sections, section_max_nbytes(kSection, block_of(params)), threads, out, hire);
+}
+
+bool are_scales(const std::uint8_t* scales, std::size_t nbytes) {
+  bool valid = true;
+  for (std::size_t i = 0; i < nbytes; i += 2) {
+    const auto scale = load_word<std::uint16_t>(scales + i);
+    valid &= scale == 0 || scale == kNanScale || (scale >= kSmallestScale && scale <= kLargestScale);
+  }
+  return valid;
+}
+
+// What a section holds, read before anything is written.
+struct Section {
+  const std::uint8_t* scales = nullptr;
+  std::unique_ptr<std::uint16_t[]> escapes;
+};
+
+const char* read_escapes(const Target& target, const std::uint8_t* const* planes, std::size_t count,
+                         Section& section) {
+  const auto bytes = scratch<std::uint8_t>(2 * count);
+  section.escapes = scratch<std::uint16_t>(count + kEcsqSlack);
+  for (std::size_t place = 0; place < 2; ++place) {
+    const auto nbytes = static_cast<std::size_t>(planes[place + 1] - planes[place]);
+    const char* const reason = decode_block(target, planes[place], nbytes, bytes.get() + place * count, count);
+    if (reason != nullptr) return reason;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    section.escapes[i] = static_cast<std::uint16_t>(bytes[i] | bytes[count + i] << 8);
+  }
+  return nullptr;
+}
+
+const char* read_section(const Target& target, const std::uint8_t* from, std::size_t nbytes, std::size_t n,
+                         std::size_t block, std::uint8_t* codes, Section& section) {
+  if (nbytes < kHeadNbytes + scales_nbytes(n, block)) return "a section ends within its sizes or scales";
+  section.scales = from + kHeadNbytes;
+  if (!are_scales(section.scales, scales_nbytes(n, block))) return "a scale is none that an encoder writes";
+  const std::uint8_t* planes[kPlanes + 1] = {section.scales + scales_nbytes(n, block)};
+  std::size_t used = kHeadNbytes + scales_nbytes(n, block);
+  for (std::size_t i = 0; i < kPlanes; ++i) {
+    used += load_word<std::uint32_t>(from + 4 * i);
+    if (used > nbytes) break;
+    planes[i + 1] = from + used;
+  }
+  if (used != nbytes) return "the blocks of a section announce another number of bytes";
+  const std::size_t size = codes_nbytes(n);
+  const auto first_nbytes = static_cast<std::size_t>(planes[1] - planes[0]);
+  const char* const reason = decode_block(target, planes[0], first_nbytes, codes, size);
+  if (reason != nullptr) return reason;
+  if (n % 2 == 1 && codes[size - 1] >> 4 != 0) return "the unused half of its last code is not zero";
+  return read_escapes(target, planes + 1, target.ecsq->count_escapes(codes, size), section);
+}
+
+void write_values(const Target& target, const Section& section, const std::uint8_t* codes, float* out, std::size_t n,
+                  std::size_t block, bool add) {
+  const std::uint16_t* escapes = section.escapes.get();
+  for (std::size_t at = 0; at < n; at += block) {
+    const float scale = value_of_scale(load_word<std::uint16_t>(section.scales + at / block * 2));
+    // No q reaches 2^16: below this scale no product leaves the range of floats, which the scalar kernel keeps.
+    const EcsqKernels& kernels = scale < 0x1p112F ? *target.ecsq : kEcsqScalar;
+    escapes += kernels.from_codes(codes + at / 2, escapes, std::min(block, n - at), scale, out + at, add);
+  }
+}
+
+const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
+                   const Params& params, bool add, int threads) {
+  const Sections sections{n, kSection};
+  const std::size_t block = block_of(params);
+  const auto codes = scratch<std::uint8_t>(codes_nbytes(n));
+  std::vector<Section> read(sections.count());
+  const auto codes_of = [&](std::size_t i) { return codes.get() + sections.first(i) / 2; };
+  const char* const reason = read_sections(
+      sections, threads, payload, nbytes, [&](std::size_t i, const std::uint8_t* from, std::size_t size) {
+        return read_section(target, from, size, sections.elements(i), block, codes_of(i), read[i]);
+      });
+  if (reason != nullptr) return reason;
+  const auto write = [&](std::size_t i) {
+    write_values(target, read[i], codes_of(i), out + sections.first(i), sections.elements(i), block, add);
+  };
+  for_each_section(sections, threads, [&] { return write; });
+  return nullptr;
+}
+
+}  // namespace
+
+extern const Format kEcsqFormat;
+const Format kEcsqFormat = {.name = "ecsq", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+
+}  // namespace gradwire

@@ -1,0 +1,114 @@
+// The codes of `ecsq`, 32 values at a time. AVX-512 F, BW, DQ and VL.
+#include "kernels/avx512.h"
+#include "kernels/ecsq.h"
+
+namespace gradwire {
+
+namespace {
+
+__m512i steps_of(const float* x, __m512 inverse) {
+  return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), inverse));
+}
+
+__mmask16 far_from_zero(__m512i q) {
+  constexpr int kLast = kFirstEscape - 1;
+  return _mm512_cmpgt_epu32_mask(_mm512_add_epi32(q, _mm512_set1_epi32(kLast)), _mm512_set1_epi32(2 * kLast));
+}
+
+std::uint16_t* store_escapes(__m512i q, __mmask16 which, std::uint16_t* at) {
+  const __m512i beyond = _mm512_sub_epi32(_mm512_abs_epi32(q), _mm512_set1_epi32(kFirstEscape));
+  const __m512i words = _mm512_or_epi32(_mm512_slli_epi32(beyond, 1), _mm512_srli_epi32(q, 31));
+  const __m512i chosen = _mm512_maskz_compress_epi32(which, words);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), _mm512_cvtepi32_epi16(chosen));
+  return at + _mm_popcnt_u32(which);
+}
+
+std::size_t to_codes(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes) {
+  const __m512 factor = _mm512_set1_ps(inverse);
+  const __m512i escape = _mm512_set1_epi32(kFirstEscape);
+  std::uint16_t* at = escapes;
+  std::size_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    __m512i low = steps_of(x + i, factor);
+    __m512i high = steps_of(x + i + 16, factor);
+    const __mmask16 low_far = far_from_zero(low);
+    const __mmask16 high_far = far_from_zero(high);
+    if ((low_far | high_far) != 0) {
+      at = store_escapes(low, low_far, at);
+      at = store_escapes(high, high_far, at);
+      low = _mm512_mask_mov_epi32(low, low_far, escape);
+      high = _mm512_mask_mov_epi32(high, high_far, escape);
+    }
+    // The multiply-add makes low + 16 * high of each pair of nibbles.
+    const __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(high), _mm512_cvtepi32_epi8(low));
+    const __m256i nibbles = _mm256_and_si256(bytes, _mm256_set1_epi8(0x0F));
+    const __m256i pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i / 2), _mm256_cvtepi16_epi8(pairs));
+  }
+  at += kEcsqScalar.to_codes(x + i, n - i, inverse, codes + i / 2, at);
+  return static_cast<std::size_t>(at - escapes);
+}
+
+std::size_t count_escapes(const std::uint8_t* codes, std::size_t nbytes) {
+  const __m512i low = _mm512_set1_epi8(0x0F);
+  const __m512i high = _mm512_set1_epi8(static_cast<char>(0xF0));
+  std::size_t count = 0;
+  std::size_t i = 0;
+  for (; i + 64 <= nbytes; i += 64) {
+    const __m512i bytes = _mm512_loadu_si512(codes + i);
+    const __mmask64 first = _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, low), _mm512_set1_epi8(0x08));
+    const __mmask64 second =
+        _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, high), _mm512_set1_epi8(static_cast<char>(0x80)));
+    count += static_cast<std::size_t>(_mm_popcnt_u64(first) + _mm_popcnt_u64(second));
+  }
+  return count + ecsq_count_escapes(codes + i, nbytes - i);
+}
+
+__m512i load_escapes(__mmask16 which, const std::uint16_t*& from) {
+  const __m512i next = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  from += _mm_popcnt_u32(which);
+  const __m512i words = _mm512_maskz_expand_epi32(which, next);
+  const __m512i magnitude = _mm512_add_epi32(_mm512_srli_epi32(words, 1), _mm512_set1_epi32(kFirstEscape));
+  const __mmask16 negative = _mm512_test_epi32_mask(words, _mm512_set1_epi32(1));
+  return _mm512_mask_sub_epi32(magnitude, negative, _mm512_setzero_si512(), magnitude);
+}
+
+template <bool kAdd>
+std::size_t from_codes_as(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale,
+                          float* out) {
+  const __m512 factor = _mm512_set1_ps(scale);
+  const __m256i eight = _mm256_set1_epi8(8);
+  const std::uint16_t* at = escapes;
+  std::size_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    // See kernels/quantize_avx512.cc.
+    const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
+    const __m256i nibbles =
+        _mm256_and_si256(_mm256_or_si256(words, _mm256_slli_epi16(words, 4)), _mm256_set1_epi8(0x0F));
+    const __m256i bytes = _mm256_sub_epi8(_mm256_xor_si256(nibbles, eight), eight);
+    __m512i low = _mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes));
+    __m512i high = _mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1));
+    const __mmask32 far = _mm256_cmpeq_epi8_mask(nibbles, eight);
+    if (far != 0) {
+      const auto low_far = static_cast<__mmask16>(far);
+      const auto high_far = static_cast<__mmask16>(far >> 16);
+      low = _mm512_mask_mov_epi32(low, low_far, load_escapes(low_far, at));
+      high = _mm512_mask_mov_epi32(high, high_far, load_escapes(high_far, at));
+    }
+    put16<kAdd>(out + i, _mm512_mul_ps(_mm512_cvtepi32_ps(low), factor));
+    put16<kAdd>(out + i + 16, _mm512_mul_ps(_mm512_cvtepi32_ps(high), factor));
+  }
+  at += kEcsqScalar.from_codes(codes + i / 2, at, n - i, scale, out + i, kAdd);
+  return static_cast<std::size_t>(at - escapes);
+}
+
+std::size_t from_codes(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale, float* out,
+                       bool add) {
+  return add ? from_codes_as<true>(codes, escapes, n, scale, out) : from_codes_as<false>(codes, escapes, n, scale, out);
+}
+
+}  // namespace
+
+const EcsqKernels kEcsqAvx512 = {.to_codes = to_codes, .count_escapes = count_escapes, .from_codes = from_codes};
+
+}  // namespace gradwire

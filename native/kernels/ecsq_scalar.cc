@@ -1,0 +1,66 @@
+// The definition of `ecsq`'s codes.
+#include <cfloat>
+
+#include "kernels/ecsq.h"
+
+namespace gradwire {
+
+namespace {
+
+// The nibble of a value, and its escape where it has one.
+unsigned code_of(float x, float inverse, std::uint16_t*& escapes) {
+  const std::int32_t q = round_half_even(x * inverse);
+  const std::int32_t magnitude = q < 0 ? -q : q;
+  if (magnitude < kFirstEscape) return static_cast<unsigned>(q) & 0xF;
+  *escapes++ = static_cast<std::uint16_t>(2 * (magnitude - kFirstEscape) + (q < 0 ? 1 : 0));
+  return 0x8;
+}
+
+std::size_t to_codes(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes) {
+  std::uint16_t* at = escapes;
+  for (std::size_t i = 0; i < n; i += 2) {
+    const unsigned low = code_of(x[i], inverse, at);
+    const unsigned high = i + 1 < n ? code_of(x[i + 1], inverse, at) : 0U;
+    codes[i / 2] = static_cast<std::uint8_t>(low | high << 4);
+  }
+  return static_cast<std::size_t>(at - escapes);
+}
+
+std::int32_t value_of(const std::uint8_t* codes, std::size_t i, const std::uint16_t*& escapes) {
+  const std::int32_t nibble = codes[i / 2] >> (i % 2 * 4) & 0xF;
+  if (nibble != 0x8) return (nibble ^ 8) - 8;
+  const std::int32_t escape = *escapes++;
+  const std::int32_t magnitude = (escape >> 1) + kFirstEscape;
+  return (escape & 1) != 0 ? -magnitude : magnitude;
+}
+
+// A step may reach above the largest float where the value did not.
+float within_floats(float value) {
+  if (value > FLT_MAX) return FLT_MAX;
+  return value < -FLT_MAX ? -FLT_MAX : value;
+}
+
+template <bool kAdd>
+std::size_t from_codes_as(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale,
+                          float* out) {
+  const std::uint16_t* at = escapes;
+  for (std::size_t i = 0; i < n; ++i) {
+    put<kAdd>(out + i, within_floats(static_cast<float>(value_of(codes, i, at)) * scale));
+  }
+  return static_cast<std::size_t>(at - escapes);
+}
+
+std::size_t from_codes(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale, float* out,
+                       bool add) {
+  return add ? from_codes_as<true>(codes, escapes, n, scale, out) : from_codes_as<false>(codes, escapes, n, scale, out);
+}
+
+}  // namespace
+
+const EcsqKernels kEcsqScalar = {
+    .to_codes = to_codes,
+    .count_escapes = ecsq_count_escapes,
+    .from_codes = from_codes,
+};
+
+}  // namespace gradwire

@@ -1,0 +1,196 @@
+"""Entropy-coded quantisation against NumPy and a decoder of the entropy coder in Python."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from gradwire.codecs import Codec, Ecsq, parse
+from gradwire.errors import PayloadError
+from support.rans import decode_block
+
+Roundtrip = Callable[[Codec, torch.Tensor], torch.Tensor]
+Golden = Callable[[str], list[tuple[Codec, torch.Tensor, bytes]]]
+Whole = npt.NDArray[np.int64]
+SECTION = 1 << 17
+CODECS = [Ecsq(0.5), Ecsq(1, 64), Ecsq(2**-5, 4096), Ecsq(4, 65536)]
+
+
+def quantised(x: torch.Tensor, codec: Ecsq) -> tuple[list[int], Whole]:
+    """Return the upper halves of the scales, and q, by the formula."""
+    scales, q = [], [np.zeros(0, dtype=np.int64)]
+    for block in np.split(x.numpy(), range(codec.block, x.numel(), codec.block)):
+        if not block.size:
+            continue
+        word, scale = _scale(block, codec.step)
+        scales.append(word)
+        if 0 < scale < math.inf:
+            q.append(np.rint(block * (np.float32(1) / np.float32(scale))).astype(np.int64))
+        else:
+            q.append(np.zeros(block.size, dtype=np.int64))
+    return scales, np.concatenate(q)
+
+
+def _scale(block: npt.NDArray[np.float32], step: float) -> tuple[int, float]:
+    if not np.isfinite(block).all():
+        return 0x7FC0, math.nan
+    wanted = step * math.sqrt(float(np.square(block.astype(np.float64)).mean())) * (1 - 2**-8)
+    word = int(np.array([min(wanted, 2.0**127)], dtype=np.float32).view(np.uint32)[0]) >> 16
+    word = word if word >= 0x80 else 0
+    return word, float(np.array([word << 16], dtype=np.uint32).view(np.float32)[0])
+
+
+def read(payload: bytes, n: int, block: int) -> tuple[list[int], Whole]:
+    """Return what a payload has for both, by its documentation."""
+    sizes = struct.unpack_from(f"<{-(-n // SECTION)}I", payload)
+    at, scales, q = 4 * len(sizes), list[int](), [np.zeros(0, dtype=np.int64)]
+    for index, nbytes in enumerate(sizes):
+        count = min(SECTION, n - index * SECTION)
+        found = _read_section(payload[at : at + nbytes], count, -(-count // block))
+        scales += found[0]
+        q.append(found[1])
+        at += nbytes
+    assert at == len(payload)
+    return scales, np.concatenate(q)
+
+
+def _read_section(section: bytes, n: int, blocks: int) -> tuple[list[int], Whole]:
+    ends = np.cumsum([12 + 2 * blocks, *struct.unpack_from("<3I", section)])
+    scales = struct.unpack_from(f"<{blocks}H", section, 12)
+    planes = [section[begin:end] for begin, end in pairwise(ends)]
+    symbols = np.frombuffer(decode_block(planes[0], -(-n // 2)), dtype=np.uint8)
+    nibbles = np.stack([symbols & 15, symbols >> 4], axis=1).reshape(-1)
+    assert not nibbles[n:].any()
+    q = ((nibbles[:n].astype(np.int64) ^ 8) - 8).copy()
+    far = q == -8
+    low, high = (np.frombuffer(decode_block(plane, int(far.sum())), np.uint8) for plane in planes[1:])
+    escapes = low.astype(np.int64) | high.astype(np.int64) << 8
+    q[far] = (8 + (escapes >> 1)) * np.where(escapes & 1, -1, 1)
+    return list(scales), q
+
+
+def samples() -> list[torch.Tensor]:
+    rng = np.random.default_rng(7)
+    chunks = [rng.laplace(0.0, 1e-2, n) * 10.0 ** rng.integers(-3, 3, n) for n in (0, 1, 2, 33, 64, 65, 9001)]
+    chunks += [np.full(50, 2.0**-140), np.full(50, 2.0**-120), np.full(50, 3.4e38), np.full(5, -0.0)]
+    chunks += [np.where(np.arange(2000) == 1500, math.nan, 0.01), np.array([math.inf, 1.0])]
+    chunks += [np.where(np.arange(4096) % 64 == 5, -1e3, 1e-3), np.where(np.arange(70000) == 9, 1.0, 0.0)]
+    chunks += [np.concatenate([np.zeros(SECTION), rng.normal(0.0, 1e-4, 301)])]
+    return [torch.from_numpy(chunk.astype(np.float32)) for chunk in chunks]
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_payloads_are_those_of_the_formula(codec: Ecsq) -> None:
+    for x in samples():
+        scales, q = read(bytes(codec.encode(x).tolist()), x.numel(), codec.block)
+        expected = quantised(x, codec)
+        assert scales == expected[0]
+        assert np.array_equal(q, expected[1])
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_decoded_values_are_q_times_the_scale(codec: Ecsq, roundtrip: Roundtrip) -> None:
+    for x in samples():
+        scales, q = quantised(x, codec)
+        halves = np.array(scales, dtype=np.uint32) << 16
+        each = np.repeat(halves.view(np.float32), codec.block)[: x.numel()].astype(np.float64)
+        largest = float(np.finfo(np.float32).max)
+        expected = np.clip(q * each, -largest, largest)
+        assert np.array_equal(roundtrip(codec, x).numpy().astype(np.float64), expected, equal_nan=True)
+
+
+def test_golden_vectors_are_those_of_the_formula(golden: Golden) -> None:
+    for codec, x, payload in golden("ecsq"):
+        assert isinstance(codec, Ecsq)
+        scales, q = read(payload, x.numel(), codec.block)
+        expected = quantised(x, codec)
+        assert scales == expected[0]
+        assert np.array_equal(q, expected[1])
+
+
+def test_errors_reach_half_a_step_of_the_block_and_no_more(
+    normal: torch.Tensor, roundtrip: Roundtrip
+) -> None:
+    x = (normal.view(-1, 1024) * torch.logspace(-6, 6, 1024)[:, None]).view(
+        -1
+    )  # blocks of very different scale
+    for step in (2**-5, 0.5, 1.0):
+        blocks, decoded = x.view(-1, 1024).double(), roundtrip(Ecsq(step), x).view(-1, 1024).double()
+        allowed = 0.5 * step * blocks.square().mean(dim=1, keepdim=True).sqrt()
+        error = (decoded - blocks).abs()
+        assert (error <= allowed).all()
+        assert float((error / allowed).max()) > 0.98
+
+
+def test_an_outlier_keeps_the_bound(roundtrip: Roundtrip) -> None:
+    x = torch.full((65536,), 1e-3)
+    x[77] = -1e3
+    codec = Ecsq(2**-5, 65536)
+    assert 2**12 < 1e3 / (2 * codec.bound(x)) < 2**14
+    assert float((roundtrip(codec, x)[77] - x[77]).abs()) <= codec.bound(x)
+
+
+def test_the_largest_floats_stay_finite(roundtrip: Roundtrip) -> None:
+    largest = torch.finfo(torch.float32).max
+    for step in (0.4, 0.7, 4.0):
+        for values in ([largest] * 64, [largest, -largest, 0.3 * largest] * 30):
+            x = torch.tensor(values)
+            y = roundtrip(Ecsq(step), x)
+            assert y.isfinite().all()
+            assert float((y.double() - x.double()).abs().max()) <= Ecsq(step).bound(x)
+
+
+def test_a_block_with_a_nan_leaves_the_others_alone(roundtrip: Roundtrip) -> None:
+    x = torch.linspace(-1, 1, 192)
+    clean = roundtrip(Ecsq(0.5, 64), x)
+    x[70] = math.nan
+    y = roundtrip(Ecsq(0.5, 64), x)
+    assert y[64:128].isnan().all()
+    assert torch.equal(y[:64], clean[:64])
+    assert torch.equal(y[128:], clean[128:])
+
+
+@pytest.mark.parametrize(
+    ("at", "byte", "reason"),
+    [
+        (17, 0x80, "a scale is none that an encoder writes"),
+        (17, 0x7F, "a scale is none that an encoder writes"),  # another NaN
+        (21, 0x10, "the unused half of its last code"),
+        (21, 0x08, "raw block has another number"),  # an escape that is not there
+        (18, 3, "unknown mode"),
+        (4, 5, "another number of bytes"),
+        (0, 21, "directory announces another number of bytes"),
+    ],
+)
+def test_what_no_encoder_writes_is_refused(at: int, byte: int, reason: str) -> None:
+    payload = Ecsq(0.5).encode(torch.tensor([1.0, -1.0, 0.25, 0.0, 1.0]))
+    payload[at] = byte
+    out = torch.full((5,), 7.0)
+    with pytest.raises(PayloadError, match=reason):
+        Ecsq(0.5).decode(payload, out)
+    assert (out == 7.0).all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_laplace", "of_normal"), [("ecsq:0.5", 10.6, 10.3), ("ecsq:1", 15.6, 14.9)]
+)
+def test_ratios(
+    spec: str, of_laplace: float, of_normal: float, laplace: torch.Tensor, normal: torch.Tensor
+) -> None:
+    for x, ratio in ((laplace, of_laplace), (normal, of_normal)):
+        assert 4 * x.numel() / parse(spec).encode(x).numel() == pytest.approx(ratio, abs=0.06)
+
+
+def test_noise_costs_no_more_than_the_card_says() -> None:
+    x = torch.from_numpy(np.random.default_rng(3).choice([-1.0, 1.0], 1 << 17).astype(np.float32))
+    x *= torch.from_numpy(np.random.default_rng(4).uniform(0.5, 200.0, 1 << 17).astype(np.float32))
+    codec = Ecsq(2**-5)
+    assert codec.max_nbytes(1 << 17) == 2.5 * 2**17 + 2 * 128 + 19
+    assert codec.encode(x).numel() < codec.max_nbytes(1 << 17)
