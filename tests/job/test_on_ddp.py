@@ -86,3 +86,11 @@ def test_gradwires_bytes_are_the_ledgers() -> None:
     assert method.drain().cost.frames == 0
     method.close()
     method.close()
+
+
+def test_a_plan_is_chosen_where_the_run_decided() -> None:
+    for plan in ("fp8", "auto"):
+        method = made(lambda ddp, plan=plan: gradwire.attach(ddp, plan))  # type: ignore[misc]
+        assert method.chosen is None, "nothing is decided before the first steps"
+        method.close()
+    assert made().chosen is None

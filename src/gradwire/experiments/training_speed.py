@@ -42,6 +42,7 @@ METHODS = (
     "quantize:4 on DDP",
     "quantize:4 PipeSGD",
     "fp8 PipeSGD, stale",
+    "auto on DDP",
     "DDP again",
 )
 ALWAYS = ("alone", JUDGE)

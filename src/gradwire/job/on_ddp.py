@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.costs import ExchangeCost
 from gradwire.launch.group import in_words
+from gradwire.plan import Plan
 from gradwire.training.ddp.hook import Attached
 from gradwire.training.ledger.step_record import StepRecord
 
@@ -69,6 +70,12 @@ class OnDDP:
         self._waits += StepRecord(exposed_s=wait_s, steps=1)
         compute_s = perf_counter() - began - wait_s
         return StepRecord(loss=loss.item(), compute_s=compute_s, steps=1)
+
+    @property
+    def chosen(self) -> Plan | None:
+        """The plan that the run has chosen last, where it chooses."""
+        decided = isinstance(self._hooked, Attached) and self._hooked.decisions
+        return self._hooked.plan if decided else None
 
     def drain(self) -> StepRecord:
         """Return what the steps since the last call have waited for; nothing is under way."""

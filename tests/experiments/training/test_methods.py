@@ -9,7 +9,14 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.codecs import parse
-from gradwire.experiments.training.methods import Method, OnDDP, Pipelined, attached, torch_methods
+from gradwire.experiments.training.methods import (
+    Method,
+    OnDDP,
+    Pipelined,
+    attached,
+    chosen_in_the_run,
+    torch_methods,
+)
 from gradwire.experiments.training.tasks import Task
 from gradwire.launch.group import joined_group
 from gradwire.plan import Plan
@@ -58,6 +65,7 @@ EXACT: dict[str, Callable[[Task], Method]] = {
     "alone": lambda task: OnDDP(task, exchanging=False),
     "attached": lambda task: attached(task, Plan(parse("identity"))),
     "attached, small buckets": lambda task: attached(task, Plan(parse("identity"), bucket_nbytes=128)),
+    "one that chooses itself": chosen_in_the_run,
     "pipelined": lambda task: Pipelined(task, Plan(parse("identity"), pipeline=2)),
 }
 

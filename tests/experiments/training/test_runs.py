@@ -140,6 +140,18 @@ def test_a_planned_method_says_its_plan(monkeypatch: pytest.MonkeyPatch) -> None
     assert [row["plan"] for row in ranks.rows] == ["fp8 ring 256K"] * 2
 
 
+def test_a_method_that_chooses_itself_says_what_it_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Chosen(Falling):
+        plan = Plan(parse("bf16"), "tree", 1 << 18)
+
+    monkeypatch.setattr(runs, "methods", lambda _plans: {"auto on DDP": lambda _task: Chosen()})
+    monkeypatch.setattr(runs, "train", lambda *_: {"curve": []})
+    monkeypatch.setattr(runs, "TASKS", {"falling": lambda *_: task()})
+    ranks = Alone()
+    measure(ranks, [{"task": "falling", "method": "auto on DDP"}], target=1.0)  # type: ignore[arg-type]
+    assert [row["plan"] for row in ranks.rows] == ["bf16 tree 256K"]
+
+
 def test_a_plan_in_words_has_no_segment_where_torch_cuts() -> None:
     assert in_words(Plan(parse("quantize:8"), "ring", 1 << 20)) == "quantize:8 ring 1024K"
     assert in_words(Plan(parse("identity"), "backend")) == "identity backend"
@@ -153,6 +165,6 @@ def test_every_method_is_made_and_pipelines_are_those_of_their_names() -> None:
     assert {name for name in made if made[name] == "Pipelined"} == {
         name for name in made if "PipeSGD" in name
     }
-    assert {name for name in made if made[name] == "attached"} == {
+    assert {name for name in made if made[name] in ("attached", "chosen_in_the_run")} == {
         name for name in made if name.endswith("on DDP")
     }

@@ -26,6 +26,8 @@ class Method(ABC):
     model: torch.nn.Module
     local_s: float = 0.0
     """Seconds of an eager pipeline's own updates so far."""
+    plan: Plan | None = None
+    """What the run has chosen itself."""
 
     @abstractmethod
     def train(self, steps: int) -> None:
@@ -56,6 +58,7 @@ class OnDDP(Method):
             for _ in range(steps):
                 batch = next(self._task.batches)
                 self._own.step(lambda batch=batch: self._task.loss(self._own.ddp, batch))  # type: ignore[misc]
+        self.plan = self._own.chosen
 
     def close(self) -> None:
         """Close what gradwire attached."""
@@ -89,6 +92,11 @@ def attached(task: Task, plan: Plan, bucket_mb: float | None = None) -> OnDDP:
     if bucket_mb is None:
         bucket_mb = _ONE_BUCKET_MB if plan.bucket_nbytes is None else plan.bucket_nbytes / (1 << 20)
     return OnDDP(task, lambda ddp: gradwire.attach(ddp, plan, timeout_s=TIMEOUT_S), bucket_mb)
+
+
+def chosen_in_the_run(task: Task) -> OnDDP:
+    """Return training with gradwire on DDP, which chooses its plan; with DDP's own buckets."""
+    return OnDDP(task, lambda ddp: gradwire.attach(ddp, "auto", timeout_s=TIMEOUT_S))
 
 
 def torch_methods() -> dict[str, Callable[[Task], Method]]:

@@ -15,7 +15,14 @@ import torch.distributed as dist
 from gradwire.codecs import parse
 from gradwire.experiments.experiment import Cell
 from gradwire.experiments.hosts.ranks import MOST_STOLEN, Ranks, stolen_s
-from gradwire.experiments.training.methods import Method, OnDDP, Pipelined, attached, torch_methods
+from gradwire.experiments.training.methods import (
+    Method,
+    OnDDP,
+    Pipelined,
+    attached,
+    chosen_in_the_run,
+    torch_methods,
+)
 from gradwire.experiments.training.tasks import TASKS, Task
 from gradwire.experiments.training_speed import EQUAL, JUDGE, UNJUDGED
 from gradwire.machine import cores
@@ -53,10 +60,11 @@ def measure(
     for cell in cells:
         name, task = cell["method"], new_task()
         loss = float("inf") if name in UNJUDGED else None if name == JUDGE else target
-        run = train(ranks, known[name](task), task, loss)
+        method = known[name](task)
+        run = train(ranks, method, task, loss)
         if name == JUDGE:
             target = run["curve"][-1][2] * EQUAL
-        plan = plans.get(name)
+        plan = plans.get(name, method.plan)
         ranks.report(cell, {"plan": "" if plan is None else in_words(plan), **run})
 
 
@@ -76,6 +84,7 @@ def methods(plans: dict[str, Plan]) -> dict[str, Callable[[Task], Method]]:
         found[name] = partial(Pipelined if plan.pipeline > 1 else attached, plan=plan)
     stale = Plan(parse(NAMED[0]), pipeline=2)
     found[f"{NAMED[0]} PipeSGD, stale"] = partial(Pipelined, plan=stale, correction="none")
+    found["auto on DDP"] = chosen_in_the_run
     found["DDP again"] = OnDDP
     return found
 
