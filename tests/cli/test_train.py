@@ -10,7 +10,7 @@ import pytest
 
 from gradwire.cli.train import read
 from gradwire.codecs import parse
-from gradwire.errors import GradwireError, SpecError
+from gradwire.errors import GradwireError, JobError, SpecError
 from gradwire.job.options import EPOCHS, JobOptions
 from gradwire.launch.launched import VARIABLES
 from gradwire.plan import Plan
@@ -72,9 +72,31 @@ def test_a_plan_says_method_codec_and_exchange(pipeline: int, method: str) -> No
     assert options.plan(options.runs[0]) == plan
 
 
+@pytest.mark.parametrize("scale", [None, "auto"])
+def test_what_nics_do_and_the_scale_reach_the_plans_of_all_runs(scale: str | None) -> None:
+    words = ["--runs", "sync,attach,server", "--offload", "inceptionn:2^-10"]
+    options = read(words if scale is None else [*words, "--scale", scale])
+    plans = [options.plan(run) for run in options.runs]
+    assert [(plan.offload, plan.scale) for plan in plans] == [(parse("inceptionn:2^-10"), scale)] * 3
+    for plan in plans:
+        plan.save("plan.json")
+        again = read(["--plan", "plan.json"])
+        assert again.plan(again.runs[0]) == plan
+
+
+def test_a_scale_is_for_runs_with_a_codec() -> None:
+    options = read(["--runs", "ddp,sync,pipe:errbound:2^-10", "--scale", "auto"])
+    assert [options.plan(run).scale for run in options.runs] == [None, None, "auto"]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        ("--plan plan.json --offload truncate:16 --scale auto", "leave out --offload and --scale"),
+        ("--offload quantize:8", "which quantize:8 does not; name one of inceptionn"),
+        ("--offload truncate:16 --codec fp8", "the plan has the codec fp8, too; leave out codec or offload"),
+        ("--offload truncate:16 --link 1gbit", "which no NIC compresses; leave out --link or --offload"),
+        ("--codec fp8 --scale auto", "but fp8 has no such bound; leave out scale"),
         ("--plan plan.json --codec fp8 --pipeline 2", "leave out --codec and --pipeline"),
         ("--plan long.json", "long.json has pipeline 17, but at most 16 can train"),
         ("--compare --method sync", "--compare chooses the methods itself"),
@@ -96,7 +118,7 @@ def test_a_plan_says_method_codec_and_exchange(pipeline: int, method: str) -> No
 def test_words_that_contradict_each_other_are_told(words: str, reason: str) -> None:
     Plan().save("plan.json")
     Plan(pipeline=17).save("long.json")
-    with pytest.raises(SpecError, match=reason):
+    with pytest.raises((SpecError, JobError), match=reason):
         read(words.split())
 
 
