@@ -67,6 +67,10 @@ def test_the_present_plan_stays_unless_another_is_clearly_better() -> None:
         assert again.plan.codec == decision.plan.codec
 
 
+def test_a_codec_that_saves_nothing_any_more_does_not_stay() -> None:
+    assert chosen(1e12, present="fp8").plan.codec == Identity()
+
+
 def test_a_decision_travels_as_json() -> None:
     decision = chosen(1e7)
     assert Decision.from_json(decision.to_json()) == decision

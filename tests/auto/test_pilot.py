@@ -26,7 +26,9 @@ class Run:
 
     def __init__(self, link: Link, settings: Auto) -> None:
         self.exchange = Exchange(link, settings.first_plan)
-        self.pilot = Pilot(settings, link.rank, link.world, [[each] for each in COUNTS], 10.0)
+        self.now, self.exposed_s = 0.0, 0.1
+        shapes = [[each] for each in COUNTS]
+        self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
         self.plans: list[Plan] = []
         self.generator = torch.Generator().manual_seed(link.rank)
 
@@ -41,11 +43,13 @@ class Run:
         self.plans.append(self.exchange.plan)
         for count in COUNTS:
             values = torch.randn(count, generator=self.generator) * scale
+            self.now += 0.05
             self.pilot.handed_over(count)
             if self.pilot.samples is not None:
                 self.pilot.samples.expect([count // 2, count - count // 2])
                 self.pilot.samples.add(values)
             self.exchange.all_reduce(values)
+        self.now += self.exposed_s
         self.pilot.end()
 
 
@@ -119,6 +123,26 @@ def test_a_codec_that_breaks_the_contract_is_replaced(monkeypatch: pytest.Monkey
     assert plans[0] == plans[1]
     assert str(plans[0][WARM_UP].codec) == "errbound:2^-4"
     assert plans[0][-1].codec == Identity()
+
+
+def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str, Any]) -> None:
+    changes, steps = {100: FAST, 260: SLOW}, 400
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto())
+        for number in range(1, steps + 1):
+            if number in changes:
+                line["line"] = changes[number]
+                one.exposed_s = 0.001 if changes[number] is FAST else 0.1
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    decided = [(step, decision.plan.codec == Identity()) for step, decision in runs[0].pilot.decisions]
+    assert [exact for _, exact in decided] == [False, True, False]
+    for (step, _), change in zip(decided[1:], changes, strict=True):
+        assert change < step <= change + 100
 
 
 def test_a_plan_that_cannot_be_chosen_leaves_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:

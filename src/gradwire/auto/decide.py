@@ -101,10 +101,12 @@ def decide(
     def expected_s(each: Prediction) -> float:
         return each.step_s * factors.get(each.plan.codec, 1.0)
 
-    best = min(found.ranking, key=expected_s)
-    if not best.plan.codec.EXACT and expected_s(best) > (1 - UNCERTAINTY) * found.uncompressed.step_s:
-        best = found.uncompressed
-    staying = [each for each in found.ranking if _same(each.plan, present)]
+    def worthwhile(each: Prediction) -> bool:
+        worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
+        return each.plan.codec.EXACT or expected_s(each) <= worth_s
+
+    best = min(filter(worthwhile, (*found.ranking, found.uncompressed)), key=expected_s)
+    staying = [each for each in found.ranking if _same(each.plan, present) and worthwhile(each)]
     if staying and expected_s(staying[0]) <= (1 + STAY) * expected_s(best):
         best = staying[0]
     plan = replace(best.plan, bucket_nbytes=None, residual=False)

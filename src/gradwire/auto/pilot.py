@@ -63,6 +63,8 @@ class Pilot:
         Those of the model's parameters.
     timeout_s
         How long a rank waits for the others.
+    clock
+        What times steps, in seconds.
 
     Attributes
     ----------
@@ -71,12 +73,18 @@ class Pilot:
     """
 
     def __init__(
-        self, settings: Auto, rank: int, world: int, shapes: Sequence[Sequence[int]], timeout_s: float
+        self,
+        settings: Auto,
+        rank: int,
+        world: int,
+        shapes: Sequence[Sequence[int]],
+        timeout_s: float,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.decisions: list[tuple[int, Decision]] = []
         self._settings, self._rank, self._world, self._timeout_s = settings, rank, world, timeout_s
         self._key = saved.fingerprint(shapes, world)
-        self._times, self._watch = StepTimes(), Watch()
+        self._clock, self._times, self._watch = clock, StepTimes(clock), Watch()
         self._samples: Samples | None = None
         self._decide_at, self._delay = WARM_UP + 1, 1
         self._host: HostCost | None = None
@@ -88,7 +96,7 @@ class Pilot:
         """
         if self._world == 1:
             return None
-        began, chosen = perf_counter(), None
+        began, chosen = self._clock(), None
         if step == 1:
             chosen = self._start(ask)
         elif step == self._decide_at:
@@ -96,7 +104,7 @@ class Pilot:
         elif step > self._decide_at and (step - self._decide_at) % KEPT == 0:
             self._look(step, present, ask)
         self._samples = Samples() if self._samples_at(step) else None
-        self._times.leave_out(perf_counter() - began)
+        self._times.leave_out(self._clock() - began)
         return chosen
 
     @property
