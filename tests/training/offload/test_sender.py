@@ -130,9 +130,12 @@ def test_only_layers_whose_bits_change_are_packed_twice(
     model, layers, policy, sender = parts
     packs = list[int]()
     pack = BitpackCarrier.pack
-    monkeypatch.setattr(
-        BitpackCarrier, "pack", lambda own, bits, *, full: (packs.append(bits), pack(own, bits, full=full))[1]
-    )
+
+    def counted(own: BitpackCarrier, bits: int, *, full: bool) -> int:
+        packs.append(bits)
+        return pack(own, bits, full=full)
+
+    monkeypatch.setattr(BitpackCarrier, "pack", counted)
     for bits, expected in ((32, [32, 32, 32]), (32, [32]), (16, [16, 32, 16]), (16, [32])):
         policy.bits = bits
         sender.send(layers, observe=True, full=False, only=change(model))
@@ -156,5 +159,6 @@ def test_a_layer_that_is_not_sent_is_looked_at_but_not_packed(
     sender.send(layers, observe=True, full=False, only={model.get_parameter("2.weight")})
     sender.arrive(layers)
     assert policy.norms[0] == policy.norms[1]
+    assert sender._ledger.packing_cpu_s > 0
     assert sender._ledger.layers["0"].sends == sent
     assert sender._ledger.layers["2"].sends == sent + 1

@@ -34,7 +34,10 @@ class OffloadLedger:
     layers
         By name.
     norm_s, pack_s
-        Seconds of norms and of packing, on the offload's own thread.
+        Seconds of norms, most of which are of packing in the same pass, and of packing alone, on the
+        offload's own thread: until it is done, whatever else the machine did meanwhile.
+    packing_cpu_s
+        Of both, the time that this thread had a CPU. Other threads that it packs with aren't counted.
     transfer_s
         Seconds from the first copy of a send to the end of its last, where they are measured
         (``timed=True``); packing of the later layers lies within.
@@ -52,6 +55,7 @@ class OffloadLedger:
     layers: dict[str, LayerCounts] = field(default_factory=dict)
     norm_s: float = 0.0
     pack_s: float = 0.0
+    packing_cpu_s: float = 0.0
     transfer_s: float = 0.0
     exposed_s: float = 0.0
     decode_s: float = 0.0

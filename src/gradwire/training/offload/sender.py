@@ -166,7 +166,7 @@ class Sender:
             bits = before[place] if before is not None and route in chosen else None
             if bits is not None:
                 self._empty(route)
-            with self._clocked("norm_s"):
+            with self._packing("norm_s"):
                 norms[place], nbytes = route.carrier.look(bits)
             if bits is not None and nbytes is not None:
                 packed[route] = bits, nbytes
@@ -197,7 +197,7 @@ class Sender:
         packed_bits, nbytes = packed.get(route, (None, 0))
         if packed_bits != bits:
             self._empty(route)
-            with self._clocked("pack_s"):
+            with self._packing("pack_s"):
                 nbytes = route.carrier.pack(bits, full=full)
         started.append(time.perf_counter())
         route.events = [self._store(route, place, nbytes) for place in range(len(self._places))]
@@ -229,6 +229,15 @@ class Sender:
             for event in events:
                 event.wait()
             self._ledger.transfer_s += time.perf_counter() - started[0]
+
+    @contextmanager
+    def _packing(self, name: str) -> Iterator[None]:
+        begin = time.thread_time()
+        try:
+            with self._clocked(name):
+                yield
+        finally:
+            self._ledger.packing_cpu_s += time.thread_time() - begin
 
     @contextmanager
     def _clocked(self, name: str) -> Iterator[None]:
