@@ -18,6 +18,7 @@ def row(policy: str, batch_s: float, errors: Sequence[float], **figures: float) 
         "update_s": 0.1,
         "norm_s": 0.01,
         "pack_s": 0.02,
+        "packing_cpu_s": 0.03,
         "decode_s": 0.0,
         "unpack_s": 0.03,
         "exposed_s": 0.1,

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradwire.experiments import (
     a2dtwp,
+    fine_tuning,
     line_share,
     prediction,
     scaling,
@@ -21,7 +22,16 @@ from gradwire.experiments.run import perform
 EXPERIMENTS: MappingProxyType[str, Experiment[Any]] = MappingProxyType(
     {
         module.EXPERIMENT.name: module.EXPERIMENT
-        for module in (prediction, scaling, line_share, training_speed, weight_delta, a2dtwp, smart_nic)
+        for module in (
+            prediction,
+            scaling,
+            line_share,
+            training_speed,
+            weight_delta,
+            fine_tuning,
+            a2dtwp,
+            smart_nic,
+        )
     }
 )
 

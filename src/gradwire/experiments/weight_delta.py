@@ -55,13 +55,26 @@ class Options:
     measured: int = 20
 
     def __post_init__(self) -> None:
-        if not self.rates or any(not 0 < rate < 1 for rate in self.rates):
-            raise SpecError(f"learning rates must be between 0 and 1, but are {list(self.rates)}")
+        check_rates_and_text(self.rates, self.text)
         for name in ("training", "warm", "measured"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} must be a number of steps from 1 up, but is {getattr(self, name)}")
-        if self.text is not None and not Path(self.text).is_file():
-            raise SpecError(f"the text must be a file, but {self.text} is none")
+
+
+def check_rates_and_text(rates: Sequence[float], text: str | None) -> None:
+    """Raise ``SpecError`` unless learning rates are some, and the text, if any, is a file."""
+    if not rates or any(not 0 < rate < 1 for rate in rates):
+        raise SpecError(f"learning rates must be between 0 and 1, but are {list(rates)}")
+    if text is not None and not Path(text).is_file():
+        raise SpecError(f"the text must be a file, but {text} is none")
+
+
+def read_rates(text: str) -> tuple[float, ...]:
+    """Return the learning rates of a list. Raises ``SpecError``."""
+    try:
+        return tuple(dict.fromkeys(map(float, text.split(","))))
+    except ValueError:
+        raise SpecError(f"learning rates are written like 3e-5,1e-4, but these are {text!r}") from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,11 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``SpecError``."""
-    try:
-        rates = tuple(dict.fromkeys(float(text) for text in words.rates.split(",")))
-    except ValueError:
-        raise SpecError(f"learning rates are written like 3e-5,1e-4, but these are {words.rates!r}") from None
-    return Options(words.text, rates, words.training, words.warm, words.measured)
+    return Options(words.text, read_rates(words.rates), words.training, words.warm, words.measured)
 
 
 def cells(options: Options) -> list[Cell]:
@@ -90,14 +99,20 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
     """Train once, then fine-tune a copy for each cell."""
+    task, model = pretrained(options.text, options.training)
+    for cell in cells:
+        figures = _fine_tune(task, copy.deepcopy(model), options, cell["lr"])
+        report({**cell, **asdict(figures)})
+
+
+def pretrained(file: str | None, steps: int) -> tuple[Task, torch.nn.Module]:
+    """Return a GPT that was trained on the first half of a text, and the task of its second half."""
     from gradwire.experiments.training.tasks import text_task
 
-    text = None if options.text is None else Path(options.text)
+    text = None if file is None else Path(file)
     first, second = (text_task(text, width=128, layers=4, heads=4, batch=4, half=half) for half in (0, 1))
-    _train(first, first.model, first.optimizer(first.model), options.training)
-    for cell in cells:
-        figures = _fine_tune(second, copy.deepcopy(first.model), options, cell["lr"])
-        report({**cell, **asdict(figures)})
+    _train(first, first.model, first.optimizer(first.model), steps)
+    return second, first.model
 
 
 @dataclass(frozen=True)

@@ -34,4 +34,5 @@ EXPERIMENT = Experiment(
     run=_run,
     table=table,
     plot=plot,
+    version=2,
 )

@@ -34,8 +34,9 @@ PROFILE = (
     ("transfer to the host", "to_host_s"),
     ("forward and backward", "compute_s"),
     ("update", "update_s"),
-    ("norms", "norm_s"),
+    ("norms, and packing meanwhile", "norm_s"),
     ("packing", "pack_s"),
+    ("CPU of norms and packing", "packing_cpu_s"),
     ("decoding", "decode_s"),
     ("unpacking", "unpack_s"),
     ("waiting for weights", "exposed_s"),
@@ -77,7 +78,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
         ]
     judged = claims(by_model, systems)
     if judged:
-        parts += [_claims(judged, [*by_model]), ""]
+        parts += [claims_table(judged, [*by_model]), ""]
     return [*parts, NOTE]
 
 
@@ -114,7 +115,8 @@ def _profile(rows: Mapping[str, Row], system: str) -> Table:
     return Table([Column.of_text(""), *map(Column, names)], found)
 
 
-def _claims(judged: Sequence[Claim], models: Sequence[str]) -> Table:
+def claims_table(judged: Sequence[Claim], models: Sequence[str]) -> Table:
+    """Return claims with the figure of each model, or of whatever else they are about."""
     columns = [Column.of_text("claim"), Column.of_text("on"), *map(Column, models), Column("mean")]
     return Table(
         [*columns, Column("wanted"), Column("met")],
@@ -122,7 +124,7 @@ def _claims(judged: Sequence[Claim], models: Sequence[str]) -> Table:
             (
                 claim.text,
                 claim.system,
-                *(_shown(claim, claim.by_model[model]) for model in models),
+                *(_shown(claim, claim.by_model.get(model)) for model in models),
                 _shown(claim, claim.mean),
                 f"{'>=' if claim.at_least else '<='} {_shown(claim, claim.wanted)}",
                 "yes" if claim.is_met else "no",

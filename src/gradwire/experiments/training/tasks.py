@@ -37,7 +37,9 @@ class Task:
     block: int
     blocks: int
 
-    def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def loss(
+        self, model: Callable[[torch.Tensor], torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
         """Return the mean cross entropy."""
         logits = model(batch[0])
         return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[1].reshape(-1))
