@@ -12,8 +12,10 @@ def test_the_routes_count_what_the_steps_do(world: int) -> None:
     assert len(routes.received_is_forwarded) == len(routes.sent_is_forwarded) == ring.steps(world)
     assert sum(routes.received_is_forwarded) == sum(routes.sent_is_forwarded) == world - 2
     assert sum(routes.decoded_is_added) == world - 1
-    assert routes.decoded_is_own.index(True) == world - 1
-    assert sum(routes.decoded_is_own) == sum(routes.encoded_is_local) == sum(routes.encoded_is_published) == 1
+    assert len(routes.decoded_is_added) == ring.steps(world)
+    assert len(routes.given_is_own) == world
+    assert routes.given_is_own[0]
+    assert sum(routes.given_is_own) == sum(routes.encoded_is_local) == sum(routes.encoded_is_published) == 1
     assert routes.encoded_is_local[0]
     assert routes.encoded_is_published[-1]
 

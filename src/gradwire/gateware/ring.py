@@ -31,8 +31,9 @@ class RingEngine(wiring.Component):
 
     Free of deadlock: a chunk that arrives always has room, encoded in one memory and summed in another, so
     that no engine waits for the one on its right to begin. For C words of a chunk and N ranks, the results
-    are complete after 2 N C cycles and the latency of the hops: the first chunk passes only the compressor,
-    and all others, with the own finished one, pass the decompressor one after the other.
+    are complete after (2 N - 1) C cycles and a latency: N - 1 chunks come from the host before the last one,
+    whose sum is the first of N that go to it. The own sum has a decompressor of its own, so that the other
+    one passes what the left sends, a word in every cycle.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -46,8 +47,9 @@ class RingEngine(wiring.Component):
         """Return the circuit."""
         m = Module()
         ring, routes, width = self._ring, self._ring.routes, self._ring.width
-        compressor, decompressor = _coders(ring.codec, width)
-        m.submodules.compressor, m.submodules.decompressor = compressor, decompressor
+        m.submodules.compressor = compressor = _compressor(ring.codec, width)
+        m.submodules.decompressor = decompressor = _decompressor(ring.codec, width)
+        m.submodules.adopter = adopter = _decompressor(ring.codec, width)
         m.submodules.sender = sender = SkidBuffer(width)
         m.submodules.adder = adder = WordAdder(width)
         received = _memory(m, "received", self.rx_axis, ring.payload_words)
@@ -55,47 +57,53 @@ class RingEngine(wiring.Component):
         wiring.connect(m, sender.m_axis, wiring.flipped(self.tx_axis))
 
         # Every consumer's tready is free of its own tvalid; of two consumers, each waits for the other.
-        coded, decoder = compressor.m_axis, decompressor.s_axis
+        coded, to_right = compressor.m_axis, sender.s_axis
+        decoder, own_decoder = _buffered(m, "arriving", decompressor.s_axis), adopter.s_axis
         forwards = _route(m, received, routes.received_is_forwarded)
-        takes_own = _route(m, decoder, routes.decoded_is_own)
-        sends_forwarded = _route(m, sender.s_axis, routes.sent_is_forwarded)
+        sends_forwarded = _route(m, to_right, routes.sent_is_forwarded)
         publishes = _route(m, coded, routes.encoded_is_published)
-        received_leaves = ~forwards | (sender.s_axis.tready & sends_forwarded)
-        coded_leaves = ~publishes | (decoder.tready & takes_own)
-        from_left, own = decoder.tready & ~takes_own, sender.s_axis.tready & ~sends_forwarded
+        may_decode = ~forwards | (to_right.tready & sends_forwarded)
+        may_send = ~publishes | own_decoder.tready
         m.d.comb += [
-            received.tready.eq(from_left & received_leaves),
-            coded.tready.eq(own & coded_leaves),
-            *_select(decoder, takes_own, coded, received),
-            decoder.tvalid.eq(
-                Mux(takes_own, coded.tvalid & publishes & own, received.tvalid & received_leaves)
-            ),
-            *_select(sender.s_axis, sends_forwarded, received, coded),
-            sender.s_axis.tvalid.eq(
-                Mux(sends_forwarded, received.tvalid & forwards & from_left, coded.tvalid & coded_leaves)
+            received.tready.eq(decoder.tready & may_decode),
+            *_copy(decoder, received),
+            decoder.tvalid.eq(received.tvalid & may_decode),
+            coded.tready.eq(to_right.tready & ~sends_forwarded & may_send),
+            *_copy(own_decoder, coded),
+            own_decoder.tvalid.eq(coded.tvalid & publishes & to_right.tready & ~sends_forwarded),
+            *_select(to_right, sends_forwarded, received, coded),
+            to_right.tvalid.eq(
+                Mux(sends_forwarded, received.tvalid & forwards & decoder.tready, coded.tvalid & may_send)
             ),
         ]
-        self._connect_values(m, compressor.s_axis, decompressor.m_axis, adder, sums)
+        m.submodules.decoded = decoded = SkidBuffer(width)
+        wiring.connect(m, decompressor.m_axis, decoded.s_axis)
+        self._connect_values(m, compressor.s_axis, decoded.m_axis, adopter.m_axis, adder, sums)
         return m
 
-    def _connect_values(self, m: Module, encoder: Any, decoded: Any, adder: WordAdder, sums: Any) -> None:
+    def _connect_values(
+        self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder, sums: Any
+    ) -> None:
         """Join the streams of float32: the first local packet is encoded, the others meet the left's sums."""
-        local, added = self.s_axis, adder.s_axis
-        is_first = _route(m, local, self._ring.routes.encoded_is_local)
-        encodes_local = _route(m, encoder, self._ring.routes.encoded_is_local)
-        adds = _route(m, decoded, self._ring.routes.decoded_is_added)
+        routes = self._ring.routes
+        local, added, result = self.s_axis, adder.s_axis, _buffered(m, "results", self.m_axis)
+        is_first = _route(m, local, routes.encoded_is_local)
+        encodes_local = _route(m, encoder, routes.encoded_is_local)
+        adds = _route(m, decoded, routes.decoded_is_added)
+        gives_own = _route(m, result, routes.given_is_own)
         has_both = local.tvalid & ~is_first & decoded.tvalid & adds
         m.d.comb += [
             *_select(encoder, encodes_local, local, sums),
             encoder.tvalid.eq(Mux(encodes_local, local.tvalid & is_first, sums.tvalid)),
             sums.tready.eq(encoder.tready & ~encodes_local),
             local.tready.eq(Mux(is_first, encoder.tready & encodes_local, added.tready & has_both)),
-            decoded.tready.eq(Mux(adds, added.tready & has_both, self.m_axis.tready)),
-            *_select(added, Const(1, 1), local, local),
+            decoded.tready.eq(Mux(adds, added.tready & has_both, result.tready & ~gives_own)),
+            *_copy(added, local),
             added.tvalid.eq(has_both),
             adder.b.eq(decoded.tdata),
-            *_select(self.m_axis, Const(1, 1), decoded, decoded),
-            self.m_axis.tvalid.eq(decoded.tvalid & ~adds),
+            *_select(result, gives_own, own, decoded),
+            result.tvalid.eq(Mux(gives_own, own.tvalid, decoded.tvalid & ~adds)),
+            own.tready.eq(result.tready & gives_own),
         ]
 
 
@@ -123,13 +131,24 @@ class WordAdder(wiring.Component):
         return m
 
 
-def _coders(codec: Codec, width: int) -> tuple[Any, Any]:
-    """Return the compressor and the decompressor of a codec."""
+def _compressor(codec: Codec, width: int) -> Any:
     if isinstance(codec, Inceptionn):
-        return InceptionnCompressor(codec, width), InceptionnDecompressor(codec, width)
-    if isinstance(codec, Bfp):
-        return BfpCompressor(codec, width), BfpDecompressor(codec, width)
-    return SkidBuffer(width), SkidBuffer(width)
+        return InceptionnCompressor(codec, width)
+    return BfpCompressor(codec, width) if isinstance(codec, Bfp) else SkidBuffer(width)
+
+
+def _decompressor(codec: Codec, width: int) -> Any:
+    if isinstance(codec, Inceptionn):
+        return InceptionnDecompressor(codec, width)
+    return BfpDecompressor(codec, width) if isinstance(codec, Bfp) else SkidBuffer(width)
+
+
+def _buffered(m: Module, name: str, go: Any) -> Any:
+    """Return a stream to write to that goes on into ``go``, without paths between them."""
+    m.submodules[name] = buffer = SkidBuffer(len(go.tdata))
+    out = buffer.m_axis
+    m.d.comb += [*_copy(go, out), go.tvalid.eq(out.tvalid), out.tready.eq(go.tready)]
+    return buffer.s_axis
 
 
 def _memory(m: Module, name: str, come: Any, depth: int) -> Any:
@@ -146,6 +165,11 @@ def _memory(m: Module, name: str, come: Any, depth: int) -> Any:
         fifo.r_en.eq(out.tready),
     ]
     return out
+
+
+def _copy(to: Any, source: Any) -> list[Any]:
+    """Return the statements that give ``to`` the words of a stream."""
+    return [getattr(to, name).eq(getattr(source, name)) for name in ("tdata", "tkeep", "tlast")]
 
 
 def _select(to: Any, condition: Value, one: Any, other: Any) -> list[Any]:

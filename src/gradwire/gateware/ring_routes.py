@@ -22,10 +22,10 @@ class Routes(NamedTuple):
 
     received_is_forwarded: tuple[bool, ...]
     """Of the packets from the left: is the payload sent on as it came?"""
-    decoded_is_own: tuple[bool, ...]
-    """Of the packets into the decompressor: is it the one that this rank has published, which it adopts?"""
     decoded_is_added: tuple[bool, ...]
-    """Of the packets out of the decompressor: is it added to local values, or a result?"""
+    """Of the packets from the left, decompressed: is it added to local values, or a result?"""
+    given_is_own: tuple[bool, ...]
+    """Of the results: is it the sum that this rank has published, which it adopts, or one from the left?"""
     encoded_is_local: tuple[bool, ...]
     """Of the packets into the compressor: are they local values, or sums?"""
     encoded_is_published: tuple[bool, ...]
@@ -47,8 +47,8 @@ class Routes(NamedTuple):
         broadcast = [chunk for chunk, combine in sends_of if not combine]
         return cls(
             (*(False for _ in sums), *(chunk in broadcast for chunk in arrivals)),
-            (*(False for _ in sums), True, *(False for _ in arrivals)),
-            (*(True for _ in sums), False, *(False for _ in arrivals)),
+            (*(True for _ in sums), *(False for _ in arrivals)),
+            (True, *(False for _ in arrivals)),
             tuple(chunk not in sums for chunk, _ in encoded),
             tuple(not combine for _, combine in encoded),
             tuple(forwarded),
