@@ -32,10 +32,10 @@ def test_the_latency_is_that_of_another_ring(monkeypatch: pytest.MonkeyPatch) ->
     rows: list[Mapping[str, Any]] = []
     cell = {"part": "ring", "codec": "bfp:7x16", "nodes": 4, "rounds": 3, "chunk_words": 160}
     simulate([cell, {**cell, "rounds": 1}], Reporter(rows.append, lambda _: None))
-    assert probed == [(2, 64), (4, 160), (4, 160)]
+    assert probed == [(2, 160), (4, 160), (4, 160)]
     row = rows[0]
     assert row.items() >= cell.items()
     assert row["ring_cycles"] == pytest.approx(6 * 160 * 17 / 64)
     assert (row["add_cycles"], row["memory_cycles"], row["cycles"]) == (6 * 160, 4 * 160, 1000)
-    assert row["latency_cycles"] == 1000 - 3 * 64
+    assert row["latency_cycles"] == 1000 - 3 * 160
     assert row["model_cycles"] == 160 + 3 * (6 * 160 + row["latency_cycles"])

@@ -16,21 +16,21 @@ from gradwire.timing.closed_form.smart_nic import RingCircuit
 from gradwire.version import how_to_install
 
 WIDTH = 256
-PROBE_NODES, PROBE_WORDS = 2, 64
-"""The ring that tells the latency of each codec's circuit: its chunks take longer than that."""
+PROBE_NODES = 2
+"""The smallest ring tells the latency of each codec's circuit."""
 
 
 def simulate(cells: Sequence[Cell], reporter: Reporter) -> None:
     """Report the cells' rows. Raises ``MissingPackageError`` without the package amaranth."""
-    latency = dict[str, float]()
+    latency = dict[tuple[str, int], float]()
     for cell in cells:
         spec, nodes, words = cell["codec"], cell["nodes"], cell["chunk_words"]
         reporter.say(f"simulating {nodes} engines with {spec}")
-        if spec not in latency:
-            probe, circuit = _ring(spec, PROBE_NODES, PROBE_WORDS)
-            latency[spec] = cycles_of(probe, PROBE_NODES, 1) - circuit.cycles(PROBE_NODES, PROBE_WORDS)
+        if (spec, words) not in latency:
+            probe, circuit = _ring(spec, PROBE_NODES, words)
+            latency[spec, words] = cycles_of(probe, PROBE_NODES, 1) - circuit.cycles(PROBE_NODES, words)
         ring, circuit = _ring(spec, nodes, words)
-        circuit = replace(circuit, latency=latency[spec])
+        circuit = replace(circuit, latency=latency[spec, words])
         nic, nbytes = circuit.nic, WIDTH // 8 * words * nodes
         reporter(
             {
