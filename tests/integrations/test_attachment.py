@@ -124,3 +124,13 @@ def test_another_world_s_residuals_come_back_as_their_sum(model: DistributedData
 def test_the_plan_is_read_once() -> None:
     plan = gradwire.Plan(gradwire.parse("quantize:8"))
     assert Attachment(plan).plan is plan
+
+
+def test_a_framework_s_run_may_choose_its_plan(model: DistributedDataParallel) -> None:
+    for plan in ("auto", gradwire.Auto(max_lost_norm=0.1)):
+        attachment = Attachment(plan)
+        assert not attachment.plan.keeps_residual
+    attached = attachment.attach(model)
+    backward(model)
+    assert attached.plan == gradwire.Auto().first_plan
+    attachment.close()

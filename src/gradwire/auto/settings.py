@@ -59,6 +59,11 @@ class Auto:
         for each in self.candidates:
             Plan.of(each)
 
+    @classmethod
+    def of(cls, plan: object) -> Auto | None:
+        """Return the settings if a run is to choose its plan, for ``"auto"`` or an ``Auto``; else None."""
+        return cls() if plan == NAME else plan if isinstance(plan, cls) else None
+
     @property
     def candidates(self) -> tuple[Codec, ...]:
         """What may be chosen, no compression first."""

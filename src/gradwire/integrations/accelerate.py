@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from gradwire.auto import Auto
 from gradwire.integrations.attachment import Attachment, LedgerLike
 from gradwire.integrations.ddp_inside import ddp_inside
 from gradwire.integrations.needed import needed
@@ -23,7 +24,7 @@ _attached_models = weakref.WeakKeyDictionary[Accelerator, int]()
 def attach_prepared(
     accelerator: Accelerator,
     model: nn.Module,
-    plan: PlanLike = None,
+    plan: PlanLike | Auto = None,
     *,
     timeout_s: float = 30.0,
     ledger: LedgerLike = None,

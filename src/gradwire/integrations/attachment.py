@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout
+from gradwire.auto import Auto
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.integrations.residual_files import ResidualFolder, adopted
 from gradwire.plan import Plan, PlanLike
@@ -45,7 +46,7 @@ class Attachment:
 
     def __init__(
         self,
-        plan: PlanLike = None,
+        plan: PlanLike | Auto = None,
         *,
         timeout_s: float = 30.0,
         ledger: LedgerLike = None,
@@ -53,7 +54,9 @@ class Attachment:
         resume_residuals: bool = True,
     ) -> None:
         check_timeout(timeout_s)
-        self.plan = Plan.of(plan)
+        plan = Auto.of(plan) or plan
+        self.plan = plan.first_plan if isinstance(plan, Auto) else Plan.of(plan)
+        self._auto = plan if isinstance(plan, Auto) else None
         self.resume_residuals = resume_residuals
         self.rank, self.world = 0, 1
         self._timeout_s = timeout_s
@@ -89,7 +92,7 @@ class Attachment:
                 "function that makes it of a rank: ledger=gradwire.training.Ledger"
             )
         self._attached = attach(
-            model, self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict
+            model, self._auto or self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict
         )
         self._steps_before = self._attached.ledger.summary().steps
         if self._loads:

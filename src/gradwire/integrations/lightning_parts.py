@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gradwire.auto import Auto
 from gradwire.errors import SpecError
 from gradwire.integrations.attachment import Attaches, Attachment, LedgerLike
 from gradwire.integrations.ddp_inside import ddp_inside
@@ -32,7 +33,7 @@ class StrategyParts(Attaches, _Base):
 
     def __init__(
         self,
-        plan: PlanLike = None,
+        plan: PlanLike | Auto = None,
         *,
         timeout_s: float = 30.0,
         ledger: LedgerLike = None,
@@ -127,7 +128,7 @@ class CallbackParts(Attaches, _Base):
 
     def __init__(
         self,
-        plan: PlanLike = None,
+        plan: PlanLike | Auto = None,
         *,
         timeout_s: float = 30.0,
         ledger: LedgerLike = None,

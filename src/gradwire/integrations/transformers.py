@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gradwire.auto import Auto
 from gradwire.errors import StateError
 from gradwire.integrations.attachment import Attaches, Attachment, LedgerLike
 from gradwire.integrations.ddp_inside import ddp_inside
@@ -57,7 +58,7 @@ class GradwireCallback(Attaches, TrainerCallback):
     def __init__(
         self,
         trainer: Trainer,
-        plan: PlanLike = None,
+        plan: PlanLike | Auto = None,
         *,
         timeout_s: float = 30.0,
         ledger: LedgerLike = None,

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.api import check_timeout, connect
 from gradwire.auto.decide import Decision
 from gradwire.auto.pilot import Pilot
-from gradwire.auto.settings import NAME, Auto
+from gradwire.auto.settings import Auto
 from gradwire.codecs import Codec
 from gradwire.errors import AttachError, GradwireError, SpecError
 from gradwire.exchange import Exchange
@@ -105,8 +105,8 @@ def attach(
     if begin_timeout_s is not None:
         check_timeout(begin_timeout_s, "begin_timeout_s")
     import_all_of_torch()
-    auto = Auto() if plan == NAME else plan if isinstance(plan, Auto) else None
-    chosen = _agreed_plan(model, plan if auto is None else auto, timeout_s, strict)
+    auto = Auto.of(plan)
+    chosen = _agreed_plan(model, auto or plan, timeout_s, strict)
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
     link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=chosen.tos)
