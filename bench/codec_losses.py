@@ -3,6 +3,7 @@
     python bench/codec_losses.py                  # a GPT of 4 layers of 128, two ranks; about half an hour
     python bench/codec_losses.py --text FILE --steps 200 --codecs "default quantize:4"
     python bench/codec_losses.py --model columns  # a table whose columns have different scales; a minute
+    python bench/codec_losses.py --small --ranks 4 --steps 200  # a GPT of 3 layers of 64; ten minutes
 
 Every row starts from the same weights and sees the same batches; only the exchange of gradients
 differs. Rows of DDP with weights that differ in the last bits, and with other batches, show
@@ -37,8 +38,9 @@ from gradwire.plan import Plan
 from gradwire.training.ddp.hook import Attached
 
 CODECS = (
-    "default quantize:4 errbound:rel=0.05 errbound:rel=0.25 errbound:rel=0.25,block=1024 errbound:2^-10 "
-    "errbound:2^-20 inceptionn:2^-10 bfp:7x16 bf16 truncate:16 topk:0.01 terngrad identity"
+    "default ecsq:0.25 ecsq:0.5 ecsq:1 quantize:4 errbound:rel=0.05 errbound:rel=0.25 "
+    "errbound:rel=0.25,block=1024 errbound:2^-10 errbound:2^-20 inceptionn:2^-10 bfp:7x16 bf16 truncate:16 "
+    "topk:0.01 terngrad identity"
 )
 WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 128, 4, 4, 64, 12
 BETAS, DECAY, CLIP = (0.9, 0.99), 0.1, 1.0
@@ -269,6 +271,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=["gpt", "columns"], default="gpt")
+    parser.add_argument("--small", action="store_true", help="a smaller GPT, 8 contexts in each batch")
     parser.add_argument("--text", type=Path, help="a text to learn; else Python's language reference")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--ranks", type=int, default=2)
@@ -281,6 +284,8 @@ def main() -> None:
 
 def run_rank(rank: int, folder: str, words: argparse.Namespace) -> None:
     """Train every row, in one process group for all of them; rank 0 prints them as they come."""
+    if words.small:
+        globals().update(WIDTH=64, LAYERS=3, BATCH=8, HELD_OUT=200)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=words.ranks)
     lesson = Characters(words.text) if words.model == "gpt" else Columns()

@@ -51,6 +51,8 @@ SPECS = (
     "bitpack:1",
     "bitpack:2",
     "bitpack:3",
+    "ecsq:0.5",
+    "ecsq:1",
     "terngrad",
     "topk:0.01",
     "lossless",

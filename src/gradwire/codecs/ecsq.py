@@ -33,8 +33,8 @@ class Ecsq(NativeCodec):
 
     Bound: step / 2 RMS of the block, plus 2^-112 for blocks whose scale would be subnormal, which are sent as
     zeros; ``bound`` returns the largest. Non-finite values: one of them, NaN or infinity, makes NaN of its
-    block (scale NaN), or of the whole chunk if that is shorter; other blocks are as they were. Ratio: 10 to
-    11 for gradients at the step 0.5, 15 at the step 1; 1.6 at worst. Source: Gish and Pierce, "Asymptotically
+    block (scale NaN), or of the whole chunk if that is shorter; other blocks are as they were. Ratio: 8
+    for gradients at the step 0.25, 10 at 0.5, 15 at 1; 1.6 at worst. Source: Gish and Pierce, "Asymptotically
     Efficient Quantizing" (IEEE Trans. Information Theory, 1968): at these rates, uniform steps and an entropy
     coder are within a quarter of a bit a value of any quantiser. The entropy coder is rANS (Duda, arXiv
     1311.2540, 2013); blocks and layout are gradwire's.

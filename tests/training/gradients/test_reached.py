@@ -207,7 +207,13 @@ def test_eager_updates_leave_alone_what_they_have_not_reached(run_ranks: Ranks) 
 def test_every_codec_decodes_zeros_to_zeros(spec: str) -> None:
     """By which all ranks see alike that nobody may have reached a parameter."""
     wanted = {"errbound": "errbound:2^-10", "inceptionn": "inceptionn:2^-10", "truncate": "truncate:16"}
-    more = {"quantize": "quantize:4", "bfp": "bfp:7x16", "bitpack": "bitpack:2", "topk": "topk:0.9"}
+    more = {
+        "quantize": "quantize:4",
+        "bfp": "bfp:7x16",
+        "bitpack": "bitpack:2",
+        "topk": "topk:0.9",
+        "ecsq": "ecsq:1",
+    }
     codec = parse({**wanted, **more}.get(spec, spec))
     generator = torch.Generator().manual_seed(1)
     for scale in (1e-30, 1e-6, 1.0, 1e6):

@@ -21,6 +21,7 @@ no knowledge of the gradients' scale; the order in which they win ties. Left out
 
 - ``errbound`` with an absolute bound, which wants a bound that suits the gradients (and then is the best);
 - ``fp16``, whose range ends at 65520 and at 6e-8; ``truncate:16``, which is bf16 without its rounding;
+- ``ecsq``, whose step is a choice between bytes and loss;
 - ``quantize:4``, ``terngrad`` and ``topk``, which need their losses fed back; ``lossless``, slower than most
   lines.
 """
