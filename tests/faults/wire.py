@@ -26,8 +26,14 @@ _VERSION_AT, _CODEC_AT, _FINGERPRINT_AT = 4, 5, 20
 class Wire(Wrapper):
     """Counts frames from ``arm`` on and gives the one that it was armed for to the act instead."""
 
-    def __init__(self, group: dist.ProcessGroup, ranks: Sequence[int] | None = None, timeout_s: float = 30.0):
-        self.inner = ProcessGroupLink(group, ranks, timeout_s)
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        ranks: Sequence[int] | None = None,
+        timeout_s: float = 30.0,
+        tos: int = 0,
+    ):
+        self.inner = ProcessGroupLink(group, ranks, timeout_s, tos)
         super().__init__(self.inner)
         self.HAS_ALL_REDUCE = self.inner.HAS_ALL_REDUCE
         self.struck = False
