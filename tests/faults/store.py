@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import select
-import signal
 import socket
 import threading
 import time
@@ -16,7 +14,7 @@ from faults.case import WORLD, Case
 from faults.rank import attach_and_die
 from faults.rows import Moment
 from support.processes import forkserver
-from support.store_host import connected, serve
+from support.store_host import Host, connected
 
 _ATTEMPT_S = 30.0
 
@@ -69,11 +67,11 @@ class StoreHost:
 
     def __init__(self, case: Case, folder: Path) -> None:
         self._case, self._folder, self._struck = case, folder, False
-        self._process, port = serve()
-        self._way = Way(port)
+        self._host = Host()
+        self._way = Way(self._host.port)
         self.port = self._way.port
         if self._act == "restart":
-            self._die_attached(port)
+            self._die_attached(self._host.port)
 
     @classmethod
     def of(cls, case: Case, folder: Path) -> StoreHost | None:
@@ -89,15 +87,14 @@ class StoreHost:
         if not self._struck and all((self._folder / f"awaits-{rank}").exists() for rank in range(WORLD)):
             self._struck = True
             if self._act.startswith("stop"):
-                os.kill(self._process.pid, signal.SIGSTOP)
+                self._host.halt()
             elif self._act.startswith("cut"):
                 self._way.cut()
             (self._folder / "struck").touch()
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        self._host.kill()
         self._way.close()
 
     def _die_attached(self, port: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch import group
 from gradwire.launch.group import in_words
-from support.store_host import halt, served
+from support.store_host import served
 
 
 def test_what_torch_raises_is_told_in_one_line() -> None:
@@ -37,6 +37,6 @@ def test_a_word_is_not_waited_for_where_the_store_is_silent(monkeypatch: pytest.
         store.set("word", "")
         group.wait_for(store, "word")
         monkeypatch.setattr(group, "ANSWER_S", 0.3)
-        halt(host)
+        host.halt()
         with pytest.raises(LinkTimeoutError, match=r"^torch's store at .* has not answered for 0\.3 s"):
             group.wait_for(store, "word")

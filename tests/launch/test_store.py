@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.store import TimedStore
-from support.store_host import connected, halt, served
+from support.store_host import connected, served
 
 
 def soon() -> float:
@@ -54,7 +54,7 @@ def test_no_call_outlasts_a_host_that_stands_still() -> None:
     with served() as (host, store):
         stores = {name: connected(store.port) for name in calls}
         store.set("key", "value")
-        halt(host)
+        host.halt()
         for name, call in calls.items():
             timed = TimedStore(PrefixStore("", stores[name]), "rank 1 trying")
             started = time.monotonic()
@@ -76,6 +76,5 @@ def test_no_call_outlasts_a_host_that_stands_still() -> None:
 def test_a_host_that_is_gone_is_named() -> None:
     with served() as (host, store):
         host.kill()
-        host.wait()
         with pytest.raises(LinkError, match=r"^rank 1 trying: torch's store at .* is gone \(asked for 'key'"):
             TimedStore(store, "rank 1 trying").has(["key"], soon())

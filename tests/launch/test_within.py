@@ -10,18 +10,17 @@ import pytest
 
 from gradwire.launch.within import within
 from support.project import TESTS
-from support.store_host import serve
+from support.store_host import Host
 
 
 @pytest.mark.processes
 def test_a_process_that_leaves_a_call_behind_ends_as_any_other() -> None:
-    host, port = serve()
+    host = Host()
     try:
-        words = ["-m", "support.store_host", str(port), str(host.pid), "0.05"]
+        words = ["-m", "support.store_host", str(host.port), str(host.pid), "0.05"]
         done = subprocess.run([sys.executable, *words], cwd=TESTS, timeout=60, check=False)
     finally:
         host.kill()
-        host.communicate()
     assert done.returncode == 0
 
 

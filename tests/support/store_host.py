@@ -10,46 +10,58 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess, parent_process
+from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
 
 from gradwire.launch.store import TimedStore
-
-_SERVE = """
-import sys
-from datetime import timedelta
-from torch._C._distributed_c10d import TCPStore
-limit = timedelta(seconds=60)
-store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
-print(store.port, flush=True)
-sys.stdin.read()
-"""
+from support.processes import forkserver
 
 
-def serve() -> tuple[subprocess.Popen[str], int]:
-    """Start a process that serves a store, until its standard input ends; return it and its port."""
-    host = subprocess.Popen(
-        [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert host.stdout is not None
-    return host, int(host.stdout.readline())
+class Host:
+    """A process that serves a store at ``port``, until it is killed or the test's process ends."""
+
+    def __init__(self) -> None:
+        ours, theirs = forkserver().Pipe(duplex=False)
+        self._process: BaseProcess = forkserver().Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        with ours:
+            self.port: int = ours.recv()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def halt(self) -> None:
+        """Let it stand still, and return when it does: a signal takes a moment."""
+        os.kill(self.pid, signal.SIGSTOP)
+        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.001)
+
+    def kill(self) -> None:
+        """End it, whatever state it is in."""
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(pipe: Connection[int, None]) -> None:
+    limit = timedelta(seconds=60)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
+    pipe.send(store.port)
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
 
 
 @contextmanager
-def served() -> Iterator[tuple[subprocess.Popen[str], TCPStore]]:
+def served() -> Iterator[tuple[Host, TCPStore]]:
     """Yield such a process, and a connection to its store."""
-    host, port = serve()
-    with host:
-        try:
-            yield host, connected(port)
-        finally:
-            host.kill()  # whatever state it is in
-
-
-def halt(host: subprocess.Popen[str]) -> None:
-    """Let it stand still, and return when it does: a signal takes a moment."""
-    os.kill(host.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, host.pid, os.WSTOPPED | os.WNOWAIT)
+    host = Host()
+    try:
+        yield host, connected(host.port)
+    finally:
+        host.kill()
 
 
 def connected(port: int) -> TCPStore:

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 from gradwire.errors import AttachError, LinkError
 from gradwire.links.rendezvous import attempt
 from gradwire.training.replicas import agreement
-from support.store_host import halt, served
+from support.store_host import served
 
 RunProcesses = Callable[..., list[Any]]
 
@@ -51,7 +51,7 @@ def test_a_store_that_does_not_answer_is_an_error_in_time(
 ) -> None:
     with served() as (host, store):
         monkeypatch.setattr(agreement, "store_of", lambda _: store)
-        halt(host)
+        host.halt()
         for _ in range(2):  # another call, too
             started = time.monotonic()
             with pytest.raises(AttachError) as caught:
