@@ -63,7 +63,9 @@ def test_snippets_of_one_process_run_as_written(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_snippets_of_many_ranks_run_as_written_under_torchrun(tmp_path: Path) -> None:
     blocks = [block for block in python_blocks() if block.how == TORCHRUN]
-    run_blocks([block for block in blocks if block.page != FRAMEWORKS], tmp_path, ranks=2)
+    printed = run_blocks([block for block in blocks if block.page != FRAMEWORKS], tmp_path, ranks=2)
+    of_ddp = printed.partition("ran docs/ddp.md/0\n")[0].rpartition("ran ")[2]
+    assert "gradwire, rank 0: 20 steps" in of_ddp
 
 
 def test_snippets_at_a_prompt_show_what_they_print() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -11,11 +12,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
+from gradwire.errors import LinkError
+from gradwire.links import ProcessGroupLink
 from gradwire.links.rendezvous.tls import encryption
 from gradwire.links.rendezvous.tls_names import NAMES, Names
 from support.beds import needs_namespaces
 from support.certificates import PAGE, make
+from support.forks import Program
 from support.project import TESTS
 
 pytestmark = pytest.mark.processes
@@ -27,38 +33,25 @@ ip address add {ADDRESS}/24 dev wg0
 ip link set wg0 up
 exec "$@"
 """
-GLOO_GROUP = """
-import torch.distributed as dist
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-"""
-LINKS_BESIDE_ANOTHER_BACKEND = """
-import os
-import torch.distributed as dist
-from torch.testing._internal.distributed import fake_pg
-import gradwire
-dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
-try:
-    gradwire.ProcessGroupLink(dist.group.WORLD, timeout_s=5.0)
-    print("connected")
-    os.environ["GLOO_DEVICE_TRANSPORT"] = "TCP_TLS"
-    gradwire.ProcessGroupLink(dist.group.WORLD, timeout_s=5.0)
-    print("connected again")
-except gradwire.errors.LinkError as error:
-    print(error)
-"""
 
 
-def run(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), **variables}
-    return subprocess.run(
-        command, env=environment, cwd=TESTS, capture_output=True, text=True, timeout=100, check=False
-    )
+def group_of(backend: str) -> dist.ProcessGroup:
+    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD
 
 
-def printed(command: list[str], **variables: str) -> str:
-    done = run(command, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def links_beside_another_backend() -> None:
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")
+    group = group_of("fake")
+    try:
+        ProcessGroupLink(group, timeout_s=5.0)
+        print("connected")  # noqa: T201
+        os.environ["GLOO_DEVICE_TRANSPORT"] = "TCP_TLS"
+        ProcessGroupLink(group, timeout_s=5.0)
+        print("connected again")  # noqa: T201
+    except LinkError as error:
+        print(error)  # noqa: T201
 
 
 def test_the_pages_commands_make_what_gradwire_takes(tmp_path: Path) -> None:
@@ -73,8 +66,10 @@ def test_the_pages_commands_make_what_gradwire_takes(tmp_path: Path) -> None:
     assert all(f"/{Path(name).name}\n" in PAGE for name in made.values())
 
 
-def test_gloos_tls_alone_is_refused_and_one_link_does_not_decide_for_the_next() -> None:
-    said = printed([sys.executable, "-c", LINKS_BESIDE_ANOTHER_BACKEND]).splitlines()
+def test_gloos_tls_alone_is_refused_and_one_link_does_not_decide_for_the_next(tmp_path: Path) -> None:
+    done = Program(tmp_path / "log", tmp_path, {}, links_beside_another_backend).ended()
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
     assert said[0] == "connected"
     assert said[1].startswith(
         "rank 0 connecting with the 1 ranks of its group: GLOO_DEVICE_TRANSPORT is TCP_TLS, which does not "
@@ -83,8 +78,9 @@ def test_gloos_tls_alone_is_refused_and_one_link_does_not_decide_for_the_next() 
     assert len(said) == 2
 
 
-def test_the_page_knows_what_gloo_answers() -> None:
-    answer = run([sys.executable, "-c", GLOO_GROUP], GLOO_DEVICE_TRANSPORT="TCP_TLS").stderr
+def test_the_page_knows_what_gloo_answers(tmp_path: Path) -> None:
+    variables = {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"}
+    answer = Program(tmp_path / "log", tmp_path, variables, group_of, "gloo").ended().stderr
     if "Private key and certificate location must be specified" in answer:
         pytest.skip("this build of PyTorch has Gloo's TLS, which the page says today's wheels have not")
     (said,) = re.findall(r"answers `([^`]+)` when a Gloo group is made", PAGE)
@@ -98,5 +94,7 @@ def test_all_connections_stay_on_the_interface_of_the_tunnel(
 ) -> None:
     program = [sys.executable, "-m", "support.tunnel_ranks", str(tmp_path)]
     command = ["unshare", "--map-root-user", "--net", "sh", "-ec", TUNNEL, "sh", *program]
-    said = json.loads(printed(command, GLOO_SOCKET_IFNAME=interface))
-    assert said == [[2.0, addresses]] * 2
+    variables = {**os.environ, "PYTHONPATH": str(TESTS), "GLOO_SOCKET_IFNAME": interface}
+    done = subprocess.run(command, env=variables, cwd=TESTS, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[2.0, addresses]] * 2

@@ -100,5 +100,6 @@ def torchrun(
 def _torchrun(script: str, words: tuple[str, ...], options: tuple[str, ...]) -> None:
     from torch.distributed import run
 
+    sys.argv = [script, *words]
     runpy.run_path(script, run_name="imported")  # what the script imports, it imports once for all ranks
     run.main(["--standalone", "--run-path", "--start-method=fork", *options, script, *words])

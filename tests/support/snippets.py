@@ -6,6 +6,7 @@ script, and every block makes its own process group.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -162,5 +163,14 @@ def _leave() -> None:
         dist.destroy_process_group()
 
 
+def import_for(jobs: str) -> None:
+    """Import what the blocks import, so that ranks that are forked need not."""
+    texts = (job["text"] for job in json.loads(Path(jobs).read_text()))
+    for name in re.findall(r"^(?:from|import) (\w[\w.]*)", "".join(texts), re.MULTILINE):
+        importlib.import_module(name)
+
+
+if __name__ == "imported":  # by torchrun's agent
+    import_for(sys.argv[1])
 if __name__ == "__main__":
     run_jobs(sys.argv[1])

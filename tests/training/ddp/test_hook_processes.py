@@ -5,10 +5,7 @@ Many of these follow the ideas of PyTorch's tests of its hooks (``test_c10d_gloo
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,6 @@ import torch
 import gradwire
 from gradwire.codecs import DEFAULT as DEFAULT_CODEC
 from support import ddp_ranks
-from support.project import DOCS
 from support.sums import bits
 
 RunProcesses = Callable[..., list[Any]]
@@ -268,13 +264,3 @@ def test_a_lost_peer_is_an_error_on_the_others_and_weights_stay(
         assert result["same weights"]
         assert result["same state"]
         assert result["evaluated"]
-
-
-def test_the_page_s_program_runs_under_torchrun(tmp_path: Path) -> None:
-    page = (DOCS / "ddp.md").read_text(encoding="utf-8")
-    program = page.partition("```python\n")[2].partition("```")[0]
-    (tmp_path / "train.py").write_text(program, encoding="utf-8")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    done = subprocess.run([*torchrun, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert "gradwire, rank 0: 20 steps" in done.stdout
