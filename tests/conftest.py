@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 from support import gpu_cases, ranks
 from support.processes import NAME, Pool, prepare
 from support.project import TESTS
+from support.small_tasks import SMALL_TASKS
 
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
 settings.load_profile("gradwire")
@@ -62,9 +64,14 @@ ONE_WORKER = {
     "cli/test_testbed.py": "testbed",
 }
 """The group of a folder or a file whose tests one worker does, one file after the other."""
-SPREAD = {"learning", "docs/test_examples.py"}
-"""Folders and files of long tests that share nothing: any worker does any of them."""
-LONG = ("faults", "foreign", "links/mpi", "learning", "docs", "integrations", "job", "cli", "training")
+SPREAD = {"docs/test_examples.py"}
+"""Files of long tests that share nothing: any worker does any of them."""
+LEARNED = re.compile("|".join(SMALL_TASKS))
+"""What tests of learning train: those of one model compare with the same runs of DDP."""
+LONG = (
+    "faults", "job/test_launch", "foreign", "links/mpi", "learning", "docs", "integrations", "job", "cli",
+    "training", "experiments", "testbed", "links", "exchange", "codecs/conformance",
+)  # fmt: skip
 """What begins first, so that no worker is left alone with it at the end."""
 
 
@@ -75,7 +82,9 @@ class Scheduling(LoadScopeScheduling):
         file = nodeid.partition("::")[0].removeprefix("tests/")
         names = (file, file.partition("/")[0])
         groups = [ONE_WORKER[name] for name in names if name in ONE_WORKER]
-        return groups[0] if groups else nodeid if SPREAD & {*names} else file
+        if names[1] == "learning":
+            groups = [" ".join(["learning", *LEARNED.findall(nodeid)])]
+        return groups[0] if groups else nodeid if file in SPREAD else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -25,11 +25,14 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.processes
 @needs_namespaces
-def test_ddp_its_hook_and_gradwire_train_on_a_testbed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ddp_its_hook_and_gradwire_train_on_a_testbed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "HOSTS", 2)  # each is an interpreter that imports torch
     assert main(["demo", "--out", "out", "--rate", "1gbit"]) == 0
     printed = capfd.readouterr()
-    assert "digits, wide: 4 workers, testbed links of 1gbit, 4 steps" in printed.out
-    assert "gradwire plan --model 25.6M --hosts 4 --rate 1gbit\n" in printed.out
+    assert "digits, wide: 2 workers, testbed links of 1gbit, 4 steps" in printed.out
+    assert "gradwire plan --model 25.6M --hosts 2 --rate 1gbit\n" in printed.out
     assert "h0 |" not in printed.out + printed.err
     record = json.loads(Path("out/record.json").read_text())
     assert [run["run"] for run in record["runs"]] == [

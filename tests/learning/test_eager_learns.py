@@ -20,7 +20,7 @@ from gradwire.training import DSync, WorkerMethod
 from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
-WORLD, BATCH, STEPS, SEEDS = 4, 25, 100, 3
+WORLD, BATCH, STEPS, SEEDS = 2, 25, 100, 3
 METHODS = ("synchronous", "none", "eager")
 
 

@@ -146,7 +146,7 @@ def _of_words(logits: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
 
 
 SMALL_TASKS = {
-    "mlp": SmallTask(_mlp, mse_loss, _draw_values, 0.1, 3e-3, 60),
+    "mlp": SmallTask(_mlp, mse_loss, _draw_values, 0.1, 3e-3, 40),
     "cnn": SmallTask(_cnn, cross_entropy, _draw_pictures, 0.02, 3e-3, 60),
     "transformer": SmallTask(_TiedTransformer, _of_words, _draw_text, 0.1, 1e-2, 60, batch=8),
     "sparse": SmallTask(_Sparse, mse_loss, _draw_values, 0.3, 5e-3, 60),
