@@ -17,10 +17,10 @@ setup: .venv/ready ## make .venv with gradwire in it (needs python3, gcc and mak
 demo: .venv/ready ## compare gradwire with plain DDP on four hosts at 1 Gbit/s, in a minute
 	$(BIN)/gradwire demo --out runs/demo --overwrite
 
-TESTS := $(BIN)/python -m pytest -n 2 --dist loadscope
+TESTS := $(BIN)/python -m pytest -n 3 --dist loadscope
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of processes would compile gradwire and its tests anew
 
-test: .venv/ready ## the test suite, on two workers
+test: .venv/ready ## the test suite, on three workers
 	$(TESTS)
 
 coverage: .venv/ready ## the test suite, and what of each room it runs (build/coverage.json)

@@ -19,8 +19,8 @@ REPEATS = int(os.environ.get("GRADWIRE_FAULT_REPEATS", "1"))
 NEW_REPEATS = int(os.environ.get("GRADWIRE_FAULT_NEW_REPEATS", REPEATS))
 """Of the rows that are new."""
 SEED = os.environ.get("GRADWIRE_FAULT_SEED") or secrets.token_hex(4)
-_WORLDS = int(os.environ.get("GRADWIRE_FAULT_WORLDS", "3"))
-"""How many worlds run at once: most of them wait for a timeout most of the time."""
+_WORLDS = int(os.environ.get("GRADWIRE_FAULT_WORLDS", "2" if "PYTEST_XDIST_WORKER" in os.environ else "3"))
+"""How many worlds run at once: most of them wait for a timeout most of the time, but not alone."""
 
 
 @dataclass
