@@ -31,11 +31,19 @@ def test_verilog_has_the_ports_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "codec", "width"),
-    [("float-adder", None, 256), ("skid-buffer", None, 512)],
+    ("block", "codec", "width", "parameters"),
+    [
+        ("float-adder", None, 256, {}),
+        ("skid-buffer", None, 512, {}),
+        ("ring-engine", "identity", 256, {"ranks": 3, "chunk_words": 64}),
+        ("nic", "inceptionn:2^-10", 256, {"flows": 1}),
+    ],
 )
-def test_other_blocks_are_written(block: str, codec: str | None, width: int) -> None:
-    made = export(block, codec, width)
+def test_other_blocks_are_written(
+    block: str, codec: str | None, width: int, parameters: dict[str, int]
+) -> None:
+    made = export(block, codec, width, parameters)
+    assert all(f"{name}={value}" in made.verilog.split("\n", 1)[0] for name, value in parameters.items())
     assert ports_of(made.verilog) == {port.name: (f"{port.direction}put", port.bits) for port in made.ports}
 
 

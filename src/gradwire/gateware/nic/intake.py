@@ -1,0 +1,55 @@
+"""The entrance of a card: frames wait in a memory, and come once more for those who need them now."""
+
+from __future__ import annotations
+
+from amaranth import Module
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from gradwire.gateware.nic.head import HEAD, HeadReader
+from gradwire.gateware.nic.queues import copy, memory, stream
+from gradwire.gateware.stream import AxiStream
+
+_READ_AHEAD = 16
+
+
+class Intake(wiring.Component):
+    """Gives every frame twice, at ``kept`` and at ``read``, and its ``head`` in the cycle of ``found``.
+
+    Frames are taken while ``has_room`` is high. ``kept`` holds ``depth`` words.
+    """
+
+    def __init__(self, width: int, tos: int, mtu: int, depth: int) -> None:
+        self._reader, self._depth = HeadReader(width, tos, mtu), depth
+        super().__init__(
+            {
+                "s_axis": In(AxiStream(width)),
+                "kept": Out(AxiStream(width)),
+                "read": Out(AxiStream(width)),
+                "has_room": In(1),
+                "head": Out(HEAD),
+                "found": Out(1),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        m.submodules.reader = reader = self._reader
+        come = self.s_axis
+        entering = [stream(len(come.tdata)) for _ in range(2)]
+        for name, each, depth, out in zip(
+            ("frames", "ahead"), entering, (self._depth, _READ_AHEAD), (self.kept, self.read), strict=True
+        ):
+            wiring.connect(m, memory(m, name, each, depth), wiring.flipped(out))
+        is_taken = self.has_room & entering[0].tready & entering[1].tready
+        for each in entering:
+            m.d.comb += [copy(each, come), each.tvalid.eq(come.tvalid & is_taken)]
+        m.d.comb += [
+            come.tready.eq(is_taken),
+            *(getattr(reader, name).eq(getattr(come, f"t{name}")) for name in ("data", "keep", "last")),
+            reader.moves.eq(come.tvalid & is_taken),
+            self.head.eq(reader.head),
+            self.found.eq(reader.found),
+        ]
+        return m

@@ -1,0 +1,255 @@
+"""The way of frames from the link to the host: compressed packets are restored, damaged ones dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+
+from gradwire.codecs import Inceptionn
+from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
+from gradwire.gateware.inceptionn_format import GROUP_LANES
+from gradwire.gateware.nic.bounded import Bounded
+from gradwire.gateware.nic.composer import ORDER, Composer
+from gradwire.gateware.nic.finisher import FACTS, Finisher
+from gradwire.gateware.nic.intake import Intake
+from gradwire.gateware.nic.packets import (
+    ETHERNET_NBYTES,
+    MOST_HEADERS,
+    SHIM_NBYTES,
+    SUM_AT,
+    TCP,
+    TOS,
+    VERSION,
+    big,
+    folded,
+    frame_words,
+    head_of,
+    offer,
+    swapped,
+)
+from gradwire.gateware.nic.queues import Queue, copy, memory, stream
+from gradwire.gateware.nic.seal import Seal
+from gradwire.gateware.nic.tcp_sum import TcpSum
+from gradwire.gateware.nic.trim import Trim
+from gradwire.gateware.stream import Pipeline, block_ports
+
+_CUT_NBYTES = 6
+"""What stands before the codec's payload in a body, at most: three bytes of two floats each."""
+
+
+class Receiver(wiring.Component):
+    """Ethernet frames in and out, those that a ``Transmitter`` or ``gradwire nic`` has compressed restored.
+
+    Every frame waits in a memory. The payload of a compressed packet is stripped of its headers, its shim
+    and the bytes of cut floats, and goes through the decompressor into another memory. Meanwhile the
+    packet's CRC is verified. What leaves is the packet as it came, or its headers with the restored payload,
+    which wait once more for their checksum, or nothing.
+    """
+
+    def __init__(self, codec: Inceptionn, width: int = 256, *, mtu: int = 1500, tos: int = TOS) -> None:
+        self._codec, self._mtu, self._tos = codec, mtu, tos
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        width = len(self.s_axis.tdata)
+        words = frame_words(self._mtu, width)
+        m.submodules.intake = intake = Intake(width, self._tos, self._mtu, 2 * words + 64)
+        wiring.connect(m, wiring.flipped(self.s_axis), intake.s_axis)
+        plans = self._plan(m, intake)
+        payloads = self._decompress(m, intake, words)
+        orders, exits = self._decide(m, plans)
+
+        m.submodules.composer = composer = Composer(width, TCP)
+        wiring.connect(m, intake.kept, composer.frames)
+        wiring.connect(m, payloads, composer.payloads)
+        m.d.comb += [
+            composer.order.eq(orders.first),
+            composer.told.eq(orders.has),
+            orders.takes.eq(composer.takes),
+        ]
+        m.submodules.finisher = finisher = Finisher(width, TcpSum(width), 2 * words + 8)
+        wiring.connect(m, composer.m_axis, finisher.s_axis)
+        wiring.connect(m, finisher.m_axis, wiring.flipped(self.m_axis))
+        m.d.comb += [
+            finisher.facts.eq(exits.first),
+            finisher.told.eq(exits.has),
+            exits.takes.eq(finisher.takes_last),
+        ]
+        return m
+
+    def _plan(self, m: Module, intake: Intake) -> Queue:
+        """Tell all parts what to do with the next frame."""
+        stage = Pipeline(m, Const(1))
+        head: Any = intake.head
+        found = stage.hold(intake.found, resets=True)
+        claims, headers, end = stage.hold(head.claims), stage.hold(head.headers), stage.hold(head.end)
+        wanted = stage.hold(head.fits & head.claims & (head.payload >= SHIM_NBYTES))
+        payload, total = stage.hold(head.payload), stage.hold(head.sum)
+        is_sound = stage.hold(head.is_sound & head.is_single)
+        self._starts = Queue(m, "starts", {"wanted": 1, "headers": 7, "end": 16, "payload": 16})
+        self._starts.put(found, wanted=wanted, headers=headers, end=end, payload=payload)
+        self._bodies = Queue(m, "bodies", {"payload": 16})
+        self._bodies.put(found & wanted, payload=payload)
+        plans = Queue(m, "plans", {"wanted": 1, "is_bad": 1, "headers": 7, "sum": 19})
+        plans.put(found, wanted=wanted, is_bad=claims & ~(wanted & is_sound), headers=headers, sum=total)
+        rooms = [queue.has_room for queue in (self._starts, self._bodies, plans)]
+        m.d.comb += intake.has_room.eq(Cat(rooms).all())
+        return plans
+
+    def _decompress(self, m: Module, intake: Intake, words: int) -> Any:
+        """Return the stream of restored payloads, and note what else is found out about each."""
+        width = len(self.s_axis.tdata)
+        self._seals = seals = Queue(m, "seals", {"crc": 32, "is_whole": 1})
+        self._shims = shims = Queue(
+            m,
+            "shims",
+            {
+                "is_bad": 1,
+                "crc": 32,
+                "payload": 16,
+                "floats": 14,
+                "head": 2,
+                "tail": 2,
+                "cut": 8 * _CUT_NBYTES,
+            },
+        )
+        self._sizes = sizes = Queue(m, "sizes", {"size": 20}, depth=32)
+        cuts = Queue(m, "cuts", {"skip": 4, "nbytes": 16})
+        m.submodules.seal = meter = Seal(width, offer(self._codec))
+        m.submodules.strip = strip = Trim(width, MOST_HEADERS)
+        m.submodules.align = align = Trim(width, SHIM_NBYTES + _CUT_NBYTES)
+        m.submodules.decompressor = decompressor = InceptionnDecompressor(self._codec, width)
+        m.submodules.bounded = bounded = Bounded(width, words)
+
+        read, start = intake.read, self._starts.first
+        wiring.connect(m, read, strip.s_axis)
+        m.d.comb += [
+            strip.told.eq(self._starts.has & seals.has_room & shims.has_room & cuts.has_room),
+            strip.wanted.eq(start.wanted),
+            strip.skip.eq(start.headers),
+            strip.nbytes.eq(start.payload),
+            self._starts.takes.eq(strip.takes_last),
+            *(getattr(meter, name).eq(getattr(read, f"t{name}")) for name in ("data", "keep", "last")),
+            meter.moves.eq(read.tvalid & read.tready & start.wanted),
+            meter.end.eq(start.end),
+            meter.headers.eq(start.headers),
+        ]
+        seals.put(meter.done, crc=meter.result, is_whole=meter.is_whole)
+
+        stripped, within = stream(width), Signal()
+        moves = stripped.tvalid & stripped.tready
+        m.d.comb += [
+            copy(stripped, strip.m_axis),
+            stripped.tvalid.eq(strip.m_axis.tvalid),
+            strip.m_axis.tready.eq(stripped.tready),
+        ]
+        with m.If(moves):
+            m.d.sync += within.eq(~stripped.tlast)
+        self._read_shim(m, moves & ~within, stripped.tdata, cuts)
+        wiring.connect(m, memory(m, "stripped", stripped, 8), align.s_axis)
+        m.d.comb += [
+            align.told.eq(cuts.has & sizes.has_room),
+            align.wanted.eq(1),
+            align.skip.eq(cuts.first.skip),
+            align.nbytes.eq(cuts.first.nbytes),
+            cuts.takes.eq(align.takes_last),
+        ]
+        wiring.connect(m, align.m_axis, decompressor.s_axis)
+        wiring.connect(m, decompressor.m_axis, bounded.s_axis)
+        sizes.put(bounded.done, size=bounded.size)
+        return memory(m, "payloads", bounded.m_axis, 2 * words + 8)
+
+    def _read_shim(self, m: Module, is_here: Value, word: Value, cuts: Queue) -> None:
+        """Read a stripped packet's first word: what it says of the payload, and the bytes of cut floats."""
+        stage = Pipeline(m, Const(1))
+        bodies, shims = self._bodies, self._shims
+        m.d.comb += bodies.takes.eq(is_here)
+        valid, size = stage.hold(is_here, resets=True), stage.hold(bodies.first.payload)
+        payload, phase, crc = stage.hold(big(word, 0, 2)), stage.hold(word[16:18]), stage.hold(word[32:64])
+        is_foreign = stage.hold((word[18:24] != VERSION << 2) | (word[24:32] != self._codec.wire_id))
+        cut = stage.hold(word[8 * SHIM_NBYTES : 8 * (SHIM_NBYTES + _CUT_NBYTES)])
+
+        head = stage.hold(head_of(phase))
+        rest = stage.hold((payload - head_of(phase))[:17])  # negative if the floats' head is all
+        valid, size = stage.hold(valid, resets=True), stage.hold(size)
+        payload, crc, is_foreign = stage.hold(payload), stage.hold(crc), stage.hold(is_foreign)
+        cut = stage.hold(cut)
+
+        tail, floats = stage.hold(rest[:2]), stage.hold(rest[2:16])
+        is_bad = stage.hold(is_foreign | rest[16] | ~rest[2:16].any())
+        skip = stage.hold((head + rest[:2] + SHIM_NBYTES)[:4])
+        valid, size, head = stage.hold(valid, resets=True), stage.hold(size), stage.hold(head)
+        payload, crc, cut = stage.hold(payload), stage.hold(crc), stage.hold(cut)
+
+        nbytes = (size - skip)[:17]
+        cuts.put(valid, skip=skip, nbytes=Mux(nbytes[16], 0, nbytes[:16]))
+        shims.put(
+            valid,
+            is_bad=is_bad | nbytes[16],
+            crc=crc,
+            payload=payload,
+            floats=floats,
+            head=head,
+            tail=tail,
+            cut=cut,
+        )
+
+    def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
+        """Give the orders, once all is known of a frame: what claims to be compressed must be right."""
+        stage = Pipeline(m, Const(1))
+        orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
+        plan, seal, shim, size = plans.first, self._seals.first, self._shims.first, self._sizes.first.size
+        parts = (self._seals, self._shims, self._sizes)
+        known = plans.has & (~plan.wanted | Cat(part.has for part in parts).all())
+        decides = known & orders.has_room & exits.has_room
+        m.d.comb += plans.takes.eq(decides)
+        m.d.comb += [part.takes.eq(decides & plan.wanted) for part in parts]
+
+        groups = (shim.floats + GROUP_LANES - 1) >> (GROUP_LANES.bit_length() - 1)
+        valid, plan_bits = stage.hold(decides, resets=True), stage.hold(plan.as_value())
+        is_right = stage.hold(seal.is_whole & ~shim.is_bad & (seal.crc == shim.crc))
+        is_full = stage.hold(size == Cat(Const(0, 5), groups))
+        fields = stage.hold(shim.as_value())
+        length = stage.hold((plan.headers + shim.payload - ETHERNET_NBYTES)[:17])
+
+        plan, shim = plan.shape()(plan_bits), shim.shape()(fields)
+        restores = stage.hold(plan.wanted & ~plan.is_bad & is_right & is_full & (length <= self._mtu))
+        drops = plan.wanted | plan.is_bad
+        sums: Value = stage.hold((plan.sum + swapped(length) + (TCP << 8))[:20])
+        kept = stage.hold(
+            Cat(plan.wanted, drops, plan.headers, length[:16], shim.head, shim.tail, shim.floats)
+        )
+        valid = stage.hold(valid, resets=True)
+        cut = stage.hold(shim.cut)
+        tail = stage.hold((shim.cut >> Cat(Const(0, 3), shim.head))[:24])
+
+        once = stage.hold(folded(sums))
+        kept, restores = stage.hold(kept), stage.hold(restores)
+        valid, cut, tail = stage.hold(valid, resets=True), stage.hold(cut), stage.hold(tail)
+        wanted, drops, headers, length = kept[0], kept[1] & ~restores, kept[2:9], kept[9:25]
+        orders.put(
+            valid,
+            is_composed=restores,
+            is_dropped=drops,
+            has_payload=wanted,
+            headers=headers,
+            length=length,
+            checksum=~folded(once)[:16],
+            extra=cut[:24],
+            extra_count=kept[25:27],
+            size=Cat(Const(0, 2), kept[29:43]),
+            tail=tail,
+            tail_count=kept[27:29],
+        )
+        exits.put(
+            valid & ~drops,
+            is_composed=restores,
+            headers=headers,
+            end=(length + ETHERNET_NBYTES)[:16],
+            place=Const(SUM_AT // 2),
+        )
+        return orders, exits

@@ -1,0 +1,259 @@
+"""The way of frames from the host to the link: marked payload is compressed if that makes it smaller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Const, Module, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from gradwire.codecs import Inceptionn
+from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
+from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES
+from gradwire.gateware.nic.bounded import Bounded
+from gradwire.gateware.nic.composer import ORDER, Composer
+from gradwire.gateware.nic.finisher import FACTS, Finisher
+from gradwire.gateware.nic.flows import FlowTable
+from gradwire.gateware.nic.intake import Intake
+from gradwire.gateware.nic.packets import (
+    COMPRESSED,
+    ETHERNET_NBYTES,
+    MOST_HEADERS,
+    SHIM_NBYTES,
+    TOS,
+    VERSION,
+    folded,
+    frame_words,
+    head_of,
+    offer,
+    swapped,
+)
+from gradwire.gateware.nic.queues import Queue, memory
+from gradwire.gateware.nic.seal import Seal
+from gradwire.gateware.nic.split import Split
+from gradwire.gateware.nic.tcp_sum import TcpSum
+from gradwire.gateware.nic.trim import Trim
+from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes
+
+
+def flow_ports(flows: int) -> dict[str, Any]:
+    """Return the ports by which a driver writes a connection, as in ``FlowTable``."""
+    return {
+        "flow_write": In(1),
+        "flow_index": In(range(max(2, flows))),
+        "flow_source": In(32),
+        "flow_destination": In(32),
+        "flow_ports": In(32),
+        "flow_first": In(2),
+        "flow_open": In(1),
+    }
+
+
+class Transmitter(wiring.Component):
+    """Ethernet frames in and out, some of them compressed as ``gradwire nic`` does it.
+
+    Every frame waits in a memory. The payload of a packet that may be compressed is stripped of its headers
+    and of the bytes before its first whole float, and goes through the compressor into another memory.
+    Meanwhile the packet's checksum is verified. What leaves is the packet as it came, or its headers with the
+    shim and the compressed payload, which wait once more for their CRC.
+    """
+
+    def __init__(
+        self, codec: Inceptionn, width: int = 256, *, mtu: int = 1500, flows: int = 8, tos: int = TOS
+    ) -> None:
+        self._codec, self._mtu, self._flows, self._tos = codec, mtu, flows, tos
+        super().__init__({**block_ports(width), **flow_ports(flows)})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        width = len(self.s_axis.tdata)
+        words = frame_words(self._mtu, width)
+        m.submodules.intake = intake = Intake(width, self._tos, self._mtu, 2 * words + 64)
+        wiring.connect(m, wiring.flipped(self.s_axis), intake.s_axis)
+        plans = self._plan(m, intake)
+        payloads = self._compress(m, intake, 2 * -(-words * GROUP_NBYTES // (4 * GROUP_LANES)) + 8)
+        orders, exits = self._decide(m, plans)
+
+        m.submodules.composer = composer = Composer(width, COMPRESSED)
+        wiring.connect(m, intake.kept, composer.frames)
+        wiring.connect(m, payloads, composer.payloads)
+        m.d.comb += [
+            composer.order.eq(orders.first),
+            composer.told.eq(orders.has),
+            orders.takes.eq(composer.takes),
+        ]
+        seal = Seal(width, offer(self._codec))
+        m.submodules.finisher = finisher = Finisher(width, seal, 2 * words + 8)
+        wiring.connect(m, composer.m_axis, finisher.s_axis)
+        wiring.connect(m, finisher.m_axis, wiring.flipped(self.m_axis))
+        m.d.comb += [
+            finisher.facts.eq(exits.first),
+            finisher.told.eq(exits.has),
+            exits.takes.eq(finisher.takes_last),
+        ]
+        return m
+
+    def _plan(self, m: Module, intake: Intake) -> Queue:
+        """Look connections up, and tell all parts what to do with the next frame."""
+        m.submodules.flows = flows = FlowTable(self._flows)
+        stage = Pipeline(m, Const(1))
+        head: Any = intake.head
+        m.d.comb += [
+            flows.write.eq(self.flow_write),
+            flows.index.eq(self.flow_index),
+            *(
+                flows.flow[name].eq(getattr(self, f"flow_{port}"))
+                for name, port in (
+                    ("source", "source"), ("destination", "destination"), ("ports", "ports"),
+                    ("first", "first"), ("is_open", "open"),
+                )
+            ),
+            flows.key.eq(Cat(head.source, head.destination, head.ports)),
+        ]  # fmt: skip
+        may_shrink = head.fits & head.is_data & (head.payload > SHIM_NBYTES)
+        found, fields = intake.found, Cat(head.headers, head.end, head.payload, head.sum)
+        sequence = head.sequence
+        for _ in range(FlowTable.LATENCY):
+            found, fields = stage.hold(found, resets=True), stage.hold(fields)
+            may_shrink, sequence = stage.hold(may_shrink), stage.hold(sequence)
+        found, fields = stage.hold(found, resets=True), stage.hold(fields)
+        wanted = stage.hold(may_shrink & flows.is_open)
+        phase = stage.hold((sequence - flows.first)[:2])
+        found = stage.hold(found, resets=True)
+        rest = stage.hold((fields[23:39] - head_of(phase))[:16])
+        wanted, phase, fields = stage.hold(wanted), stage.hold(phase), stage.hold(fields)
+        headers, end, payload, total = fields[:7], fields[7:23], fields[23:39], fields[39:]
+
+        self._starts = Queue(m, "starts", {"wanted": 1, "headers": 7, "end": 16, "payload": 16})
+        self._starts.put(found, wanted=wanted, headers=headers, end=end, payload=payload)
+        self._cuts = Queue(m, "cuts", {"skip": 2, "nbytes": 16})
+        self._cuts.put(found & wanted, skip=head_of(phase), nbytes=rest)
+        self._floats = Queue(m, "floats", {"count": 14})
+        self._floats.put(found & wanted, count=rest[2:])
+        plans = Queue(
+            m, "plans", {"wanted": 1, "headers": 7, "payload": 16, "sum": 19, "phase": 2, "tail": 2}
+        )
+        plans.put(
+            found, wanted=wanted, headers=headers, payload=payload, sum=total, phase=phase, tail=rest[:2]
+        )
+        rooms = [queue.has_room for queue in (self._starts, self._cuts, self._floats, plans)]
+        m.d.comb += intake.has_room.eq(Cat(rooms).all())
+        return plans
+
+    def _compress(self, m: Module, intake: Intake, depth: int) -> Any:
+        """Return the stream of compressed payloads, and note what else is found out about each."""
+        width = len(self.s_axis.tdata)
+        self._sums = sums = Queue(m, "sums", {"is_right": 1})
+        self._heads = heads = Queue(m, "heads", {"head": 24})
+        self._tails = tails = Queue(m, "tails", {"tail": 24})
+        self._sizes = sizes = Queue(m, "sizes", {"size": 16}, depth=32)
+        m.submodules.sum = meter = TcpSum(width)
+        m.submodules.strip = strip = Trim(width, MOST_HEADERS)
+        m.submodules.align = align = Trim(width, 3)
+        m.submodules.split = split = Split(width)
+        m.submodules.floats_out = buffer = SkidBuffer(width)
+        m.submodules.compressor = compressor = InceptionnCompressor(self._codec, width)
+        m.submodules.bounded = bounded = Bounded(width, depth)
+
+        read, start = intake.read, self._starts.first
+        wiring.connect(m, read, strip.s_axis)
+        m.d.comb += [
+            strip.told.eq(self._starts.has & sums.has_room & heads.has_room),
+            strip.wanted.eq(start.wanted),
+            strip.skip.eq(start.headers),
+            strip.nbytes.eq(start.payload),
+            self._starts.takes.eq(strip.takes_last),
+            *(getattr(meter, name).eq(getattr(read, f"t{name}")) for name in ("data", "keep", "last")),
+            meter.moves.eq(read.tvalid & read.tready & start.wanted),
+            meter.end.eq(start.end),
+            meter.headers.eq(start.headers),
+        ]
+        sums.put(meter.done, is_right=meter.is_whole & (meter.result == 0))
+
+        wiring.connect(m, strip.m_axis, align.s_axis)
+        within, moves = Signal(), align.s_axis.tvalid & align.s_axis.tready
+        with m.If(moves):
+            m.d.sync += within.eq(~align.s_axis.tlast)
+        heads.put(moves & ~within, head=align.s_axis.tdata[:24])
+        m.d.comb += [
+            align.told.eq(self._cuts.has),
+            align.wanted.eq(1),
+            align.skip.eq(self._cuts.first.skip),
+            align.nbytes.eq(self._cuts.first.nbytes),
+            self._cuts.takes.eq(align.takes_last),
+        ]
+        wiring.connect(m, align.m_axis, split.s_axis)
+        m.d.comb += [
+            split.told.eq(self._floats.has & tails.has_room & sizes.has_room),
+            split.floats.eq(self._floats.first.count),
+            self._floats.takes.eq(split.takes_last),
+        ]
+        tails.put(split.done, tail=split.tail)
+        wiring.connect(m, split.m_axis, buffer.s_axis)
+        wiring.connect(m, buffer.m_axis, compressor.s_axis)
+        wiring.connect(m, compressor.m_axis, bounded.s_axis)
+        sizes.put(bounded.done, size=bounded.size[:16])
+        return memory(m, "payloads", bounded.m_axis, depth)
+
+    def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
+        """Give the orders, once all is known of a frame: its body must be smaller than its payload."""
+        stage = Pipeline(m, Const(1))
+        orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
+        plan, parts = plans.first, (self._sums, self._heads, self._tails, self._sizes)
+        known = plans.has & (~plan.wanted | Cat(part.has for part in parts).all())
+        decides = known & orders.has_room & exits.has_room
+        m.d.comb += plans.takes.eq(decides)
+        m.d.comb += [part.takes.eq(decides & plan.wanted) for part in parts]
+
+        valid = stage.hold(decides, resets=True)
+        wanted, headers, payload = stage.hold(plan.wanted), stage.hold(plan.headers), stage.hold(plan.payload)
+        phase, total = stage.hold(plan.phase), stage.hold(plan.sum)
+        edges = stage.hold(head_of(plan.phase) + plan.tail)
+        size = stage.hold(self._sizes.first.size)
+        head_count, tail = stage.hold(head_of(plan.phase)), stage.hold(self._tails.first.tail)
+        head, is_right = stage.hold(self._heads.first.head), stage.hold(self._sums.first.is_right)
+
+        body = stage.hold((size + edges + SHIM_NBYTES)[:16])
+        head = head & Cat(bit.replicate(8) for bit in first_bytes(head_count, 3))
+        cut = stage.hold((head | (tail << Cat(Const(0, 3), head_count)))[:48])
+        valid, wanted, is_right = stage.hold(valid, resets=True), stage.hold(wanted), stage.hold(is_right)
+        headers, payload, phase, total = (stage.hold(each) for each in (headers, payload, phase, total))
+        edges, size = stage.hold(edges), stage.hold(size)
+
+        shrinks = stage.hold(wanted & is_right & (body < payload))
+        length = stage.hold((body + headers - ETHERNET_NBYTES)[:16])
+        valid, wanted, headers = stage.hold(valid, resets=True), stage.hold(wanted), stage.hold(headers)
+        shim = Cat(
+            payload[8:], payload[:8], phase, Const(0, 2), Const(VERSION, 4), Const(self._codec.wire_id, 8)
+        )
+        extra, count = stage.hold(Cat(shim, Const(0, 32), cut)), stage.hold(edges + SHIM_NBYTES)
+        size, total = stage.hold(size), stage.hold(total)
+
+        sums: Value = stage.hold((total + swapped(length) + (COMPRESSED << 8))[:20])
+        valid, kept = stage.hold(valid, resets=True), stage.hold(Cat(wanted, headers, shrinks, length))
+        extra, count, size = stage.hold(extra), stage.hold(count), stage.hold(size)
+        once = stage.hold(folded(sums))
+        valid, kept = stage.hold(valid, resets=True), stage.hold(kept)
+        extra, count, size = stage.hold(extra), stage.hold(count), stage.hold(size)
+        wanted, headers, shrinks, length = kept[0], kept[1:8], kept[8], kept[9:]
+        orders.put(
+            valid,
+            is_composed=shrinks,
+            has_payload=wanted,
+            headers=headers,
+            length=length,
+            checksum=~folded(once)[:16],
+            extra=extra,
+            extra_count=count,
+            size=size,
+        )
+        exits.put(
+            valid,
+            is_composed=shrinks,
+            headers=headers,
+            end=(length + ETHERNET_NBYTES)[:16],
+            place=(headers + SHIM_NBYTES // 2)[1:],
+        )
+        return orders, exits

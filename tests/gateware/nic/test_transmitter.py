@@ -1,0 +1,66 @@
+import pytest
+
+from gradwire.codecs import parse
+from gradwire.codecs.inceptionn import Inceptionn
+from gradwire.gateware.nic.packets import COMPRESSED
+from gradwire.gateware.nic.transmitter import Transmitter
+from support.axi import STALLS
+from support.hardware_chunks import EXHAUSTIVE
+from support.nic_frames import connected, other_frames, software_nic, stream_frames, tcp_frame
+from support.nic_hardware import handled
+
+FIRST = 0xFFFF_F003
+CELLS = [("inceptionn:2^-10", "random", 256), ("inceptionn:2^-6,bounded", "bursts", 512)]
+MORE = [(spec, stalls, width) for spec in Inceptionn.EXAMPLES for stalls in STALLS for width in (256, 512)]
+COUNT = 400 if EXHAUSTIVE else 16
+
+
+def transmitter(spec: str, width: int, mtu: int = 1500) -> Transmitter:
+    codec = parse(spec)
+    assert isinstance(codec, Inceptionn)
+    return Transmitter(codec, width, mtu=mtu)
+
+
+@pytest.mark.parametrize(("spec", "stalls", "width"), CELLS + MORE if EXHAUSTIVE else CELLS)
+def test_frames_are_the_software_nics(spec: str, stalls: str, width: int) -> None:
+    nic = software_nic(spec)
+    connected(nic, FIRST)
+    frames = stream_frames(COUNT, FIRST, seed=width)
+    expected = [frame for each in frames for frame in nic.handle(True, each, 0)]
+    assert COUNT // 4 < sum(frame[23] == COMPRESSED for frame in expected) < COUNT
+    assert handled(transmitter(spec, width), frames, len(expected), stalls, FIRST).packets == expected
+
+
+@pytest.mark.parametrize("width", [256, 512])
+def test_all_else_passes_unchanged(width: int) -> None:
+    others = other_frames(FIRST)
+    data = [frame for frame in stream_frames(60, FIRST, seed=3) if len(frame) < 200]
+    nic = software_nic("inceptionn:2^-10")
+    connected(nic, FIRST)
+    coded = [frame for each in data for frame in nic.handle(True, each, 0)]
+    frames, expected = [], []
+    for at, other in enumerate(others):
+        frames += [other, data[at % len(data)]]
+        expected += [other, coded[at % len(data)]]
+    run = handled(transmitter("inceptionn:2^-10", width), frames, len(frames), "random", FIRST)
+    assert run.packets == expected
+
+
+def test_without_a_connection_nothing_is_compressed() -> None:
+    frames = stream_frames(3, FIRST, seed=4)
+    assert handled(transmitter("inceptionn:2^-10", 256), frames, 3, "none").packets == frames
+
+
+def test_large_packets_are_compressed_up_to_the_mtu() -> None:
+    frames = [tcp_frame(bytes(size), sequence=FIRST) for size in (8960, 8961)]
+    nic = software_nic("inceptionn:2^-10")
+    connected(nic, FIRST)
+    run = handled(transmitter("inceptionn:2^-10", 512, mtu=9000), frames, 2, "none", FIRST)
+    assert run.packets == [*nic.handle(True, frames[0], 0), frames[1]]
+
+
+@pytest.mark.parametrize("tos", [0, 0x28])
+def test_frames_of_full_size_follow_without_a_pause(tos: int) -> None:
+    frames = [tcp_frame(bytes(1460), sequence=FIRST, tos=tos)] * 4
+    run = handled(transmitter("inceptionn:2^-10", 256), frames, 4, "none", FIRST)
+    assert run.arrived[-1] - run.arrived[0] <= 4 * (48 + (2 if tos else 0))
