@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -283,19 +282,6 @@ def test_an_interrupted_run_goes_on_bit_for_bit(policy: str) -> None:
     assert set(saved["model"]) == set(make_model().state_dict())
     if policy == "awp":
         assert bits[0] != bits[-1]
-
-
-def test_bits_by_batch_waits_for_the_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy, may_observe = AWP(threshold=1.0, interval=1), threading.Event()
-    observe = policy.observe
-    monkeypatch.setattr(policy, "observe", lambda norms: may_observe.wait(5) and observe(norms))
-    with offloaded(policy, None) as offload:
-        may_observe.set()
-        backward(loss_of(offload, 0, None))
-        may_observe.clear()
-        offload.optimizer.step()
-        threading.Timer(0.05, may_observe.set).start()
-        assert len(offload.bits_by_batch) == 2
 
 
 def test_awp_sees_every_batch_and_its_bits_travel() -> None:
