@@ -4,7 +4,15 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import JobError
-from gradwire.files import check_folder_new, check_writable, write_files
+from gradwire.files import cache_folder, check_folder_new, check_writable, write_files
+
+
+def test_the_cache_is_where_the_desktop_s_rules_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/some/cache")
+    assert cache_folder() == Path("/some/cache/gradwire")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == tmp_path / ".cache" / "gradwire"
 
 
 def test_files_are_written_all_or_none(tmp_path: Path) -> None:

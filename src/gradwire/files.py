@@ -1,4 +1,4 @@
-"""Write result files all at once or not at all, and check early that they can be written."""
+"""Write result files all at once or not at all, and check early that they can be; where the cache is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from pathlib import Path
 from gradwire.errors import JobError
 
 _DEVICES = Path("/dev")
+
+
+def cache_folder() -> Path:
+    """Return gradwire's cache folder: ``$XDG_CACHE_HOME/gradwire``, else ``~/.cache/gradwire``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradwire"
 
 
 def write_files(files: Mapping[Path, bytes]) -> None:

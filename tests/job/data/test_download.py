@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import DataError
-from gradwire.job.data.cache import cache_folder, md5_of
+from gradwire.job.data.checksum import md5_of
 from gradwire.job.data.download import fetch
 
 CONTENT = bytes(range(256)) * 1000
@@ -83,13 +83,3 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot write"):
         fetch("http://127.0.0.1:9/file", MD5, tmp_path / "file" / "below")
-
-
-def test_the_cache_is_where_the_desktop_standard_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "gradwire"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "gradwire"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gradwire.errors import DataError
-from gradwire.job.data.cache import md5_of
+from gradwire.job.data.checksum import md5_of
 
 BLOCK_NBYTES = 1 << 16
 

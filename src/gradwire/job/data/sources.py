@@ -8,7 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gradwire.errors import DataError
-from gradwire.job.data.cache import cache_folder, md5_of
+from gradwire.files import cache_folder
+from gradwire.job.data.checksum import md5_of
 
 NAMES = (
     "train-images-idx3-ubyte.gz",

@@ -1,17 +1,11 @@
-"""Where downloaded files are kept, and the checksum that they have."""
+"""The checksum that published data sets are listed with."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from gradwire.errors import DataError
-
-
-def cache_folder() -> Path:
-    """Return gradwire's cache folder: ``$XDG_CACHE_HOME/gradwire``, else ``~/.cache/gradwire``."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradwire"
 
 
 def md5_of(path: Path) -> str:

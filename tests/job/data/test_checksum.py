@@ -5,15 +5,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import DataError
-from gradwire.job.data.cache import cache_folder, md5_of
-
-
-def test_the_cache_is_where_the_desktop_s_rules_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", "/some/cache")
-    assert cache_folder() == Path("/some/cache/gradwire")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache_folder() == tmp_path / ".cache" / "gradwire"
+from gradwire.job.data.checksum import md5_of
 
 
 def test_a_file_has_the_published_checksum(tmp_path: Path) -> None:
