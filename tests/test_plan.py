@@ -52,6 +52,7 @@ def test_json_is_readable() -> None:
         "exchange": "all_reduce",
         "offload": None,
         "scale": None,
+        "encode_on": "host",
     }
     assert json.loads(replace(plan, bucket_nbytes=25_000_000).to_json())["bucket_nbytes"] == 25_000_000
 
@@ -181,6 +182,14 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ({"scale": "auto", "offload": "truncate:16"}, r"but truncate:16 has no such bound; leave out scale$"),
         ({"scale": "auto", "codec": parse("errbound:2^0")}, r"but errbound:2\^0 has no such bound"),
         ({"scale": "auto", "codec": parse("errbound:rel=0.1")}, r"but errbound:rel=0.1 has no such bound"),
+        ({"encode_on": "gpu"}, r"encode_on must be one of host, device, but is 'gpu'$"),
+        (
+            {"encode_on": "device", "codec": parse("topk:0.1")},
+            r"topk has no kernels for GPUs; use encode_on=",
+        ),
+        ({"encode_on": "device", "residual": True}, r"residuals are kept on the host \(residual=False keeps"),
+        ({"encode_on": "device", "exchange": "sharded"}, r"here: a sharded exchange runs on the host; use"),
+        ({"encode_on": "device", "algorithm": "backend"}, r"the transport's own all-reduce encodes nothing;"),
         ({"exchange": "sharded", "algorithm": "star"}, r"has algorithm='star', .* leave these out$"),
         ({"exchange": "sharded", "bucket_nbytes": 4}, r"runs around a ring with one bucket and a pipeline"),
         ({"exchange": "sharded", "pipeline": 2}, r"bucket_nbytes=None, and pipeline=2; leave these out$"),
@@ -214,7 +223,7 @@ def test_the_largest_values_are_taken() -> None:
         (
             '{"codex": "fp16"}',
             r"a plan has no codex; it has codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, "
-            r"residual, exchange, offload, scale$",
+            r"residual, exchange, offload, scale, encode_on$",
         ),
         ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
         ('{"codec": 17}', r"codec must be a spec such as 'quantize:8', but is 17"),

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from gradwire.codecs import Codec, codec_of
 from gradwire.codecs.spec import is_real
-from gradwire.devices import Staged
+from gradwire.devices import Staged, Staging
 from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError, shown
 from gradwire.exchange import Exchange
 from gradwire.exchange.in_place import check_in_place
@@ -60,10 +60,11 @@ def all_reduce(
     bits. The first call with a group opens separate connections between the ranks, which stay open as long as
     the group exists.
 
-    Values travel as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32 and back,
-    and the result is rounded once to the tensor's own dtype, as ``copy_`` does it. A float64 result therefore
-    has the precision and the range of float32. Autograd doesn't record the call, as with
-    ``torch.distributed.all_reduce``: you can average parameters, and no gradient flows through.
+    Values travel as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32 and back
+    (on its device, if the plan says ``encode_on="device"``), and the result is rounded once to the tensor's
+    own dtype, as ``copy_`` does it. A float64 result therefore has the precision and the range of float32.
+    Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average parameters,
+    and no gradient flows through.
 
     Parameters
     ----------
@@ -117,9 +118,10 @@ def all_reduce(
         members = _members.setdefault(group, {})
         if chosen.tos not in members:
             members[chosen.tos] = _Member(group, timeout_s, chosen.tos)
-        staged = Staged(tensor)
+        staged = Staged(tensor, staging=Staging(chosen.encodes_on_device))
         try:
-            members[chosen.tos].exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)
+            with staged.stream.current:
+                members[chosen.tos].exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)
         except BaseException:
             del members[chosen.tos]  # the link is closed; another call starts afresh
             raise

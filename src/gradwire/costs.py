@@ -30,6 +30,8 @@ class ExchangeCost:
         Frames that this rank sent.
     nonfinite
         Buckets that held a NaN or an infinity after their exchange.
+    device_nbytes
+        Bytes that crossed the bus between the host and the device that the buckets are on, both ways.
     cores_s
         In a prediction, seconds for which the exchange keeps every core of a shared machine busy; 0 where
         each rank has a machine of its own.
@@ -44,6 +46,7 @@ class ExchangeCost:
     frames: int = 0
     nonfinite: int = 0
     cores_s: float = 0.0
+    device_nbytes: float = 0
 
     @property
     def codec_s(self) -> float:
@@ -81,6 +84,7 @@ class ExchangeCost:
             self.frames + other.frames,
             self.nonfinite + other.nonfinite,
             self.cores_s + other.cores_s,
+            self.device_nbytes + other.device_nbytes,
         )
 
     def __sub__(self, earlier: ExchangeCost) -> ExchangeCost:

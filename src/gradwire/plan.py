@@ -33,6 +33,8 @@ SCALES = (None, "auto")
 """What ``scale`` may be; the default first."""
 EXCHANGES = ("all_reduce", "sharded")
 """How gradients become weights on all ranks; the default first."""
+PLACES = ("host", "device")
+"""Where gradients can be encoded; the default first."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ class Plan:
         ``"auto"`` multiplies what each frame carries by the power of two that brings its largest magnitude
         just below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` fit gradients of any size
         (``gradwire.codecs.scaled``); None for no scale.
+    encode_on
+        Where to encode and decode gradients that are on a GPU. ``"host"``: copy their float32 to the host's
+        memory and back. ``"device"``: let Triton kernels do it on the GPU, so that only payloads cross the
+        bus. The bits are the same, and gradients on the CPU are encoded there in both cases. ``docs/gpu.md``
+        says what ``"device"`` can't do.
 
     Raises
     ------
@@ -87,6 +94,7 @@ class Plan:
     exchange: str = EXCHANGES[0]
     offload: Codec | str | None = None
     scale: str | None = None
+    encode_on: str = PLACES[0]
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
@@ -103,6 +111,7 @@ class Plan:
         if self.residual is not None and not isinstance(self.residual, bool):
             raise SpecError(f"residual must be True, False or None, but is {shown(self.residual)}")
         self._check_exchange()
+        self._check_place()
         longest_nbytes = frame_nbytes(self.encoding, self.segment_nbytes)
         if longest_nbytes > MAX_FRAME_NBYTES:
             raise SpecError(
@@ -148,6 +157,31 @@ class Plan:
     def tos(self) -> int:
         """The type of service of the connections that the plan needs for values; 0 if it needs none."""
         return 0 if self.offload is None else TOS
+
+    def _check_place(self) -> None:
+        if self.encode_on not in PLACES:
+            raise SpecError(f"encode_on must be one of {', '.join(PLACES)}, but is {shown(self.encode_on)}")
+        if not self.encodes_on_device:
+            return
+        reasons = {
+            f"{self.encoding.name} has no kernels for GPUs": not self.encoding.ON_CUDA,
+            "residuals are kept on the host (residual=False keeps none)": self.keeps_residual,
+            "a sharded exchange runs on the host": self.is_sharded,
+            "the transport's own all-reduce encodes nothing": self.algorithm == collectives.backend.NAME,
+        }
+        for reason in [each for each, holds in reasons.items() if holds]:
+            raise SpecError(f"encode_on='device' is not possible here: {reason}; use encode_on='host'")
+
+    @cached_property
+    def encodes_on_device(self) -> bool:
+        """Whether gradients are encoded where they are."""
+        return self.encode_on == "device"
+
+    def on_host(self, who: str) -> Plan:
+        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` if it says else."""
+        if self.encodes_on_device:
+            raise SpecError(f"{who} encodes on the host; use a plan with encode_on='host'")
+        return self
 
     @property
     def is_sharded(self) -> bool:

@@ -55,7 +55,8 @@ class Told(Losses):
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
         self.told.append(("published", start, payload.view(torch.float32).tolist(), elements.tolist()))
 
-    def finished(self, elements: torch.Tensor, start: int) -> None:
+    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
+        assert ranks == 1
         self.told.append(("finished", start, elements.tolist()))
 
     def commit(self) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -33,6 +34,11 @@ class Event(ABC):
 
 class Stream(ABC):
     """Copies between tensors of one owner and host memory, done in the order in which they are queued."""
+
+    @property
+    @abstractmethod
+    def current(self) -> AbstractContextManager[object]:
+        """A block in which this is the current stream of the thread."""
 
     @abstractmethod
     def follow(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ class Done(Event):
         """Do nothing."""
 
 
-_DONE = Done()
+DONE = Done()
 
 
 class _Load(Event):
@@ -43,18 +44,21 @@ class _Load(Event):
 class CpuStream(Stream):
     """Copies, but for a tensor whose own memory the host's is."""
 
+    current: AbstractContextManager[object] = nullcontext()
+    """A block in which nothing is different."""
+
     def follow(self) -> None:
         """Do nothing: what was computed is there."""
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
         """Leave the copy, where one is needed, to whoever waits for it."""
-        return _DONE if host.data_ptr() == tensor.data_ptr() else _Load(host, tensor)
+        return DONE if host.data_ptr() == tensor.data_ptr() else _Load(host, tensor)
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
         """Copy at once, where that is needed."""
         if host.data_ptr() != tensor.data_ptr():
             bring_back(tensor, host)
-        return _DONE
+        return DONE
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
         """Complete it."""
@@ -90,7 +94,7 @@ class Cpu(Device):
 
     def event(self) -> Event:
         """Return one that has passed."""
-        return _DONE
+        return DONE
 
     def future(self) -> torch.futures.Future[Any]:
         """Return one of torch's."""

@@ -14,6 +14,7 @@ What torch promises, and this relies on:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any
 
@@ -44,20 +45,26 @@ class CudaStream(Stream):
         self._device, self._module = device, torch.get_device_module(device)
         self._stream = self._module.Stream(device)
 
+    @property
+    def current(self) -> AbstractContextManager[object]:
+        """Torch's own block."""
+        block: AbstractContextManager[object] = self._module.stream(self._stream)
+        return block
+
     def follow(self) -> None:
         """Let the stream wait for the current one."""
         self._stream.wait_stream(self._module.current_stream(self._device))
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
         """Gather and convert on the device, and copy the result."""
-        with self._module.stream(self._stream):
+        with self.current:
             values = tensor.detach().resolve_neg().to(host.dtype).contiguous()
             host.view(tensor.shape).copy_(values, non_blocking=True)
         return self._used(tensor)
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
         """Copy, and convert and scatter on the device."""
-        with self._module.stream(self._stream), torch.inference_mode():  # as on the CPU
+        with self.current, torch.inference_mode():  # as on the CPU
             target, values = tensor.detach(), host.view(tensor.shape)
             if target.dtype != host.dtype or not target.is_contiguous() or target.is_neg():
                 values = values.to(target.device, non_blocking=True).to(target.dtype)
@@ -66,7 +73,7 @@ class CudaStream(Stream):
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
         """Complete it where this stream is the current one: torch records the event that others wait for."""
-        with self._module.stream(self._stream):
+        with self.current:
             future.set_result(result)
 
     def _used(self, tensor: torch.Tensor) -> Event:

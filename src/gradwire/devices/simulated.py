@@ -154,6 +154,16 @@ class SimulatedStream(Stream):
         for each in reversed(others):
             self._queue.insert(place, each)
 
+    @property
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """A block in which this thread's kernels are this stream's."""
+        before, self.device.current = self.device.current, self
+        try:
+            yield
+        finally:
+            self.device.current = before
+
     def follow(self) -> None:
         """Let this stream wait for the current one."""
         if self.device.waits_here("follow"):
@@ -209,7 +219,7 @@ class Simulated(Device):
     waits, allocations
         How many there were of each name; ``without`` and ``refused`` count by them.
     current
-        The current stream, of all threads.
+        The current stream: the same one for all threads, except within a stream's own ``current``.
     """
 
     def __init__(
@@ -225,9 +235,9 @@ class Simulated(Device):
         self._lost = False
         self.pace(nbytes_per_s, nbytes_per_s)
         self._link_until = {True: 0.0, False: 0.0}
-        self._lock, self._busy = threading.RLock(), threading.local()
+        self._lock, self._thread = threading.RLock(), threading.local()
         self._streams: dict[SimulatedStream, None] = {}  # those that have something to do
-        self.current = self.stream()
+        self._default = self.stream()
 
     def __str__(self) -> str:
         return "a simulated device"
@@ -330,16 +340,25 @@ class Simulated(Device):
     def at_work(self) -> Iterator[None]:
         """Be alone with the streams; torch's operations are no kernels meanwhile."""
         with self._lock:
-            before, self._busy.now = self.is_busy, True
+            before, self._thread.busy = self.is_busy, True
             try:
                 yield
             finally:
-                self._busy.now = before
+                self._thread.busy = before
 
     @property
     def is_busy(self) -> bool:
         """Whether this thread is at work on the streams."""
-        return getattr(self._busy, "now", False)
+        return getattr(self._thread, "busy", False)
+
+    @property
+    def current(self) -> SimulatedStream:
+        """The current stream of the thread that asks."""
+        return getattr(self._thread, "stream", self._default)
+
+    @current.setter
+    def current(self, stream: SimulatedStream) -> None:
+        self._thread.stream = stream
 
     def _allocate(self, name: str) -> None:
         """Count an allocation; raise what torch raises where there is no memory."""

@@ -1,8 +1,8 @@
-"""Host memory in float32 that stands in for tensors which no exchange takes as they are.
+"""Memory in float32 that stands in for tensors which no exchange takes as they are.
 
-An exchange takes contiguous float32 on the CPU. A tensor of another layout is gathered in the order of its
-indices and scattered back. One of half the precision is widened, which is exact, and rounded on its way back.
-One on another device is copied to pinned memory and back, by a stream of the owner's.
+An exchange takes contiguous float32. A tensor of another layout is gathered in the order of its indices and
+scattered back. One of half the precision is widened, which is exact, and rounded on its way back. One on
+another device is copied to pinned memory and back, by a stream of the owner's, unless it is encoded there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from gradwire.devices.base import Device, Event, Stream
 from gradwire.devices.choice import device_of
 from gradwire.devices.cpu import CPU, CPU_STREAM, serves
+from gradwire.devices.resident import ResidentStream
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 """What can be exchanged as float32: these, exactly."""
@@ -25,13 +26,19 @@ class Staging:
     It serves one tensor at a time. ``load`` comes before anything is written to the memory: the stream does
     one thing after the other, so a copy from that memory has ended when the next one to it has.
 
+    Parameters
+    ----------
+    on_device
+        Whether tensors stay on their device, for an exchange that encodes them there.
+
     Attributes
     ----------
     stream
-        The owner's.
+        The owner's. What uses the memory on a device does so while this is the current stream.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_device: bool = False) -> None:
+        self._on_device = on_device
         self._device: Device = CPU
         self.stream: Stream = CPU_STREAM
         self._memory: torch.Tensor | None = None
@@ -40,17 +47,21 @@ class Staging:
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return memory for ``tensor``: its own where an exchange takes that, else this owner's, unfilled.
 
-        1-D float32 on the CPU, with as many elements. It serves until the next call.
+        1-D float32 with as many elements, on the CPU unless tensors stay on their device. It serves until the
+        next call.
         """
         device = device_of(tensor)
         if device is not self._device:
-            self._device, self.stream, self._memory = device, device.stream(), None
-        if device is CPU and serves(tensor):
+            self._device, self._memory = device, None
+            self.stream = ResidentStream(device) if self._on_device else device.stream()
+        stays = device is CPU or self._on_device
+        if stays and serves(tensor):
             return tensor.detach().view(-1)
         count = tensor.numel()
         if self._memory is None or self._memory.numel() < count:
-            with torch.inference_mode(mode=False):  # it is used again outside
-                self._memory = device.pinned(count)
+            allocate = device.zeros if stays and device is not CPU else device.pinned
+            with torch.inference_mode(mode=False), self.stream.current:  # it is used again outside
+                self._memory = allocate(count)
         return self._memory[:count]
 
     def load(self, floats: torch.Tensor, tensor: torch.Tensor) -> Event:
@@ -100,6 +111,8 @@ class Staged:
     ----------
     nbytes
         Those of the float32.
+    crossing_nbytes
+        How many bytes cross the device's bus in all: those, there and back.
     stream
         The owner's, which stores; a future that it completes then includes that copy.
     """
@@ -110,12 +123,13 @@ class Staged:
         self.tensor, self.nbytes = tensor, 4 * tensor.numel()
         self._staging = Staging() if staging is None else staging
         self._floats = self._staging.stand_in(tensor) if floats is None else floats
+        self.crossing_nbytes = 0 if device_of(self._floats) is device_of(tensor) else 2 * self.nbytes
         self.stream = self._staging.stream
         self.stream.follow()
         self._loaded: Event | None = self.stream.load(self._floats, tensor)
 
     def floats(self) -> torch.Tensor:
-        """Return the values, once they are there: 1-D float32 on the CPU, the caller's to change."""
+        """Return the values, once they are there: memory of ``stand_in``, the caller's to change."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             loaded.wait()

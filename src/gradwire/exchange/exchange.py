@@ -6,6 +6,7 @@ import threading
 import time
 from functools import lru_cache
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -14,11 +15,13 @@ from gradwire.codecs import Codec
 from gradwire.codecs.base import check_chunk
 from gradwire.collectives.frame_order import AHEAD, Action, frame_order
 from gradwire.costs import ExchangeCost
+from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import OwnAllReduce
 from gradwire.exchange.feedback import Feedback, Losses, check_residual
 from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
+from gradwire.exchange.on_device import DeviceLosses
 from gradwire.exchange.stream import Resources
 from gradwire.exchange.walk import Walk
 from gradwire.links.base import Link
@@ -31,8 +34,9 @@ _HALVES = ("reduce", "broadcast", "schedule")
 class Exchange:
     """Exchanges buckets with the other ranks of a link; all ranks call the same methods in the same order.
 
-    A bucket is a 1-D contiguous float32 CPU tensor, of the same length on every rank. It is changed in place.
-    An exchange serves one thread at a time and refuses a second one.
+    A bucket is a 1-D contiguous float32 tensor, of the same length on every rank. It is changed in place. One
+    on a device is encoded and decoded there (``on_device``), on the current stream, and has its result when a
+    method returns. An exchange serves one thread at a time and refuses a second one.
 
     A failure closes the link, so that the peers learn of it at once, and leaves the bucket partly summed,
     segment by segment: every frame was added as a whole or not at all. All later calls are refused, with the
@@ -190,18 +194,22 @@ class Exchange:
         norms: Norms | None = None,
         timeout_s: float | None = None,
     ) -> ExchangeCost:
-        check_chunk(tensor, "tensor")
+        check_chunk(tensor, "tensor", on_cuda=True)
         if residual is not None:
             check_residual(residual, tensor)
         if norms is not None:
             check_norms(norms, tensor)
+        is_here = device_of(tensor) is CPU
+        if not (is_here or (codec.ON_CUDA and residual is None and norms is None and self._own is None)):
+            return self._run_on_host(half, tensor, codec, flags, residual, norms, timeout_s)
         if not self._at_work.acquire(blocking=False):
             own = self.link.name_of(self.link.rank)
             raise ExchangeError(f"{own}: another thread is using this exchange; it serves one at a time")
         try:
             self.check()
             start = time.perf_counter()
-            tensor, losses = tensor.detach(), self._feedback.of(codec, residual, norms)
+            tensor = tensor.detach()
+            losses = self._feedback.of(codec, residual, norms) if is_here else DeviceLosses(codec, tensor)
             lent = self._lend(codec, flags, timeout_s)
             if half == "schedule" and self._own is not None and self._own.takes(codec, tensor.numel()):
                 return self._sum_by_transport(self._own, tensor, losses, lent)
@@ -212,13 +220,21 @@ class Exchange:
             except BaseException as error:
                 self._fail(self._describe(half, walk.action, error), error)
                 raise
-            if self.link.world == 1:
-                losses.finished(tensor, 0)  # no step of a walk has
             accounting.nonfinite = int(not losses.finite)
             accounting.took(time.perf_counter() - start)
             return accounting
         finally:
             self._at_work.release()
+
+    def _run_on_host(self, half: str, tensor: torch.Tensor, *way: Any) -> ExchangeCost:
+        """Exchange a copy of a bucket that is on a device, where the host alone can do what is asked for."""
+        start, staged = time.perf_counter(), Staged(tensor)
+        accounting = self._run(half, staged.floats(), *way)
+        staged.store().order()
+        device_of(tensor).event().wait()
+        accounting.device_nbytes += staged.crossing_nbytes
+        accounting.took(time.perf_counter() - start)
+        return accounting
 
     def _lend(self, codec: Codec, flags: int, timeout_s: float | None) -> Resources:
         if codec not in self._framers:
@@ -236,11 +252,9 @@ class Exchange:
         except BaseException as error:
             self._fail(f"the {self.plan.algorithm} all-reduce: {str(error) or type(error).__name__}", error)
             raise
+        ranks = self.link.world if lent.flags & AVERAGE else 1
         for start in range(0, tensor.numel(), self._segment_count):
-            segment = tensor[start : start + self._segment_count]
-            if lent.flags & AVERAGE:
-                segment.div_(self.link.world)
-            losses.finished(segment, start)
+            losses.finished(tensor[start : start + self._segment_count], start, ranks)
         losses.commit()
         accounting.nonfinite = int(not losses.finite)
         return accounting

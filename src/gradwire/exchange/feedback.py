@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 
@@ -24,6 +25,9 @@ class Losses:
 
     ``finite`` tells, after a walk, whether all final values that passed by are finite.
     """
+
+    ON_DEVICE: ClassVar[bool] = False
+    """Whether the bucket is on a device, and payloads cross its bus."""
 
     def __init__(self, codec: Codec) -> None:
         self.finite = True
@@ -40,8 +44,13 @@ class Losses:
         if not self._codec.EXACT:
             self._codec.decode(payload, elements)
 
-    def finished(self, elements: torch.Tensor, start: int) -> None:  # noqa: ARG002 - for KeptLosses
-        """Look at ``elements``, which begin at ``start`` and are final now, while a cache holds them."""
+    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:  # noqa: ARG002
+        """Divide the sums ``elements``, which begin at ``start``, by ``ranks``, and look at the final values.
+
+        Both while a cache holds them.
+        """
+        if ranks > 1:
+            elements.div_(ranks)
         self.finite = self.finite and is_finite(elements)
 
     def commit(self) -> None:
@@ -125,10 +134,10 @@ class KeptLosses(MeasuredLosses):
         self._tensor, self._noted, self._finished, self.finite = tensor, [], [], True
         self._norms.add(tensor, self._residual)
 
-    def finished(self, elements: torch.Tensor, start: int) -> None:
-        """Look at final values, and note where they were."""
+    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
+        """Finish sums, and note where they were."""
         self._finished.append((start, start + elements.numel()))
-        super().finished(elements, start)
+        super().finished(elements, start, ranks)
 
     def commit(self) -> None:
         """Make what was lost the new residual, or leave the old one, whose values are finite after this."""

@@ -11,6 +11,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Outgoing, renumber
 from gradwire.exchange.stream import Incoming, Resources, Stream
+from gradwire.gpu.contract import SIZE_NBYTES, STATUS_NBYTES
 from gradwire.wire import AVERAGE, HEADER_NBYTES
 
 
@@ -54,12 +55,20 @@ class Walk:
                 self._accounting.decode_s += perf_counter() - start
         self._stream.flush()
         start = perf_counter()
+        if self._own.link.world == 1:
+            self._losses.finished(self._tensor, 0)  # no step has
         self._losses.commit()
+        if self._losses.ON_DEVICE:
+            self._accounting.device_nbytes += STATUS_NBYTES
         self._accounting.decode_s += perf_counter() - start
         return self._accounting
 
     def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
         outgoing = self._stream.encode(action, self._own.framer, elements)
+        if self._losses.ON_DEVICE:
+            nbytes, adopts = outgoing.frame.numel() - HEADER_NBYTES, action.do is Do.PUBLISH
+            adopts = adopts and not self._own.framer.codec.EXACT
+            self._accounting.device_nbytes += nbytes + SIZE_NBYTES + adopts * (nbytes + STATUS_NBYTES)
         if action.do is Do.PUBLISH:
             start = perf_counter()
             self._losses.published(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
@@ -87,6 +96,8 @@ class Walk:
 
     def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
         frame, payload, buffer, sequence = incoming
+        if self._losses.ON_DEVICE:
+            self._accounting.device_nbytes += payload.numel() + STATUS_NBYTES
         start = perf_counter()
         if action.do is Do.ADD:
             self._own.framer.codec.decode_add(payload, elements)
@@ -104,7 +115,5 @@ class Walk:
         self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence, floats_nbytes)
 
     def _finish(self, elements: torch.Tensor, start: int) -> None:
-        """Turn a finished sum into the average, if that is wanted: here, where a cache still holds it."""
-        if self._own.flags & AVERAGE:
-            elements.div_(self._own.link.world)
-        self._losses.finished(elements, start)
+        """Turn a finished sum into the average, if that is wanted."""
+        self._losses.finished(elements, start, self._own.link.world if self._own.flags & AVERAGE else 1)

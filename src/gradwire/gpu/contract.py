@@ -19,6 +19,10 @@ import torch
 
 Params: TypeAlias = tuple[int, ...]
 """A format's parameters, as ``gradwire._native`` takes them."""
+SIZE_NBYTES = 8
+"""What the word of a payload's size has."""
+STATUS_NBYTES = 4
+"""What the word of its status has."""
 
 
 class Format(ABC):

@@ -28,10 +28,13 @@ PLACES = {
 
 
 @cache
-def format_of(name: str) -> Format:
-    """Return the kernels of a format of PLACES. Raises ``MissingPackageError`` without Triton."""
+def format_of(name: str, otherwise: str = "encode on the host: codec.encode(x.cpu())") -> Format:
+    """Return the kernels of a format of PLACES.
+
+    Raises ``MissingPackageError`` without Triton, which says what to do ``otherwise``.
+    """
     module, kernels = PLACES[name]
-    found = _of(f"formats.{module}", kernels, "encode on the host: codec.encode(x.cpu())")
+    found = _of(f"formats.{module}", kernels, otherwise)
     assert isinstance(found, Format)
     return found
 

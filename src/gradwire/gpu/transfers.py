@@ -11,6 +11,7 @@ import torch
 from gradwire import _native
 from gradwire.devices import device_of
 from gradwire.gpu.chunks import malformed, queue_decode
+from gradwire.gpu.contract import SIZE_NBYTES, STATUS_NBYTES
 from gradwire.gpu.table import format_of
 
 
@@ -18,7 +19,7 @@ def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...
     """Encode ``x`` into ``out``, on the host; return the bytes used."""
     found, device = format_of(name), device_of(x)
     capacity = _native.max_nbytes(name, x.numel(), params)
-    payload, size = _pinned(x, capacity), _pinned(x, 8).view(torch.int64)
+    payload, size = _pinned(x, capacity), _pinned(x, SIZE_NBYTES).view(torch.int64)
     device.launch(lambda: found.encode(x, payload, params, size), [x], [payload, size])
     device.event().wait()
     nbytes = capacity if found.is_fixed else int(size)
@@ -43,11 +44,12 @@ def _decode(
     described = f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements"
     if found.is_fixed and payload.numel() != _native.max_nbytes(name, out.numel(), params):
         raise malformed(described, "its length does not match")
-    there, fault = _pinned(out, payload.numel()), _pinned(out, 4).view(torch.int32)
+    there, fault = _pinned(out, payload.numel()), _pinned(out, STATUS_NBYTES).view(torch.int32)
     there.copy_(payload)
 
     def queue() -> None:
-        status = queue_decode(found, there, out, params, add=add)
+        here = there.to(out.device, non_blocking=True)  # kernels read it more than once
+        status = queue_decode(found, here, out, params, add=add)
         fault.copy_(status, non_blocking=True)
 
     device.launch(queue, [there, out], [out, fault])

@@ -86,3 +86,10 @@ def test_no_figure_may_be_missing(name: str) -> None:
         del (row["cost"] if "." in name else row)[name.rpartition(".")[2]]
     with pytest.raises(StateError, match="no such counts in 'buckets': 'a'"):
         Tally.of_state({"buckets": {"a": row}, "bypasses": {}})
+
+
+def test_a_state_of_before_bytes_across_the_bus_were_counted_is_read() -> None:
+    tally = Tally({"bucket 1": BucketCounts(1, cost=ExchangeCost(wire_nbytes=8))})
+    state = json.loads(json.dumps(tally.state()))
+    del state["buckets"]["bucket 1"]["cost"]["device_nbytes"]
+    assert Tally.of_state(state) == tally

@@ -78,8 +78,9 @@ def average(
     ``waiting`` are the parts of the residual that stay out of this step. Where ``reach`` comes with it, the
     ranks agree on what none of them has reached. Raises ``ExchangeError``.
     """
-    with set_aside(waiting):
+    with set_aside(waiting), staged.stream.current:
         accounting = exchange.all_reduce(staged.floats(), residual=residual, norms=measure.norms)
+    accounting.device_nbytes += staged.crossing_nbytes
     staged.store()
     accounting += meter.finish(step, measure, exchange)
     return accounting if reach is None else accounting + reach.agree(exchange)

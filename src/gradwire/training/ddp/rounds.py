@@ -21,9 +21,10 @@ from torch.autograd import Variable
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.samples import Samples
 from gradwire.costs import ExchangeCost
-from gradwire.devices import FLOATS, Staged
+from gradwire.devices import FLOATS, Staged, Staging
 from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
 from gradwire.exchange import Exchange
+from gradwire.exchange.on_device import divide
 from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
 from gradwire.training.ddp.uneven import ActiveCount
@@ -223,7 +224,8 @@ class Rounds:
     def _prepare(self, bucket: DDPBucket) -> tuple[Handover, Averaged]:
         """Return the thread's work on a bucket, and what DDP waits for."""
         buffer, measure, timeout_s = bucket.buffer(), self._measure(bucket), self._next_timeout_s()
-        staged, averaged, residuals = Staged(buffer), awaited(buffer), self._own_residuals(bucket)
+        staged = Staged(buffer, staging=Staging(self._exchange.plan.encodes_on_device))
+        averaged, residuals = awaited(buffer), self._own_residuals(bucket)
         samples = None if self._pilot is None else self._pilot.samples
         if samples is not None:
             samples.expect([each.numel() for each in bucket.parameters()])
@@ -302,9 +304,11 @@ class Rounds:
         if samples is not None:
             samples.add(values)
         residual = residuals.lend(values)
-        accounting = self._exchange.all_reduce(values, active is None, residual, measure.norms, timeout_s)
-        if active is not None:
-            values.div_(active)
+        with staged.stream.current:
+            accounting = self._exchange.all_reduce(values, active is None, residual, measure.norms, timeout_s)
+            if active is not None:
+                divide(values, active)
+        accounting.device_nbytes += staged.crossing_nbytes
         residuals.note(values, staged.tensor.dtype)
         staged.store()
         staged.stream.complete(averaged, staged.tensor)

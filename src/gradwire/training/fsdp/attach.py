@@ -168,7 +168,7 @@ def attach_fsdp(
     >>> import gradwire
     >>> attached = gradwire.attach_fsdp(model, weights="bf16")  # doctest: +SKIP
     """
-    plan = Plan.of(gradients, "gradients").for_whole_gradients("attach_fsdp")
+    plan = Plan.of(gradients, "gradients").for_whole_gradients("attach_fsdp").on_host("attach_fsdp")
     codec = weight_codec_of(weights, "weights")
     check_timeout(timeout_s)
     check_initialised(AttachError)

@@ -13,7 +13,7 @@ import torch
 from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
-from gradwire.devices import Staged, Staging, device_of
+from gradwire.devices import Staged, Staging, device_of, on_host
 from gradwire.errors import TensorError
 from gradwire.training.gradients.bucket_residuals import is_zero
 from gradwire.training.gradients.buckets import Bucket
@@ -33,6 +33,8 @@ class FlatGradients:
         any other, and when there is none.
     with_frozen
         Whether those that ask for no gradient now have a place, too.
+    on_device
+        Whether gradients stay on their device, for an exchange that encodes them there.
 
     Attributes
     ----------
@@ -40,16 +42,18 @@ class FlatGradients:
         1-D contiguous float32 tensor beside the parameters, all gradients one after the other. Each view has
         the parameter's shape.
     buffer
-        The host memory that is exchanged, of the same length: ``flat`` itself on the CPU. ``staged`` fills
-        it.
+        What is exchanged, of the same length: ``flat`` itself on the CPU and where gradients stay on their
+        device, else memory of the host, which ``staged`` fills.
     parameters
         The parameters, each once, in the order of the buffer.
     """
 
-    def __init__(self, parameters: Iterable[Parameter], *, with_frozen: bool = False) -> None:
+    def __init__(
+        self, parameters: Iterable[Parameter], *, with_frozen: bool = False, on_device: bool = False
+    ) -> None:
         self.parameters = _checked(parameters) if with_frozen else trainable(parameters)
         self.flat, parts = _flat(self.parameters)
-        self._staging = Staging()
+        self._staging = Staging(on_device)
         self.buffer = self._staging.stand_in(self.flat)
         views = [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
         self._views = [view.data for view in views]  # each counts its own writes; views share one counter
@@ -57,7 +61,10 @@ class FlatGradients:
         self._absent: frozenset[int] = frozenset()
         filled = [number for number, count in enumerate(self.counts) if count]
         starts = [0, *accumulate(self.counts)]
-        self._filled, self._firsts = filled, torch.tensor([starts[number] for number in filled], device="cpu")
+        self._filled, self._firsts = (
+            filled,
+            torch.tensor([starts[number] for number in filled], device=self.buffer.device),
+        )
         self.attach()
 
     def attach(self, absent: Collection[int] = ()) -> None:
@@ -97,9 +104,9 @@ class FlatGradients:
 
     def silent(self) -> list[int]:
         """Return the numbers of the parameters whose part of the buffer is all 0, but for empty ones."""
-        suspects = (self.buffer[self._firsts] == 0).nonzero().flatten().tolist()
+        suspects = (on_host(self.buffer[self._firsts]) == 0).nonzero().flatten().tolist()
         numbers = [self._filled[each] for each in suspects]
-        return [each for each in numbers if is_zero(self.part(each, self.buffer))]
+        return [each for each in numbers if is_zero(on_host(self.part(each, self.buffer)))]
 
     def part(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
         """Return the part of parameter number ``index`` in ``tensor``, which is laid out as the buffer."""
@@ -127,7 +134,7 @@ class FlatGradients:
             self._take_in(index, found)
 
     def staged(self, bucket: Bucket | None = None) -> Staged:
-        """Begin to copy the gradient, or a bucket of it, to the host, where an exchange may change it."""
+        """Begin to copy the gradient, or a bucket of it, to ``buffer``, where an exchange may change it."""
         if bucket is None:
             return Staged(self.flat, self.buffer, self._staging)
         return Staged(bucket.view(self.flat), bucket.view(self.buffer), self._staging)

@@ -12,6 +12,7 @@ from gradwire.errors import StateError
 from gradwire.units import is_number
 
 _Row = TypeVar("_Row")
+_LATER_FIELDS = {"device_nbytes"}  # those that the costs of earlier states lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class BucketCounts:
             "gradient_nbytes": self.gradient_nbytes,
             "raw_nbytes": cost.raw_nbytes,
             "wire_nbytes": cost.wire_nbytes,
+            "device_nbytes": cost.device_nbytes,
             "ratio": cost.ratio,
             "codec_s": cost.codec_s,
             "wait_s": cost.wait_s,
@@ -149,7 +151,9 @@ def _bucket_counts(row: Mapping[str, Any]) -> BucketCounts:
 
 
 def _cost(row: Mapping[str, Any]) -> ExchangeCost:
-    return ExchangeCost(**{each.name: _number(row, each.name) for each in fields(ExchangeCost)})
+    """Read a cost; earlier ones have fewer fields, which were 0 then."""
+    names = {each.name for each in fields(ExchangeCost)} - (_LATER_FIELDS - {*row})
+    return ExchangeCost(**{name: _number(row, name) for name in names})
 
 
 def _earlier_cost(row: Mapping[str, Any]) -> ExchangeCost:

@@ -59,7 +59,8 @@ class DSync(WorkerMethod):
         super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict)
 
     def _lay_out(self) -> None:
-        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
+        on_device = self.plan.encodes_on_device
+        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True, on_device=on_device)
         self._residual = self._residual_of(self._gradients)
         self._overlap: Overlap | None = None
         if len(cut(self._gradients.counts, self.plan.bucket_nbytes)) > 1:

@@ -13,6 +13,7 @@ import torch
 from torch.nn import Parameter
 
 from gradwire.costs import ExchangeCost
+from gradwire.devices import on_host
 from gradwire.errors import StateError
 from gradwire.exchange import Exchange
 from gradwire.training.communication.buckets import Buckets
@@ -73,8 +74,10 @@ class Pipeline:
     ) -> None:
         self._trained, self._optimizer, self._treatment = trained, optimizer, treatment
         self._size = exchange.plan.pipeline
-        parameters = trained.parameters
-        self._free = deque(FlatGradients(parameters, with_frozen=True) for _ in range(self._size))
+        parameters, on_device = trained.parameters, exchange.plan.encodes_on_device
+        self._free = deque(
+            FlatGradients(parameters, with_frozen=True, on_device=on_device) for _ in range(self._size)
+        )
         self.count = self._free[0].buffer.numel()
         self._under_way: deque[_UnderWay] = deque()
         self._correction: Correction = Stale()
@@ -166,7 +169,7 @@ class Pipeline:
         lacking = len(self._under_way) - len(own)
         return [
             InFlight(
-                each.gradients.buffer.clone(),
+                on_host(each.gradients.buffer).clone(),
                 each.scheduled,
                 mine,
                 tuple(sorted(each.reach.absent)),

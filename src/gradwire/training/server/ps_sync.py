@@ -191,7 +191,8 @@ def check_steps(steps: object) -> None:
 
 def star_of(plan: PlanLike) -> Plan:
     """Return the plan of a parameter server that a user means."""
-    return Plan.of(plan, algorithm="star").for_whole_gradients("a parameter server")
+    who = "a parameter server"
+    return Plan.of(plan, algorithm="star").for_whole_gradients(who).on_host(who)
 
 
 def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
