@@ -53,12 +53,18 @@ std::size_t max_nbytes(std::size_t n) {
   return sections.directory_nbytes() + full * section_max_nbytes<Word>(kSection) + rest;
 }
 
-// What one thread needs for a section at a time.
+// What one thread needs for a section of n weights at a time. For a small tensor it is small: the system maps large
+// memory anew for each call.
 template <typename Word>
 struct Workspace {
-  std::unique_ptr<std::uint8_t[]> classes = scratch<std::uint8_t>(classes_nbytes(kSection));
-  std::unique_ptr<Word[]> escapes = scratch<Word>(kSection + kEscapeSlack);
-  std::unique_ptr<std::uint8_t[]> plane = scratch<std::uint8_t>(kSection);
+  std::unique_ptr<std::uint8_t[]> classes;
+  std::unique_ptr<Word[]> escapes;
+  std::unique_ptr<std::uint8_t[]> plane;
+
+  explicit Workspace(std::size_t n)
+      : classes(scratch<std::uint8_t>(classes_nbytes(n))),
+        escapes(scratch<Word>(n + kEscapeSlack)),
+        plane(scratch<std::uint8_t>(n)) {}
 };
 
 template <typename Word>
@@ -86,7 +92,7 @@ std::size_t encode(const Target& target, const float* masters, Word* base, std::
                    int threads) {
   const Sections sections{n, kSection};
   const auto hire = [&] {
-    return [&, own = Workspace<Word>()](std::size_t i, std::uint8_t* at) {
+    return [&, own = Workspace<Word>(sections.elements(0))](std::size_t i, std::uint8_t* at) {
       const std::size_t first = sections.first(i);
       return encode_section(target, masters + first, base + first, sections.elements(i), at, code, own);
     };
