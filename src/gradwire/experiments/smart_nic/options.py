@@ -32,8 +32,8 @@ class Options:
 
     parts: tuple[str, ...] = PARTS
     hosts: int = 4
-    rate: str = "100mbit"
-    layers: int = 20
+    rate: str = "50mbit"
+    layers: int = 10
     width: int = 512
     batch: int = BATCHES[0]
 
