@@ -1,76 +1,59 @@
 from pathlib import Path
 
 import pytest
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Value
 
-from gradwire.gateware.group_finder import GroupFinder
+from gradwire.gateware.group_finder import _ends, _lengths, _sum
+from gradwire.gateware.inceptionn_format import GROUP_LANES
 from support.hardware_chunks import EXHAUSTIVE
-from support.proofs import Claim, Marked, counterexample, kept
+from support.proofs import Claim, Wires, counterexample
 
-WIDTH, SIZE = 256, 32
+WORDS = {1: 32, 2: 64}
+"""The bytes of a word, by the groups that are found in it at once."""
 
 
-class FindsGroups(Claim):
-    """For all bytes and all stalls, groups follow each other in the window, up to the end of the packet.
+class KnowsWhereGroupsEnd(Claim):
+    """For all bytes, places, and ends of a packet: the tables have the ends of one group and of two.
 
-    The claim reads the length of each group from the window, adds it to the group's place, and wants the next
-    one there. A marked byte shows that the window is where it should be.
+    The claim reads the tags at the place itself. ``slip`` moves what it expects.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, groups: int, slip: int = 0) -> None:
         super().__init__()
-        self._data, self._count, self._last = (
-            self.given("data", WIDTH),
-            self.given("count", 6),
-            self.given("last", 1),
-        )
-        self._valid, self._ready = self.given("valid", 1), self.given("ready", 1)
-        self._chooses, self._index = self.given("chooses", 1), self.given("index", 5)
+        self._groups, self._slip, self._size = groups, slip, WORDS[groups]
+        self._bits = (2 * self._size + 34).bit_length()
+        self._next, self._far = self.given("next_", 8 * self._size), self.given("far", 8 * self._size)
+        self._new, self._end = self.given("new", 8), self.given("end", self._bits)
+        self._place = self.given("place", self._size.bit_length() - 1)
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         m = Module()
-        m.submodules.finder = finder = GroupFinder(WIDTH)
-        come = finder.s_axis
-        count, keep = kept(self._count, self._last, SIZE)
-        m.d.comb += [
-            Cat(come.tdata, come.tkeep, come.tlast, come.tvalid).eq(
-                Cat(self._data, keep, self._last, self._valid)
-            ),
-            finder.ready.eq(self._ready),
-        ]
-        marked = Marked(m, place_bits=10)
-        marked.choose(come.tvalid & come.tready, self._chooses, self._data, self._index, count, self._last)
-
-        packet, place = Signal(4), Signal(10)
-        start = finder.starts[:7]
-        base = (place - start)[:10]
-        tags = (finder.window >> Cat(Const(0, 3), start))[:16]
-        sizes = [
-            (tag == 1) + 2 * (tag == 2) + 4 * (tag == 3)
-            for tag in (tags.word_select(lane, 2) for lane in range(8))
-        ]
-        after = place + 2 + sum(sizes, Const(0, 1))
-        moves = finder.valid & finder.ready
-        with m.If(moves):
-            m.d.sync += [packet.eq(packet + finder.last), place.eq(Mux(finder.last, 0, after))]
-
-        here = marked.chosen & (packet == marked.packet)
-        offset = (marked.place - base)[:7]
-        is_read = here & (marked.place >= place) & (marked.place < after)
-        is_right = (finder.window >> Cat(Const(0, 3), offset))[:8] == marked.byte
-        ends = marked.ended & (after >= marked.nbytes)
-        on_leaving = (
-            (base % SIZE == 0)
-            & (start < SIZE)
-            & (base <= place)
-            & (~is_read | is_right)
-            & (~here | (finder.last == ends))
-            & finder.present
+        wires, size = Wires(m), self._size
+        next_sums, far_sums = (
+            wires.hold(Cat(_sum(word, at) for at in range(size))) for word in (self._next, self._far)
         )
-        m.d.comb += self.holds.eq(~moves | ~here | on_leaving)
+        lengths = Cat(_lengths(m, next_sums, _sum(self._far, 0)), _lengths(m, far_sums, _sum(self._new, 0)))
+        ends, finals = _ends(m, lengths, self._end, size, self._groups, self._bits)
+        window = Cat(self._next, self._far, self._new)
+        place: Value = self._place
+        right: list[Value] = []
+        for end, final in zip(ends, finals, strict=True):
+            place = wires.hold((place + self._length(wires, window, place) + self._slip)[: self._bits])
+            right.append(end.word_select(self._place, self._bits) == place)
+            right.append(final.bit_select(self._place, 1) == (place >= self._end))
+        m.d.comb += self.holds.eq(Cat(right).all())
         return m
 
+    def _length(self, wires: Wires, window: Value, place: Value) -> Value:
+        tags = wires.hold((window >> Cat(Const(0, 3), place))[: 2 * GROUP_LANES])
+        lanes = [tags.word_select(lane, 2) for lane in range(GROUP_LANES)]
+        return sum((Cat(tag == 1, tag == 2, tag == 3) for tag in lanes), Const(2, 2))
 
-@pytest.mark.parametrize("steps", [6] if EXHAUSTIVE else [4])
-def test_groups_are_found_where_they_begin(steps: int, tmp_path: Path) -> None:
-    assert counterexample(FindsGroups(), tmp_path, steps) is None
+
+@pytest.mark.parametrize("groups", WORDS if EXHAUSTIVE else [1])
+def test_the_ends_of_groups_are_known_at_every_byte(groups: int, tmp_path: Path) -> None:
+    assert counterexample(KnowsWhereGroupsEnd(groups), tmp_path) is None
+
+
+def test_a_group_that_ends_elsewhere_is_refuted(tmp_path: Path) -> None:
+    assert counterexample(KnowsWhereGroupsEnd(1, slip=1), tmp_path) is not None
