@@ -13,6 +13,8 @@ from gradwire.plan import Plan
 from gradwire.planner.search.candidates import DEFAULT_CODECS
 
 NAME = "auto"
+CODECS = (*DEFAULT_CODECS, "ecsq:0.5")
+"""What may be chosen by default: the planner's codecs, and the one with the fewest bytes for its error."""
 PLACE = "GRADWIRE_AUTO"
 """The environment variable that names the file of decisions, where ``Auto`` names none."""
 
@@ -43,7 +45,7 @@ class Auto:
     """
 
     max_lost_norm: float = 0.2
-    codecs: Sequence[Codec | str] = DEFAULT_CODECS
+    codecs: Sequence[Codec | str] = CODECS
     path: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
