@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import re
@@ -23,6 +24,7 @@ from support.processes import NAME, Pool, prepare
 from support.project import TESTS
 from support.small_tasks import SMALL_TASKS
 
+gc.disable()  # until all is collected, which stays: to look through it again and again takes seconds
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
 settings.load_profile("gradwire")
 
@@ -62,6 +64,7 @@ ONE_WORKER = {
     "faults": "faults",  # they load the machine
     "testbed": "testbed",  # they compare its namespaces before and after
     "cli/test_testbed.py": "testbed",
+    "integrations": "integrations",  # their processes import each framework once
 }
 """The group of a folder or a file whose tests one worker does, one file after the other."""
 SPREAD = {"docs/test_examples.py"}
@@ -102,6 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    gc.freeze()
+    gc.enable()
     wanted = any("run_processes" in getattr(item, "fixturenames", ()) for item in session.items)
     if wanted and not session.config.option.collectonly:
         prepare()
