@@ -1,10 +1,10 @@
 """Measure weight deltas and the entropy coder, compared with memcpy in the same run.
 
 Synthetic weights take AdamW steps at several learning rates; every step is encoded, and applied to the
-receiver's bfloat16 weights. A memcpy of the float32 masters precedes each call, and the table gives medians:
-the share of memcpy is the time of that memcpy over the time of the call, whatever either moves. Bits are
-those of a weight in the last step, the header included; ``entropy`` is that of the last step's differences in
-units of the last place, each by itself.
+receiver's weights, in bfloat16 or float32 (``--words``). A memcpy of the float32 masters precedes each call,
+and the table gives medians: the share of memcpy is the time of that memcpy over the time of the call,
+whatever either moves. Bits are those of a weight in the last step, the header included; ``entropy`` is that of
+the last step's differences in units of the last place, each by itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from gradwire import _native, entropy
+from gradwire.entropy.delta import WordName, words_dtype
 from gradwire.machine import describe_machine
 
 RATES = (3e-6, 3e-5, 1e-4, 1e-3)
@@ -93,8 +94,8 @@ def difference_bits(before: torch.Tensor, after: torch.Tensor) -> float:
     """Return the entropy of the differences in units of the last place, in bits a weight."""
 
     def ordered(weights: torch.Tensor) -> torch.Tensor:
-        words = weights.view(torch.int16).int()
-        return torch.where(words < 0, words ^ 0x7FFF, words)
+        words = weights.view(torch.int16 if weights.itemsize == 2 else torch.int32).long()
+        return torch.where(words < 0, words ^ (0x7FFF if weights.itemsize == 2 else 0x7FFF_FFFF), words)
 
     counts = torch.unique(ordered(after) - ordered(before), return_counts=True)[1].double()
     return float((counts * torch.log2(counts.sum() / counts)).sum() / counts.sum())
@@ -110,24 +111,24 @@ class Result:
     decode: Shares
 
 
-def deltas(model: AdamW, *, coded: bool, repeats: int) -> Result:
+def deltas(model: AdamW, words: WordName, *, coded: bool, repeats: int) -> Result:
     """Take steps and measure their deltas; the receiver's bits must be the rounded masters."""
     masters = model.masters
-    encoder, decoder = entropy.DeltaEncoder(masters, entropy=coded), entropy.DeltaDecoder()
-    weights = torch.zeros(masters.numel(), dtype=torch.bfloat16)
+    encoder, decoder = entropy.DeltaEncoder(masters, words, entropy=coded), entropy.DeltaDecoder(words)
+    weights = torch.zeros(masters.numel(), dtype=words_dtype(words))
     out = torch.zeros(encoder.max_nbytes, dtype=torch.uint8)
     decoder.apply(encoder.encode(masters, 0, out=out), weights)
     memcpy = memcpy_of(masters)
     encode, decode = Shares(4 * masters.numel()), Shares(4 * masters.numel())
     bound, nbytes = 0.0, 0
     for version in range(1, repeats + 1):
-        before = masters.bfloat16()
+        before = masters.to(weights.dtype, copy=True)
         model.step()
         kept: list[torch.Tensor] = []
         encode.add(lambda v=version, k=kept: k.append(encoder.encode(masters, v, out=out)), memcpy)  # type: ignore[misc]
         decode.add(lambda k=kept: decoder.apply(k[0], weights), memcpy)  # type: ignore[misc]
         nbytes = kept[0].numel()
-        assert torch.equal(weights, masters.bfloat16()), "the receiver's weights differ"
+        assert torch.equal(weights, masters.to(weights.dtype)), "the receiver's weights differ"
         bound = difference_bits(before, weights) if version == repeats else 0.0
     return Result(bound, 8 * nbytes / masters.numel(), encode, decode)
 
@@ -139,12 +140,13 @@ def print_deltas(args: argparse.Namespace, targets: list[str]) -> None:
         model = AdamW(args.elements, lr)
         for target in targets:
             with _native.use_target(target):
-                coded = deltas(model, coded=True, repeats=args.repeats)
-                classes = deltas(model, coded=False, repeats=args.repeats)
+                coded = deltas(model, args.words, coded=True, repeats=args.repeats)
+                classes = deltas(model, args.words, coded=False, repeats=args.repeats)
             copies = statistics.median(coded.encode.copies + classes.encode.copies)
             print(f"{lr:8.0e} {target:8}{coded.bound:8.2f}", end="")
             for each in (coded, classes):
-                print(f"{each.bits:7.2f}{16 / each.bits:7.1f}x{each.encode.of_memcpy:7.2f}", end="")
+                whole = 8 * words_dtype(args.words).itemsize
+                print(f"{each.bits:7.2f}{whole / each.bits:7.1f}x{each.encode.of_memcpy:7.2f}", end="")
                 print(f"{each.decode.of_memcpy:8.2f}", end=" ")
             print(f"{4 * args.elements / copies / 1e9:7.2f}", flush=True)
 
@@ -186,6 +188,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="default: 1")
     parser.add_argument("--repeats", type=int, default=9, help="steps of each line; default: 9")
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates")
+    parser.add_argument("--words", choices=("bf16", "fp32"), default="bf16", help="what a receiver holds")
     parser.add_argument("--targets", choices=("all", "current"), default="all")
     return parser.parse_args()
 

@@ -118,7 +118,7 @@ const char* read_escapes(const Target& target, const std::uint8_t* section, cons
 
 template <typename Word>
 const char* read_section(const Target& target, const std::uint8_t* section, std::size_t nbytes, std::size_t n,
-                         std::uint8_t* classes, std::unique_ptr<Word[]>& escapes) {
+                         std::uint8_t* classes, Word* escapes) {
   if (nbytes < kHeadNbytes<Word>) return "a section ends within the sizes of its blocks";
   std::size_t starts[kBlocks<Word> + 1] = {kHeadNbytes<Word>};
   for (std::size_t i = 0; i < kBlocks<Word>; ++i) {
@@ -131,8 +131,7 @@ const char* read_section(const Target& target, const std::uint8_t* section, std:
   }
   if (n % 4 != 0 && classes[size - 1] >> 2 * (n % 4) != 0) return "unused bits of its last class are set";
   const std::size_t count = target.delta->count_escapes(classes, size);
-  escapes = scratch<Word>(count + kEscapeSlack);
-  return read_escapes(target, section, starts, count, escapes.get());
+  return read_escapes(target, section, starts, count, escapes);
 }
 
 // All sections are read before any is applied, so that a refused payload changes nothing.
@@ -141,15 +140,16 @@ const char* apply(const Target& target, const std::uint8_t* body, std::size_t nb
                   int threads) {
   const Sections sections{n, kSection};
   const auto classes = scratch<std::uint8_t>(classes_nbytes(n));
-  std::vector<std::unique_ptr<Word[]>> escapes(sections.count());
+  const auto escapes = scratch<Word>(n + sections.count() * kEscapeSlack);
   const auto classes_of = [&](std::size_t i) { return classes.get() + classes_nbytes(sections.first(i)); };
+  const auto escapes_of = [&](std::size_t i) { return escapes.get() + sections.first(i) + i * kEscapeSlack; };
   const char* const reason = read_sections(
       sections, threads, body, nbytes, [&](std::size_t i, const std::uint8_t* from, std::size_t size) {
-        return read_section(target, from, size, sections.elements(i), classes_of(i), escapes[i]);
+        return read_section(target, from, size, sections.elements(i), classes_of(i), escapes_of(i));
       });
   if (reason != nullptr) return reason;
   const auto apply_section = [&](std::size_t i) {
-    coder_of<Word>(target).apply(classes_of(i), escapes[i].get(), sections.elements(i), base + sections.first(i));
+    coder_of<Word>(target).apply(classes_of(i), escapes_of(i), sections.elements(i), base + sections.first(i));
   };
   for_each_section(sections, threads, [&] { return apply_section; });
   return nullptr;

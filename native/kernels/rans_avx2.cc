@@ -107,13 +107,15 @@ bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& tab
   __m256i x[kVectors];
   for (std::size_t v = 0; v < kVectors; ++v) x[v] = load_vector(states.x + 8 * v);
   // See the AVX-512 kernel.
-  for (; i + kRansCoders <= n && at - stream >= static_cast<std::ptrdiff_t>(kRansRoundNbytes); i += kRansCoders) {
+  for (; i + kRansCoders <= n; i += kRansCoders) {
     unsigned hungry[kVectors];
     __m256i found[kVectors];
     for (std::size_t v = 0; v < kVectors; ++v) found[v] = get8_symbols(table, x[v], hungry[v]);
     std::uint32_t all = 0;
     for (std::size_t v = 0; v < kVectors; ++v) all |= hungry[v] << 8 * v;
-    at -= 2 * _mm_popcnt_u32(all);
+    const int nbytes_wanted = 2 * _mm_popcnt_u32(all);
+    if (at - stream < nbytes_wanted) return false;
+    at -= nbytes_wanted;
     const std::uint8_t* from = at;
     for (std::size_t v = 0; v < kVectors; ++v) {
       x[v] = feed(x[v], hungry[v], from);

@@ -148,8 +148,8 @@ bool decode_rounds(const std::uint8_t* stream, std::size_t nbytes, const RansTab
   const SymbolTable look(table);
   __m512i low = _mm512_loadu_si512(states.x);
   __m512i high = _mm512_loadu_si512(states.x + 16);
-  // The words below `at` reach for a whole round, and the states above it for what the loads take too much.
-  for (; i + kRansCoders <= n && at - stream >= static_cast<std::ptrdiff_t>(kRansRoundNbytes); i += kRansCoders) {
+  // The states above the words have room for what the loads take too much.
+  for (; i + kRansCoders <= n; i += kRansCoders) {
     const __m256i first = symbols_of(table, slots_of(low));
     const __m256i second = symbols_of(table, slots_of(high));
     const __m512i all = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
@@ -159,7 +159,9 @@ bool decode_rounds(const std::uint8_t* stream, std::size_t nbytes, const RansTab
     high = step(high, high_half(frequency), high_half(start));
     const __mmask16 low_wants = hungry(low);
     const __mmask16 high_wants = hungry(high);
-    at -= 2 * _mm_popcnt_u32(low_wants | static_cast<std::uint32_t>(high_wants) << 16);
+    const int nbytes_wanted = 2 * _mm_popcnt_u32(low_wants | static_cast<std::uint32_t>(high_wants) << 16);
+    if (at - stream < nbytes_wanted) return false;
+    at -= nbytes_wanted;
     low = feed(low, low_wants, at);
     high = feed(high, high_wants, at + 2 * _mm_popcnt_u32(low_wants));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(symbols + i), _mm512_cvtepi16_epi8(all));
