@@ -21,6 +21,7 @@ LEARNS = [
     ("quantize:8", 1e-6),
     ("errbound:rel=0.05", 1e-6),
     ("bf16", 1e-6),
+    ("ecsq:0.25", 1e-6),
     ("quantize:4", 1e-6),
     ("errbound:2^-10", 1e3),
     ("inceptionn:2^-10", 1e3),
