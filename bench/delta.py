@@ -3,8 +3,8 @@
 Synthetic weights take AdamW steps at several learning rates; every step is encoded, and applied to the
 receiver's weights, in bfloat16 or float32 (``--words``). A memcpy of the float32 masters precedes each call,
 and the table gives medians: the share of memcpy is the time of that memcpy over the time of the call,
-whatever either moves. Bits are those of a weight in the last step, the header included; ``entropy`` is that of
-the last step's differences in units of the last place, each by itself.
+whatever either moves. Bits are those of a weight in the last step, the header included; ``entropy`` is that
+of the last step's differences in units of the last place, each by itself.
 """
 
 from __future__ import annotations
