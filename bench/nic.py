@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rates", default="100mbit,200mbit")
     parser.add_argument("--codec", default="inceptionn:2^-10")
-    parser.add_argument("--megabytes", type=int, default=16)
+    parser.add_argument("--megabytes", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--mtu", type=int, default=1500)
     options = parser.parse_args()
