@@ -13,7 +13,7 @@ from support.project import ROOT
 EXAMPLES = ROOT / "examples"
 APART = {"elastic_restart"}
 """It needs a folder, and has a test of its own beside the faults."""
-EPOCHS = 7
+EPOCHS = 9
 """Enough for all to learn, of the 12 that they train by themselves."""
 NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - APART)
 
