@@ -210,7 +210,7 @@ def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Cl
 
 EXPERIMENT = Experiment(
     name="fine-tuning",
-    question="do lossless deltas of weights save time in a fine-tuning, at equal loss?",
+    question="how much time do lossless deltas save in a fine-tuning?",
     add_arguments=add_arguments,
     read=read,
     cells=cells,
