@@ -26,7 +26,7 @@ from gradwire.plan import Plan
 from gradwire.training.ddp.rounds import Rounds
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
-from support.device_methods import Body, d_sync, pipe_sgd, resumed, same, trained
+from support.device_methods import Body, d_sync, resumed, same, trained
 from support.fake_buckets import FakeBucket
 from support.ranks import run_ranks
 
@@ -57,7 +57,6 @@ def rounds(dtype: torch.dtype, link: Link, model: nn.Module, loss: Callable[[int
 BODIES: dict[str, Body] = {
     "DSync, one bucket": partial(d_sync, HALVES()),
     "DSync, buckets": partial(d_sync, HALVES(bucket_nbytes=80)),
-    "PipeSGD, eager": partial(pipe_sgd, HALVES(pipeline=2), "eager"),
     "PipeSGD, resumed": partial(resumed, HALVES(pipeline=3)),
     "DDP": partial(rounds, torch.float32),
     "DDP, halves": partial(rounds, torch.bfloat16),
