@@ -20,6 +20,12 @@ from gradwire.gateware.blocks import BLOCKS, build, read_parameters
         ("float-adder", "bfp:7x16", 256, "float-adder is the same for every codec, .* leave the codec out"),
         ("ring-engine", "fp16", 256, "wants a codec of bfp or inceptionn or identity, but got 'fp16'"),
         ("ring-engine", "bfp:7x24", 512, "512 bits wants a block of a multiple of 16 values, but got"),
+        (
+            "errbound-compressor",
+            "errbound:rel=0.05",
+            256,
+            "wants an absolute bound, .* got 'errbound:rel=0.05'",
+        ),
         ("nic", "bfp:7x16", 256, "nic wants a codec of inceptionn, but got 'bfp:7x16'; for example"),
     ],
 )
@@ -61,7 +67,7 @@ def test_parameters_are_read() -> None:
 
 
 def test_every_block_is_built() -> None:
-    examples = {"inceptionn": "inceptionn:2^-10", "bfp": "bfp:7x16", None: None}
+    examples = {"inceptionn": "inceptionn:2^-10", "bfp": "bfp:7x16", "errbound": "errbound:2^0", None: None}
     for name, block in BLOCKS.items():
         made = build(name, examples[block.codec], 512)
         assert type(made).__name__ == block.name

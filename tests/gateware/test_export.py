@@ -36,6 +36,7 @@ def test_verilog_has_the_ports_of_the_table() -> None:
         ("float-adder", None, 256, {}),
         ("skid-buffer", None, 512, {}),
         ("ring-engine", "identity", 256, {"ranks": 3, "chunk_words": 64}),
+        ("errbound-decompressor", "errbound:2^-10", 256, {"chunk_words": 32}),
         ("nic", "inceptionn:2^-10", 256, {"flows": 1}),
     ],
 )

@@ -61,6 +61,20 @@ BLOCKS = MappingProxyType(
         ),
         "bfp-compressor": Block("float32 to payloads", "bfp_compressor", "BfpCompressor", ("bfp",)),
         "bfp-decompressor": Block("payloads to float32", "bfp_decompressor", "BfpDecompressor", ("bfp",)),
+        "errbound-compressor": Block(
+            "float32 to payloads",
+            "errbound.compressor",
+            "ErrBoundCompressor",
+            ("errbound",),
+            parameters=("chunk_words",),
+        ),
+        "errbound-decompressor": Block(
+            "payloads to float32",
+            "errbound.decompressor",
+            "ErrBoundDecompressor",
+            ("errbound",),
+            parameters=("chunk_words",),
+        ),
         "ring-engine": Block(
             "all-reduces float32 with two neighbours",
             "ring",

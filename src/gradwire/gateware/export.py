@@ -23,6 +23,7 @@ _MEANINGS = {
     "b": "a float32",
     "sum": "their sum, 8 enabled cycles later",
     "enable": "whether all stages move on",
+    "values": "float32 in the packet, with its words",
     "write": "the connection below takes its place",
     "index": "its place",
     "source": "its IP address of the host, byte 0 in bits 7..0",

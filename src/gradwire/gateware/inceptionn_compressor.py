@@ -44,9 +44,9 @@ class InceptionnCompressor(wiring.Component):
             for lane in range(GROUP_LANES * groups)
         ]
         tags = stage.hold(Cat(tag for tag, _ in coded))
-        pieces = [(stage.hold(bits), _size(m, tags.word_select(i, 2))) for i, (_, bits) in enumerate(coded)]
+        pieces = [(stage.hold(bits), size_of(m, tags.word_select(i, 2))) for i, (_, bits) in enumerate(coded)]
         for _ in range(GROUP_LANES.bit_length() - 1):
-            pieces = _joined(stage, pieces)
+            pieces = joined(stage, pieces)
             valid, last = stage.hold(valid, resets=True), stage.hold(last)
             tags, present = stage.hold(tags), stage.hold(present)
         pieces = [
@@ -54,7 +54,7 @@ class InceptionnCompressor(wiring.Component):
             for i, (bits, nbytes) in enumerate(pieces)
         ]
         if groups == 2:
-            pieces = _joined(stage, pieces)
+            pieces = joined(stage, pieces)
             valid, last = stage.hold(valid, resets=True), stage.hold(last)
         m.d.comb += [
             packer.data.eq(pieces[0][0]),
@@ -87,13 +87,14 @@ def _code(m: Module, classes: Classes, x: Value) -> Piece:
     return tag, bits
 
 
-def _size(m: Module, tag: Value) -> Value:
+def size_of(m: Module, tag: Value) -> Value:
+    """Return the bytes that a tag stands for."""
     size = Signal(3)
     m.d.comb += size.eq(Cat(tag == 1, tag == 2, tag == 3))
     return size
 
 
-def _joined(stage: Pipeline, pieces: list[Piece]) -> list[Piece]:
+def joined(stage: Pipeline, pieces: list[Piece]) -> list[Piece]:
     """Return registers in which the second piece of every pair follows the first."""
     joined = []
     for (low, low_count), (high, high_count) in zip(pieces[::2], pieces[1::2], strict=True):

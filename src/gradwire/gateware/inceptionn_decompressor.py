@@ -52,7 +52,7 @@ class InceptionnDecompressor(wiring.Component):
         tags = [group.word_select(lane, 2) for group in found for lane in range(GROUP_LANES)]
         pieces: list[Value] = [group[2 * GROUP_LANES :] for group in found]
         while len(pieces) < len(tags):
-            pieces = _halved(stage, pieces, tags)
+            pieces = halved(stage, pieces, tags)
             tags = [stage.hold(tag) for tag in tags]
         values = [_decoded(stage, self._classes, *each) for each in zip(tags, pieces, strict=True)]
         for _ in range(7):
@@ -66,7 +66,7 @@ class InceptionnDecompressor(wiring.Component):
         return m
 
 
-def _halved(stage: Pipeline, pieces: list[Value], tags: list[Value]) -> list[Value]:
+def halved(stage: Pipeline, pieces: list[Value], tags: list[Value]) -> list[Value]:
     """Return registers of the lower and the upper half of the lanes of each piece."""
     lanes = len(tags) // len(pieces)
     halves = []

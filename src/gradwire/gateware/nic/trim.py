@@ -23,14 +23,14 @@ class Trim(wiring.Component):
     together, which takes a cycle.
     """
 
-    def __init__(self, width: int, most_skipped: int) -> None:
+    def __init__(self, width: int, most_skipped: int, most: int = 2**16 - 1) -> None:
         super().__init__(
             {
                 **block_ports(width),
                 "told": In(1),
                 "wanted": In(1),
                 "skip": In(range(most_skipped + 1)),
-                "nbytes": In(16),
+                "nbytes": In(range(most + 1)),
                 "takes_last": Out(1),
             }
         )

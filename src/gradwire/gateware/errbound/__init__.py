@@ -1,0 +1,1 @@
+"""The codec ``errbound`` as hardware, for absolute bounds."""
