@@ -12,17 +12,20 @@ from gradwire.gateware.packer import Packer
 from gradwire.gateware.stream import Pipeline, block_ports
 from gradwire.gateware.words import LANE_BITS
 
+_PEAKS = 16
+"""The exponents of blocks that can wait."""
 _LATENCY = 4
-"""Cycles from a word in the memory to its exponent beside it, at most."""
+"""Cycles from a block's last word, once its exponent is found, to both behind their memories, at most."""
 
 
 class BfpCompressor(wiring.Component):
     """Float32 in, the payload of ``codec`` out, packet by packet.
 
     The words of a block go into a memory, and its exponent into another when the last of them is there; then
-    the words come out again, while the next block goes in. Two stages find the distance of each value to the
-    block's exponent and shift it; one rounds; two are those of the ``Packer``. The last block of a packet is
-    filled up with zeros, a word in a cycle, and only then the next packet is taken.
+    the words come out again, while the next block goes in. Each stage of the search for the largest
+    exponent halves the lanes. Behind the memories, a stage joins words and exponents; two find the distance
+    of each value to the block's exponent and shift it; one rounds; two are those of the ``Packer``. The last
+    block of a packet is filled up with zeros, a word in a cycle, and only then the next packet is taken.
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:
@@ -35,8 +38,10 @@ class BfpCompressor(wiring.Component):
         come, layout = self.s_axis, self._layout
         width = len(come.tdata)
         m.submodules.packer = packer = Packer(width, layout.nbytes + 1)
-        m.submodules.values = values = SyncFIFOBuffered(width=width + 3, depth=layout.words + _LATENCY + 2)
-        m.submodules.peaks = peaks = SyncFIFOBuffered(width=8, depth=8)
+        stages = (layout.lanes - 1).bit_length()
+        depth = layout.words + stages + _LATENCY + 2
+        m.submodules.values = values = SyncFIFOBuffered(width=width + 3, depth=depth)
+        m.submodules.peaks = peaks = SyncFIFOBuffered(width=8, depth=_PEAKS)
 
         pads, index = Signal(), Signal(range(max(2, layout.words)))
         is_first, closes = index == 0, index == layout.words - 1
@@ -45,7 +50,7 @@ class BfpCompressor(wiring.Component):
         moves = Signal()
         ends = pads | come.tlast
         m.d.comb += [
-            room.eq(values.w_rdy & peaks.w_rdy),
+            room.eq(values.w_rdy & (peaks.level < _PEAKS - stages)),
             come.tready.eq(room & ~pads),
             moves.eq(room & (pads | come.tvalid)),
         ]
@@ -58,21 +63,35 @@ class BfpCompressor(wiring.Component):
             Mux(~pads & come.tkeep[4 * lane], come.tdata.word_select(lane, LANE_BITS), 0)
             for lane in range(layout.lanes)
         ]
-        peak = Signal(8)
-        highest = Mux(is_first, 0, peak)
-        for lane in lanes:
-            highest = _larger(m, highest, lane[23:31])
-        with m.If(moves):
-            m.d.sync += peak.eq(highest)
         m.d.comb += [
             values.w_data.eq(Cat(lanes, is_first, ends & (closes | is_null), is_null)),
             values.w_en.eq(moves),
-            peaks.w_data.eq(highest),
-            peaks.w_en.eq(moves & (closes | is_null)),
         ]
+        exponents = [lane[23:31] for lane in lanes]
+        _find_peaks(m, exponents, peaks, moves, Cat(is_first, closes | is_null))
         _quantise(m, layout, values, peaks, packer)
         wiring.connect(m, packer.m_axis, wiring.flipped(self.m_axis))
         return m
+
+
+def _find_peaks(
+    m: Module, exponents: list[Value], peaks: SyncFIFOBuffered, moves: Value, marks: Value
+) -> None:
+    """Write the largest exponent of each block; ``marks`` are those of its first and its last word."""
+    stage = Pipeline(m, Const(1))
+    while len(exponents) > 1:
+        pairs = zip(exponents[::2], exponents[1::2], strict=True)
+        exponents, marks = [stage.hold(Mux(a > b, a, b)) for a, b in pairs], stage.hold(marks)
+        moves = stage.hold(moves, resets=True)
+    peak, highest = Signal(8), Signal(8)
+    before = Mux(marks[0], 0, peak)
+    m.d.comb += [
+        highest.eq(Mux(exponents[0] > before, exponents[0], before)),
+        peaks.w_data.eq(highest),
+        peaks.w_en.eq(moves & marks[1]),
+    ]
+    with m.If(moves):
+        m.d.sync += peak.eq(highest)
 
 
 def _quantise(
@@ -81,7 +100,7 @@ def _quantise(
     """Round the words that wait in ``values`` to the exponents of their blocks, and pack them."""
     stage = Pipeline(m, packer.ready)
     bits = layout.mantissa_bits
-    first, last, is_null = (values.r_data[LANE_BITS * layout.lanes + at] for at in range(3))
+    is_null = values.r_data[LANE_BITS * layout.lanes + 2]
     left = Signal(range(layout.words + 1))
     exponent = Signal(8)
     has_peak = (left != 0) | peaks.r_rdy
@@ -92,11 +111,12 @@ def _quantise(
     with m.If(takes):
         m.d.sync += [exponent.eq(peak), left.eq(Mux(left == 0, Mux(is_null, 0, layout.words - 1), left - 1))]
 
+    word, peak, valid = stage.hold(values.r_data), stage.hold(peak), stage.hold(valid, resets=True)
     is_zero = (peak < SMALLEST_EXPONENT) | (peak == NAN_EXPONENT)
-    lanes = [values.r_data.word_select(lane, LANE_BITS) for lane in range(layout.lanes)]
+    lanes = [word.word_select(lane, LANE_BITS) for lane in range(layout.lanes)]
     rounded = [_rounded(m, stage, lane, peak, is_zero, bits) for lane in lanes]
     byte = Mux(peak < SMALLEST_EXPONENT, 0, peak)
-    marks = Cat(byte, first, last, is_null)
+    marks = Cat(byte, word[LANE_BITS * layout.lanes :])
     valid = stage.hold(valid, resets=True)
     for _ in range(2):
         marks, valid = stage.hold(marks), stage.hold(valid, resets=True)
@@ -108,12 +128,6 @@ def _quantise(
         packer.last.eq(marks[9]),
         packer.valid.eq(valid),
     ]
-
-
-def _larger(m: Module, a: Value, b: Value) -> Value:
-    larger = Signal(8)
-    m.d.comb += larger.eq(Mux(a > b, a, b))
-    return larger
 
 
 def _rounded(m: Module, stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
