@@ -46,7 +46,7 @@ class Run:
             self.now += 0.05
             self.pilot.handed_over(count)
             if self.pilot.samples is not None:
-                self.pilot.samples.expect([count // 2, count - count // 2])
+                self.pilot.samples.expect([(10, count // 20), (count - count // 20 * 10,)])
                 self.pilot.samples.add(values)
             self.exchange.all_reduce(values)
         self.now += self.exposed_s

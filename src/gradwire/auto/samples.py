@@ -12,6 +12,8 @@ from gradwire.codecs import Codec
 
 MOST_COUNT = 1 << 20
 """The most floats of a bucket that are kept."""
+MOST_SLICES = 0.9
+"""This share of a parameter's rows, and of its columns, has to be within what is lost of it."""
 
 
 @dataclass
@@ -25,22 +27,17 @@ class Samples:
     """
 
     counts: list[int] = field(default_factory=list)
-    _sizes: list[tuple[int, ...]] = field(default_factory=list)
+    _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
 
-    def expect(self, sizes: Sequence[int]) -> None:
-        """Note the sizes of the next bucket's parameters, in the bucket's order."""
-        kept, left = list[int](), MOST_COUNT
-        for size in sizes:
-            kept.append(min(size, left))
-            left -= kept[-1]
-        self.counts.append(sum(sizes))
-        self._sizes.append(tuple(kept))
+    def expect(self, shapes: Sequence[Sequence[int]]) -> None:
+        """Note the shapes of the next bucket's parameters, in the bucket's order."""
+        self._shapes.append([tuple(each) for each in shapes])
+        self.counts.append(sum(map(math.prod, shapes)))
 
     def add(self, values: torch.Tensor) -> None:
         """Copy the next bucket's values, float32, to the host."""
-        sizes = self._sizes[len(self._values)]
-        self._values.append(values.detach()[: sum(sizes)].to("cpu", copy=True))
+        self._values.append(values.detach()[:MOST_COUNT].to("cpu", copy=True))
 
     @property
     def finite(self) -> bool:
@@ -55,23 +52,40 @@ class Samples:
     def lost(self, codec: Codec) -> float:
         """Return the share of the norm that one encoding loses of the parameter that loses most.
 
-        A parameter without any gradient loses nothing; one that gets values where it had none loses all.
+        Of a parameter with rows and columns it is what nine in ten of them stay within, if that is more: the
+        norm of a whole matrix hides columns that are much smaller than others. Where there was no gradient
+        nothing can be lost; where there is one after decoding alone, all is.
         """
-        buckets = zip(self._values, self._sizes, strict=True)
-        return max((_lost(codec, values, sizes) for values, sizes in buckets), default=0.0)
+        buckets = zip(self._values, self._shapes, strict=True)
+        return max((_lost(codec, values, shapes) for values, shapes in buckets), default=0.0)
 
 
-def _lost(codec: Codec, values: torch.Tensor, sizes: Sequence[int]) -> float:
+def _lost(codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> float:
     if codec.EXACT or values.numel() == 0:
         return 0.0
     decoded = torch.empty_like(values)
     codec.decode(codec.encode(values), decoded)
-    parts = zip(*(torch.split(each, list(sizes)) for each in (values, decoded.sub_(values))), strict=True)
-    return max(_share(float(own.norm()), float(lost.norm())) for own, lost in parts)
+    own, lost = values.double().square(), decoded.sub_(values).double().square()
+    start, worst = 0, 0.0
+    for shape in shapes:
+        stop = min(start + math.prod(shape), len(own))
+        worst = max(worst, _lost_of(own[start:stop], lost[start:stop], shape))
+        start = stop
+    return worst
 
 
-def _share(own: float, lost: float) -> float:
-    if lost == 0:
-        return 0.0
-    share = lost / own if own else 1.0
-    return share if math.isfinite(share) else 1.0
+def _lost_of(own: torch.Tensor, lost: torch.Tensor, shape: tuple[int, ...]) -> float:
+    """Return the share that one parameter loses, from squares."""
+    share = float(_shares(own.sum(), lost.sum()))
+    columns = math.prod(shape[1:])
+    rows = own.numel() // columns if columns else 0  # of a large parameter, those that were kept
+    if len(shape) < 2 or min(rows, columns) < 2:
+        return share
+    own, lost = (each[: rows * columns].view(rows, columns) for each in (own, lost))
+    slices = (_shares(own.sum(dim), lost.sum(dim)) for dim in (0, 1))
+    return max(share, *(float(each.quantile(MOST_SLICES)) for each in slices))
+
+
+def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
+    """Return the lost shares of norms, from squares: 0 where nothing was lost, 1 where nothing was there."""
+    return torch.where(lost == 0, 0.0, torch.where(own == 0, 1.0, lost / own).sqrt()).nan_to_num(1.0, 1.0)

@@ -228,7 +228,7 @@ class Rounds:
         averaged, residuals = awaited(buffer), self._own_residuals(bucket)
         samples = None if self._pilot is None else self._pilot.samples
         if samples is not None:
-            samples.expect([each.numel() for each in bucket.parameters()])
+            samples.expect([each.shape for each in bucket.parameters()])
         work = partial(self._average, staged, averaged, residuals, measure, timeout_s, samples)
         name, step = f"bucket {bucket.index()}", self.steps_done + 1
         handover = Handover(name, f"{name} of step {step}", work, staged.nbytes, measure, timeout_s)
