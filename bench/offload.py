@@ -203,7 +203,7 @@ class Capture:
 
     def _look(self, frame: memoryview, nbytes: int) -> None:
         self._counts["bytes"] += nbytes
-        if frame[12:14] != b"\x08\x00":
+        if bytes(frame[12:14]) != b"\x08\x00":
             return
         tcp = 14 + 4 * (frame[14] & 15)
         length = 14 + int.from_bytes(frame[16:18], "big")

@@ -249,7 +249,7 @@ def with_many_codecs() -> tuple[float, int]:
 
 
 def with_nics_and_without() -> tuple[list[float], list[int]]:
-    plans = ["identity", gradwire.Plan(offload="truncate:16"), "identity"]
+    plans: list[str | gradwire.Plan] = ["identity", gradwire.Plan(offload="truncate:16"), "identity"]
     averages = []
     for plan in plans:
         tensor = torch.full((1000,), 1.0 + 2**-10 + dist.get_rank())

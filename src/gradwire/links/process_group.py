@@ -31,6 +31,7 @@ from gradwire.errors import LinkError, shown
 from gradwire.links.gloo import GlooAllReduce
 from gradwire.links.rendezvous.attempt import own_part
 from gradwire.links.rendezvous.connect import connect_ranks
+from gradwire.links.rendezvous.same_encryption import refuse_marks
 from gradwire.links.rendezvous.tls import encryption
 from gradwire.links.sockets import SocketLink
 
@@ -113,7 +114,7 @@ class ProcessGroupLink(SocketLink):
         if tls is None:
             _refuse_other_transports(dist.get_rank(), len(order))
         else:
-            _refuse_marks(tos, dist.get_rank(), len(order))
+            refuse_marks(tos, dist.get_rank(), len(order))
             self.HAS_ALL_REDUCE = False
             tls = tls.of_link(rank, order)
         names = [f"rank {each}" for each in order]
@@ -161,16 +162,6 @@ def check_tos(tos: int) -> None:
         raise LinkError(
             "tos must be the type of service of marked connections, from 0x04 to 0xff, or 0 for none, but is "
             f"{shown(tos)}"
-        )
-
-
-def _refuse_marks(tos: int, rank: int, world: int) -> None:
-    """Raise ``LinkError`` where values are to go by marked connections, although frames go with TLS."""
-    if tos:
-        raise LinkError(
-            f"rank {rank} connecting with the {world} ranks of its group: a plan with offload lets NICs "
-            "compress values, which they cannot do with TLS; unset GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and "
-            "GRADWIRE_TLS_CA, or leave out offload"
         )
 
 

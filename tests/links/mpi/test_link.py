@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import pickle
-import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,50 +12,18 @@ import torch
 
 from gradwire.errors import LinkError
 from gradwire.links import MpiLink
+from support.mpi_jobs import needs_mpi, run_job
 from support.mpi_ranks import LENGTHS, MANY_LINKS, PAGE, UNTAKEN, WORLD, all_sums
-from support.project import TESTS
 from support.sums import bits
 
 RunRanks = Callable[..., list[Any]]
 Results = Callable[[str], list[Any]]
-BESIDE_PYTHON = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-MPIEXEC = shutil.which("mpiexec", path=BESIDE_PYTHON)
-OPEN_MPI = {  # it starts neither as root nor more ranks than there are cores, unless it is told to
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
-needs_mpi = [
-    pytest.mark.processes,
-    pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec; pip install mpich"),
-    pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"),
-]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Run the program once; ``results(task)`` is what every rank's task returned."""
-    folder = tmp_path_factory.mktemp("mpi")
-    assert MPIEXEC is not None
-    command = [MPIEXEC, "-n", str(WORLD), sys.executable, "-m", "support.mpi_ranks", str(folder)]
-    job = subprocess.Popen(
-        command,
-        cwd=TESTS,
-        env={**os.environ, **OPEN_MPI, "PYTHONPATH": str(TESTS)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        output, _ = job.communicate(timeout=100)
-    finally:
-        if job.poll() is None:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.communicate()
-    assert job.returncode == 0, output
-    ranks = [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(WORLD)]
+    ranks = run_job("support.mpi_ranks", WORLD, tmp_path_factory.mktemp("mpi"))
 
     def of_task(name: str) -> list[Any]:
         for rank, (_, error) in enumerate(results[name] for results in ranks):

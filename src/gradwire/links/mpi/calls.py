@@ -61,3 +61,13 @@ def load_mpi() -> Any:
             "is first imported"
         )
     return MPI
+
+
+def intracommunicator(mpi: Any, comm: Any) -> Any:
+    """Return ``comm``, or ``COMM_WORLD`` for None. Raises ``LinkError`` where no link can have its ranks."""
+    parent = mpi.COMM_WORLD if comm is None else comm
+    if parent == mpi.COMM_NULL or parent.Is_inter():
+        raise LinkError(
+            "a link over MPI needs an intracommunicator that this process belongs to, such as COMM_WORLD"
+        )
+    return parent

@@ -17,7 +17,7 @@ import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import OWN_END, Link
-from gradwire.links.mpi.calls import calls, load_mpi, poll, reason
+from gradwire.links.mpi.calls import calls, intracommunicator, load_mpi, poll, reason
 from gradwire.links.mpi.keepalives import Keepalives
 from gradwire.links.mpi.shutdown import FIN, ClosedLink, closing, free_communicators
 
@@ -114,13 +114,11 @@ class MpiLink(Link):
         and when the other ranks do not come within the timeout (``LinkTimeoutError``).
     """
 
+    tos = 0  # MPI opens connections by itself, and lets nobody mark them
+
     def __init__(self, comm: MPI.Comm | None = None, timeout_s: float = 30.0) -> None:
         self.mpi = load_mpi()
-        parent = self.mpi.COMM_WORLD if comm is None else comm
-        if parent == self.mpi.COMM_NULL or parent.Is_inter():
-            raise LinkError(
-                "a link over MPI needs an intracommunicator that this process belongs to, such as COMM_WORLD"
-            )
+        parent = intracommunicator(self.mpi, comm)
         self.rank, self.world, self.timeout_s = parent.Get_rank(), parent.Get_size(), timeout_s
         self._pending: set[_Operation] = set()  # keeps their memory alive, too, whatever the caller drops
         self._sent, self._received = np.zeros((2, self.world), dtype=np.int64)

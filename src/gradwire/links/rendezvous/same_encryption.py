@@ -1,4 +1,4 @@
-"""Either all ranks of a link encrypt or none."""
+"""Either all ranks of a link encrypt or none, and none where NICs are to compress."""
 
 from __future__ import annotations
 
@@ -16,4 +16,14 @@ def check_same_encryption(endpoint: Endpoint | None, name: str, encryption: Encr
             f"by the store {name} talks {_MODES[endpoint.encrypts]}, but this rank "
             f"{_MODES[not endpoint.encrypts]}; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
             "for all ranks or for none"
+        )
+
+
+def refuse_marks(tos: int, rank: int, world: int) -> None:
+    """Raise ``LinkError`` where values are to go by connections that are marked with ``tos``, despite TLS."""
+    if tos:
+        raise LinkError(
+            f"rank {rank} connecting with the {world} ranks of its group: a plan with offload lets NICs "
+            "compress values, which they cannot do with TLS; unset GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and "
+            "GRADWIRE_TLS_CA, or leave out offload"
         )
