@@ -334,3 +334,10 @@ def test_what_is_not_encoded_travels_in_small_segments_unless_somebody_says_othe
 def test_of_names_what_it_cannot_read(meant: Any, reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
         Plan.of(meant, "gradients")
+
+
+def test_who_encodes_on_the_host_refuses_a_plan_that_says_else() -> None:
+    plan = Plan(parse("quantize:4"), residual=False)
+    assert plan.on_host("attach_fsdp") is plan
+    with pytest.raises(SpecError, match=r"^attach_fsdp encodes on the host; use a plan with"):
+        replace(plan, encode_on="device").on_host("attach_fsdp")

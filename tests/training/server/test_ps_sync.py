@@ -13,6 +13,7 @@ from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.training import DSync, Ledger, Server, StepRecord, Worker
+from gradwire.training.server.ps_sync import star_of
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -199,3 +200,8 @@ def test_ledgers_count_gradients_up_and_weights_down(
     for worker in workers:
         assert worker.buckets["gradient"].cost.wire_nbytes == 4 * (nbytes + 32)
         assert worker.buckets["weights"].cost.raw_nbytes == 0
+
+
+def test_a_parameter_server_encodes_on_the_host() -> None:
+    with pytest.raises(SpecError, match="a parameter server encodes on the host; use a plan with encode_on="):
+        star_of(Plan(parse("fp8"), "star", encode_on="device"))
