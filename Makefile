@@ -36,7 +36,7 @@ faults-nightly: .venv/ready ## the same with 20 runs of each cell, and 200 ends 
 foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's constructor
 	$(BIN)/python tests/foreign/run.py
 
-gateware: .venv/ready ## every block in simulation: all codecs, widths and stalls, over a million values each (an hour)
+gateware: .venv/ready ## every block: all codecs, widths and stalls, over a million values each; all proofs (an hour)
 	GRADWIRE_GATEWARE_VALUES=60000 $(TESTS) --timeout 1800 tests/gateware
 
 lint: .venv/ready ## format, lint, spelling and prose
