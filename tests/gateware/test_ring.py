@@ -104,7 +104,7 @@ LATENCY = {"identity": 16, "inceptionn:2^-10": 40, "bfp:7x16": 40}
 
 @pytest.mark.parametrize(
     ("spec", "world"),
-    [(spec, world) for spec in LATENCY for world in range(2, 9)] if EXHAUSTIVE else [("bfp:7x16", 3)],
+    [(spec, world) for spec in LATENCY for world in (2, 3, 5, 8)] if EXHAUSTIVE else [("bfp:7x16", 3)],
 )
 def test_a_ring_takes_the_cycles_of_its_steps(spec: str, world: int) -> None:
     words = 100 * -(-LATENCY[spec] // (2 * world - 1)) if EXHAUSTIVE else 64

@@ -8,7 +8,7 @@ from support.axi import STALLS, transfer
 from support.hardware_chunks import EXHAUSTIVE, cells, chunks, payload, raw
 
 SPECS = ("errbound:2^-10", "errbound:2^-126", "errbound:2^126", "errbound:2^115", *(
-    f"errbound:2^{power}" for power in range(-120, 126, 15) if EXHAUSTIVE
+    f"errbound:2^{power}" for power in range(-120, 126, 60) if EXHAUSTIVE
 ))  # fmt: skip
 
 

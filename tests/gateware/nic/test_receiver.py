@@ -17,7 +17,7 @@ from support.nic_hardware import handled
 FIRST = 77
 CELLS = [("inceptionn:2^-10", "random", 512), ("inceptionn:2^-6,bounded", "bursts", 256)]
 MORE = [(spec, stalls, width) for spec in Inceptionn.EXAMPLES for stalls in STALLS for width in (256, 512)]
-COUNT = 400 if EXHAUSTIVE else 16
+COUNT = 60 if EXHAUSTIVE else 16
 
 
 def receiver(spec: str, width: int) -> Receiver:

@@ -12,7 +12,7 @@ from support.nic_hardware import handled
 FIRST = 0xFFFF_F003
 CELLS = [("inceptionn:2^-10", "random", 256), ("inceptionn:2^-6,bounded", "bursts", 512)]
 MORE = [(spec, stalls, width) for spec in Inceptionn.EXAMPLES for stalls in STALLS for width in (256, 512)]
-COUNT = 400 if EXHAUSTIVE else 16
+COUNT = 60 if EXHAUSTIVE else 16
 
 
 def transmitter(spec: str, width: int, mtu: int = 1500) -> Transmitter:
