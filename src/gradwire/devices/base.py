@@ -5,6 +5,9 @@ computes and the host goes on. Four waits keep that right: ``follow`` before a t
 ``Event.wait`` before the host reads the copy, ``Event.order`` before the device reads what came back, and
 ``complete`` for those who wait for a future instead. On the CPU none of them has anything to wait for.
 
+An exchange that encodes on the device takes float32 there (``resident``): its kernels run while the owner's
+stream is the current one, and the host waits for events with payloads in pinned memory.
+
 The *current stream* is the one on which this thread's operations on the device run.
 """
 
