@@ -34,6 +34,7 @@ FRAMEWORKS = "docs/integrations.md"
 UNDER_TORCHRUN = (
     "README.md/0",
     "docs/all_reduce.md/0",
+    "docs/auto.md/0",
     "docs/bench.md/0",
     "docs/ddp.md/0",
     "docs/fsdp.md/0",
