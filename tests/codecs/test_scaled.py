@@ -174,6 +174,20 @@ def test_values_that_no_bound_could_fit_keep_their_precision() -> None:
     assert (scaled - x).double().norm() < 0.01 * x.double().norm()
 
 
+@pytest.mark.parametrize("place", [0, 200_000, -1])
+def test_several_threads_find_the_same_scale_and_values(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    x = values(3 * (1 << 17) + 5, exponent=-30)
+    x[place] = -3.0
+    wanted, acc = CODECS[5].encode(x), x.flip(0)
+    CODECS[5].decode_add(wanted, acc)
+    assert exponent_of(wanted) == -2
+    monkeypatch.setenv("GRADWIRE_THREADS", "3")
+    again = x.flip(0)
+    CODECS[5].decode_add(wanted, again)
+    assert bits(CODECS[5].encode(x)) == bits(wanted)
+    assert bits(again) == bits(acc)
+
+
 def test_floats_for_nics_are_the_end_of_the_payload() -> None:
     codec, x = CODECS[-1], values(100, exponent=-40)
     payload = codec.encode(x)
