@@ -62,10 +62,11 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
 
     zeros = stage.hold(leading_zeros(Cat(Const(0, 5), total[:27])))
     sign = stage.hold(sign & ~(differs & (total == 0)))
+    room = (power - 1)[:8]
+    room = stage.hold(Mux(room[5:].any(), 31, room[:5]))
     total, power = stage.hold(total), stage.hold(power)
 
-    room = (power - 1)[:8]
-    left = Mux(zeros > room, room, zeros)[:5]
+    left = Mux(zeros > room, room, zeros)
     normal = (total << left)[:27]
     has_carry = total[27]
     rounded = stage.hold(Mux(has_carry, Cat(total[:2].any(), total[2:28]), normal))
