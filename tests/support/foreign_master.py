@@ -34,7 +34,7 @@ def in_bursts(seed: int) -> Iterator[bool]:
 
 async def transferred(dut: Any, pauses: tuple[Iterator[bool], Iterator[bool]] | None) -> None:
     packets = json.loads(Path(os.environ["PACKETS"]).read_text())
-    cocotb.start_soon(Clock(dut.clk, 10, unit="ns").start())
+    Clock(dut.clk, 10, unit="ns").start()
     source = AxiStreamSource(AxiStreamBus.from_prefix(dut, "s_axis"), dut.clk, dut.rst)
     sink = AxiStreamSink(AxiStreamBus.from_prefix(dut, "m_axis"), dut.clk, dut.rst)
     dut.rst.value = 1

@@ -27,7 +27,7 @@ class Wires:
         return wire
 
 
-class Claim(Elaboratable):
+class Claim(Elaboratable):  # type: ignore[misc]
     """A circuit with ports, whose output ``holds`` is to be 1 in every cycle."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ def row(block: str, target: str, resources: dict[str, float], **more: object) ->
     }
 
 
-INTEL = {"ALUT": 1000, "FF": 5, "M10K": 2, "DSP": 0}
+INTEL: dict[str, float] = {"ALUT": 1000, "FF": 5, "M10K": 2, "DSP": 0}
 
 
 def test_every_target_has_its_table_and_its_own_resources() -> None:
