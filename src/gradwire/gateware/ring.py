@@ -58,7 +58,8 @@ class RingEngine(wiring.Component):
 
         # Every consumer's tready is free of its own tvalid; of two consumers, each waits for the other.
         coded, to_right = compressor.m_axis, sender.s_axis
-        decoder, own_decoder = _buffered(m, "arriving", decompressor.s_axis), adopter.s_axis
+        decoder = _buffered(m, "arriving", decompressor.s_axis)
+        own_decoder = _buffered(m, "adopting", adopter.s_axis)
         forwards = _route(m, received, routes.received_is_forwarded)
         sends_forwarded = _route(m, to_right, routes.sent_is_forwarded)
         publishes = _route(m, coded, routes.encoded_is_published)
