@@ -48,7 +48,13 @@ def test_the_published_all_reduce_has_no_codec() -> None:
     assert "2233 ALM" in "\n".join(lines(*tables([{**ring, "codec": "identity"}])))
 
 
-def test_the_adder_has_a_rate_of_words() -> None:
+def test_only_blocks_with_words_have_a_rate() -> None:
+    adder = next(
+        each
+        for each in tables([row("float-adder", "ecp5", {"LUT4": 9}, clock_mhz=100.0)])
+        if isinstance(each, Table)
+    )
+    assert adder.rows[0][-2:] == ("100.0", "")
     parts = tables([row("bfp-compressor", "ecp5", {"LUT4": 9}, clock_mhz=123.46)])
     table = next(part for part in parts if isinstance(part, Table))
     assert table.rows[0][-2:] == ("123.5", "31.6")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
+from gradwire.gateware.blocks import BLOCKS
 from gradwire.gateware.synthesis.report import Row
 from gradwire.gateware.synthesis.targets import SEEDS, TARGETS
 from gradwire.tables import Column, Table
@@ -66,7 +67,8 @@ def _table(rows: Sequence[Row]) -> Table:
 def _speed(row: Row) -> tuple[str, str]:
     if "clock_mhz" not in row:
         return "", ""
-    return f"{row['clock_mhz']:.1f}", f"{row['clock_mhz'] * row['width'] / 1000:.1f}"
+    has_words = BLOCKS[row["block"]].has_width
+    return f"{row['clock_mhz']:.1f}", f"{row['clock_mhz'] * row['width'] / 1000:.1f}" if has_words else ""
 
 
 def _compared(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
