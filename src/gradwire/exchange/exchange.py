@@ -86,8 +86,8 @@ class Exchange:
         """
         if plan.tos != self.plan.tos:
             raise SpecError(
-                f"an exchange changes between plans with the same offload, but has {self.plan.offload} and got "
-                f"{plan.offload}; make a new link for the other"
+                f"an exchange changes between plans with the same offload, but has {self.plan.offload} and "
+                f"got {plan.offload}; make a new link for the other"
             )
         if plan != self.plan:
             self._adopt(plan)

@@ -74,8 +74,9 @@ class OnDDP:
     @property
     def chosen(self) -> Plan | None:
         """The plan that the run has chosen last, where it chooses."""
-        decided = isinstance(self._hooked, Attached) and self._hooked.decisions
-        return self._hooked.plan if decided else None
+        if not isinstance(self._hooked, Attached) or not self._hooked.decisions:
+            return None
+        return self._hooked.plan
 
     def drain(self) -> StepRecord:
         """Return what the steps since the last call have waited for; nothing is under way."""

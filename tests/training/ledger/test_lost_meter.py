@@ -245,7 +245,7 @@ def test_another_plan_is_judged_by_its_own_losses(recwarn: pytest.WarningsRecord
             meter.end_step()
 
     lose(2)
-    meter.follow(Plan.of("errbound:2^3"))
+    meter.judge(Plan.of("errbound:2^3"))
     lose(2)
     assert len(recwarn) == 0, "no plan has lost several times"
     lose(1)

@@ -53,8 +53,8 @@ class Space:
         Bucket sizes to try in addition to a single bucket. They are tried only for a pipeline of 1, and only
         if backward takes time that can hide exchanges.
     whole
-        Whether a single bucket is tried. Without it, the sizes in ``buckets_nbytes`` are tried whatever backward
-        takes, and however many buckets they make.
+        Whether a single bucket is tried. Without it, the sizes in ``buckets_nbytes`` are tried whatever
+        backward takes, and however many buckets they make.
     """
 
     codecs: tuple[Codec, ...]

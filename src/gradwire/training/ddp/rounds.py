@@ -177,7 +177,7 @@ class Rounds:
         chosen = pilot.begin(self.steps_done + 1, self._exchange.plan, ask)
         if chosen is not None:  # nothing is on the network now
             self._exchange.follow(chosen)
-            self._meter.follow(chosen)
+            self._meter.judge(chosen)
 
     def _ask_all(self, name: str | None, what: str, work: Callable[[], ExchangeCost]) -> None:
         """Let the thread do what ranks may come late to, and wait for it."""

@@ -82,7 +82,7 @@ class LostMeter:
         self._heard: LossyError | None = None
         self._counting = Lock()  # a pipeline's next exchange is under way when a step ends
 
-    def follow(self, plan: Plan) -> None:
+    def judge(self, plan: Plan) -> None:
         """Judge another plan's losses from now on; those of the one before say nothing of them."""
         with self._counting:
             self._plan = plan
@@ -203,8 +203,8 @@ class LostMeter:
     def _sentence(self, name: str, share: float, others: int) -> str:
         more = f" (and more than half of {counted(others, 'other parameter')} beside it)" if others else ""
         return (
-            f"{self._plan.encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
-            f"residual, so it may not learn; {_advice(self._plan)}"
+            f"{self._plan.encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps "
+            f"no residual, so it may not learn; {_advice(self._plan)}"
         )
 
 
