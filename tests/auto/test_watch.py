@@ -38,7 +38,7 @@ def test_a_small_change_is_none_and_slower_computation_is_one() -> None:
     assert windows(watch, 26, StepTime(0.2, 0.1, 0.02)) is not None
 
 
-def test_a_line_that_goes_to_and_fro_is_followed_less_and_less() -> None:
+def test_a_line_that_goes_back_and_forth_is_followed_less_and_less() -> None:
     watch, step, gaps = Watch(), 6, []
     watch.decided(step)
     times = [FAST, SLOW] * 6
