@@ -7,7 +7,7 @@ from gradwire.auto.step_times import StepTime
 CHANGED = 0.25
 """A change by this share of a step is worth another look."""
 PATIENCE = 60
-"""The fewest steps between two decisions; it doubles with every decision, so that none goes back and forth."""
+"""The fewest steps between two decisions; it doubles with each, so that plans do not go back and forth."""
 MOST_PATIENCE = 960
 QUIET = 500
 """After so many steps more without a reason, patience is what it was at first."""
