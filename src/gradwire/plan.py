@@ -197,7 +197,7 @@ class Plan:
             )
         return self
 
-    @property
+    @cached_property
     def keeps_residual(self) -> bool:
         """Whether training keeps residuals: the value of ``residual``, or else the codec's preference."""
         return self.encoding.WANTS_RESIDUAL if self.residual is None else self.residual

@@ -67,8 +67,9 @@ def _parser() -> Parser:
         description="Train with N local workers, or as a rank of torchrun. Evaluation is not timed.",
         epilog="example:\n  gradwire train --compare --workers 4 --link 100mbit --out runs/paper",
     )
-    _add_runs(parser.add_argument_group("what to run"))
-    _add_training(parser.add_argument_group("how to train"))
+    what = parser.add_argument_group("what to run, and how to train")
+    _add_runs(what)
+    _add_training(what)
     _add_network(parser.add_argument_group("where to run it"))
     return parser
 

@@ -233,7 +233,7 @@ class Attached:
         """Follow the scaler between two steps; residuals that a scaled run has saved come down to 1."""
         if self._scaler is not None and self._residuals.kept:
             self._residuals.follow(self._scaler.get_scale())
-        elif self._residuals.has_scale:
+        elif self._residuals.scale_followed is not None:
             self._residuals.follow(1.0)
 
     @property

@@ -47,17 +47,13 @@ class Residuals:
         self._keeps = plan.keeps_residual
         self._counts = counts
         self._tensors: dict[str, torch.Tensor] = {}
-        self._scale: float | None = None
+        self.scale_followed: float | None = None
+        """The scale of a loss in whose units they are, where they follow one."""
 
     @property
     def kept(self) -> bool:
         """Whether the plan keeps any."""
         return self._keeps
-
-    @property
-    def has_scale(self) -> bool:
-        """Whether the residuals are known to be in units of a scale."""
-        return self._scale is not None
 
     def of(self, key: str, count: int) -> torch.Tensor | None:
         """Return the residual of ``key``: 1-D float32 CPU tensor of ``count`` elements, 0 at first.
@@ -100,9 +96,9 @@ class Residuals:
         """
         if not is_real(scale, 0.0, sys.float_info.max) or scale == 0:
             return
-        if self._scale is not None:
-            self.scale(scale / self._scale)
-        self._scale = float(scale)
+        if self.scale_followed is not None:
+            self.scale(scale / self.scale_followed)
+        self.scale_followed = float(scale)
 
     def state_dict(self) -> dict[str, Any]:
         """Return copies of all residuals, and whose they are; nothing may be on the network meanwhile.
@@ -110,7 +106,7 @@ class Residuals:
         The state is ``{"rank": int, "world": int, "residuals": {key: tensor}}``, which ``torch.load`` reads
         with ``weights_only``; with ``"scale": float`` where they follow one.
         """
-        return _state(self.rank, self.world, self._tensors, self._scale)
+        return _state(self.rank, self.world, self._tensors, self.scale_followed)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank; a key that the state lacks becomes 0.
@@ -147,7 +143,7 @@ class Residuals:
                 own.zero_()
         for key, tensor in residuals.items():
             self._tensors.setdefault(key, torch.empty_like(tensor)).copy_(tensor)
-        self._scale = state.get(_SCALE)
+        self.scale_followed = state.get(_SCALE)
 
 
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
