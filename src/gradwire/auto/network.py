@@ -9,8 +9,8 @@ from gradwire.links.base import Link
 from gradwire.timing.measure.line_rate import Effort, measure
 from gradwire.timing.replay.line import Line, fit
 
-_EFFORT = Effort((1, 1 << 16, 1 << 18, 1 << 19, 1 << 20), repeats=3, time_s=0.02)
-"""Sizes that a step's chunks have; a slow line gets the smaller ones only."""
+_EFFORT = Effort((1, 1 << 17, 1 << 20), repeats=3, time_s=0.02)
+"""Sizes from a slow line's, whose larger ones are left out, to where a fast one has its rate."""
 
 LINE_FIELDS = 4
 
