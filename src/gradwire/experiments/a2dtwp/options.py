@@ -43,7 +43,7 @@ class Options:
     batches: int = 180
     batch_size: int = 32
     narrower: int = 4
-    interval: int = 180
+    interval: int = 190
 
     def __post_init__(self) -> None:
         for called, names, known in (
