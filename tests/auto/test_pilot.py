@@ -13,6 +13,7 @@ from gradwire.auto import network, pilot
 from gradwire.auto.pilot import WARM_UP, Pilot
 from gradwire.auto.step_times import KEPT
 from gradwire.codecs import Identity
+from gradwire.planner.inputs import cluster
 from gradwire.timing.replay.host import HostCost
 from support.ranks import run_ranks
 
@@ -57,7 +58,7 @@ class Run:
 def line(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, ...]]:
     now: dict[str, tuple[float, ...]] = {"line": SLOW}
     monkeypatch.setattr(network, "own_line", lambda _link: now["line"])
-    monkeypatch.setattr(pilot, "measure_host", lambda _cores, _ranks: HostCost(cores=4))
+    monkeypatch.setattr(cluster, "measure_host", lambda _cores, _ranks: HostCost(cores=4))
     monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
     return now
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
 from typing import Protocol, TypeVar
 
@@ -24,11 +23,10 @@ from gradwire.exchange import Exchange
 from gradwire.machine import cores
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.calibration import SEGMENT_NBYTES, excerpt
-from gradwire.planner.inputs.frame_cost import measure_host
+from gradwire.planner.inputs.cluster import Cluster
 from gradwire.planner.inputs.threads import use_threads
 from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.search.candidates import ALGORITHMS
-from gradwire.testbed.current import is_inside
 from gradwire.timing.measure.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.replay.environment import CodecCost, Environment
 from gradwire.timing.replay.host import HostCost
@@ -198,8 +196,11 @@ class Pilot:
             forward_s=now.compute_s - now.backward_s,
             backward_s=now.backward_s,
         )
+        cluster = Cluster(self._world, line)
         try:
-            environment = Environment(line, self._costs(lost, samples.flat, line), self._host_cost())
+            environment = Environment(
+                line, _costs(lost, samples.flat, line, cluster.threads), self._host_cost(cluster)
+            )
             return decide(
                 environment, workload, self._world, lost, self._settings.max_lost_norm, present, algorithms
             )
@@ -207,21 +208,24 @@ class Pilot:
             reason = f"{present.codec} over {present.algorithm} stays, since no plan could be chosen: {error}"
             return Decision(present, now.step_s, now.step_s, now.compute_s, reason)
 
-    def _costs(self, codecs: dict[Codec, float], sample: torch.Tensor, line: Line) -> dict[str, CodecCost]:
-        rest_s = rest_between_segments(line, SEGMENT_NBYTES)
-        threads = max(1, cores() // self._world) if is_inside() else cores()
-        part = excerpt(sample, SEGMENT_NBYTES // FLOAT_NBYTES)
-        with use_threads(threads):
-            return {str(each): codec_cost(each, [part], 1, SEGMENT_NBYTES, rest_s) for each in codecs}
-
-    def _host_cost(self) -> HostCost:
+    def _host_cost(self, cluster: Cluster) -> HostCost:
+        """Measure once what frames cost."""
         if self._host is None:
             try:
-                found = measure_host(cores(), 1)
+                self._host, _ = cluster.find_host()
             except LinkError:  # no local network
-                found = HostCost(cores=cores())
-            self._host = replace(found, ranks_per_machine=self._world if is_inside() else 1)
+                sharing = self._world if cluster.is_shared else 1
+                self._host = HostCost(cores=cores(), ranks_per_machine=sharing)
         return self._host
+
+
+def _costs(codecs: Iterable[Codec], sample: torch.Tensor, line: Line, threads: int) -> dict[str, CodecCost]:
+    part, rest_s = (
+        excerpt(sample, SEGMENT_NBYTES // FLOAT_NBYTES),
+        rest_between_segments(line, SEGMENT_NBYTES),
+    )
+    with use_threads(threads):
+        return {str(each): codec_cost(each, [part], 1, SEGMENT_NBYTES, rest_s) for each in codecs}
 
 
 def _slowest(rows: Sequence[Sequence[float]]) -> StepTime:
