@@ -9,6 +9,7 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.nic.packets import ETHERNET_NBYTES, SUM_AT, clipped
+from gradwire.gateware.nic.queues import Queue
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.stream import AxiStream, Pipeline, count_kept, first_bytes
 
@@ -48,6 +49,16 @@ class Composer(wiring.Component):
                 "m_axis": Out(AxiStream(width)),
             }
         )
+
+    def follow(self, m: Module, frames: Any, payloads: Any, orders: Queue) -> None:
+        """Let what is in ``m`` give this its frames and payloads, and the order for each from a queue."""
+        wiring.connect(m, frames, self.frames)
+        wiring.connect(m, payloads, self.payloads)
+        m.d.comb += [
+            self.order.eq(orders.first),
+            self.told.eq(orders.has),
+            orders.takes.eq(self.takes),
+        ]
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the circuit: what the next group is, and two stages that cut it to its bytes."""

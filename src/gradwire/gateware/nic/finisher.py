@@ -28,6 +28,15 @@ class Finisher(wiring.Component):
             {**block_ports(width), "facts": In(data.StructLayout(FACTS)), "told": In(1), "takes_last": Out(1)}
         )
 
+    def follow(self, m: Module, frames: Any, exits: Queue) -> None:
+        """Let what is in ``m`` give this its frames, and the facts of each from a queue."""
+        wiring.connect(m, frames, self.s_axis)
+        m.d.comb += [
+            self.facts.eq(exits.first),
+            self.told.eq(exits.has),
+            exits.takes.eq(self.takes_last),
+        ]
+
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the circuit."""
         m = Module()

@@ -64,21 +64,10 @@ class Receiver(wiring.Component):
         orders, exits = self._decide(m, plans)
 
         m.submodules.composer = composer = Composer(width, TCP)
-        wiring.connect(m, intake.kept, composer.frames)
-        wiring.connect(m, payloads, composer.payloads)
-        m.d.comb += [
-            composer.order.eq(orders.first),
-            composer.told.eq(orders.has),
-            orders.takes.eq(composer.takes),
-        ]
+        composer.follow(m, intake.kept, payloads, orders)
         m.submodules.finisher = finisher = Finisher(width, TcpSum(width), 2 * words + 8)
-        wiring.connect(m, composer.m_axis, finisher.s_axis)
+        finisher.follow(m, composer.m_axis, exits)
         wiring.connect(m, finisher.m_axis, wiring.flipped(self.m_axis))
-        m.d.comb += [
-            finisher.facts.eq(exits.first),
-            finisher.told.eq(exits.has),
-            exits.takes.eq(finisher.takes_last),
-        ]
         return m
 
     def _plan(self, m: Module, intake: Intake) -> Queue:

@@ -77,22 +77,11 @@ class Transmitter(wiring.Component):
         orders, exits = self._decide(m, plans)
 
         m.submodules.composer = composer = Composer(width, COMPRESSED)
-        wiring.connect(m, intake.kept, composer.frames)
-        wiring.connect(m, payloads, composer.payloads)
-        m.d.comb += [
-            composer.order.eq(orders.first),
-            composer.told.eq(orders.has),
-            orders.takes.eq(composer.takes),
-        ]
+        composer.follow(m, intake.kept, payloads, orders)
         seal = Seal(width, offer(self._codec))
         m.submodules.finisher = finisher = Finisher(width, seal, 2 * words + 8)
-        wiring.connect(m, composer.m_axis, finisher.s_axis)
+        finisher.follow(m, composer.m_axis, exits)
         wiring.connect(m, finisher.m_axis, wiring.flipped(self.m_axis))
-        m.d.comb += [
-            finisher.facts.eq(exits.first),
-            finisher.told.eq(exits.has),
-            exits.takes.eq(finisher.takes_last),
-        ]
         return m
 
     def _plan(self, m: Module, intake: Intake) -> Queue:
