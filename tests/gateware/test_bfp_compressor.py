@@ -4,7 +4,7 @@ import torch
 from gradwire.codecs import Bfp, parse
 from gradwire.gateware.bfp_compressor import BfpCompressor
 from gradwire.gateware.words import WIDTHS
-from support.axi import STALLS, transfer
+from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import bfp_specs, cells, chunks, payload, raw
 
 
@@ -18,7 +18,7 @@ def codec_of(spec: str) -> Bfp:
 def test_the_payload_is_the_native_codecs(spec: str, stalls: str, width: int) -> None:
     codec = codec_of(spec)
     given = chunks()
-    run = transfer(BfpCompressor(codec, width), [raw(chunk) for chunk in given], stalls)
+    run = transfer(bench(BfpCompressor, codec, width), [raw(chunk) for chunk in given], stalls)
     assert run.packets == [payload(codec, chunk) for chunk in given]
 
 
@@ -27,6 +27,6 @@ def test_the_payload_is_the_native_codecs(spec: str, stalls: str, width: int) ->
 )
 def test_a_word_moves_in_every_cycle(spec: str, width: int) -> None:
     chunk = torch.linspace(-1, 1, 128 * width // 32)
-    run = transfer(BfpCompressor(codec_of(spec), width), [raw(chunk)])
+    run = transfer(bench(BfpCompressor, codec_of(spec), width), [raw(chunk)])
     assert len(run.arrived) == 128
     assert len(run.arrived) / (run.arrived[-1] - run.arrived[0] + 1) >= 0.99

@@ -22,10 +22,13 @@ from gradwire.gateware.blocks import BLOCKS, build, read_parameters
         ("ring-engine", "bfp:7x24", 512, "512 bits wants a block of a multiple of 16 values, but got"),
         (
             "errbound-compressor",
-            "errbound:rel=0.05",
+            "bfp:7x16",
             256,
-            "wants an absolute bound, .* got 'errbound:rel=0.05'",
+            "wants a codec of errbound, but got 'bfp:7x16'",
         ),
+        ("quantize-compressor", "quantize:6", 256, "quantize wants 4 or 8 bits, but got 6; for example"),
+        ("quantize-decompressor", "quantize:8,block=24", 256, "a multiple of 16, but got 24; for example"),
+        ("quantize-compressor", "bfp:7x16", 256, "wants a codec of quantize, but got 'bfp:7x16'; for"),
         ("nic", "bfp:7x16", 256, "nic wants a codec of inceptionn, but got 'bfp:7x16'; for example"),
     ],
 )
@@ -67,7 +70,13 @@ def test_parameters_are_read() -> None:
 
 
 def test_every_block_is_built() -> None:
-    examples = {"inceptionn": "inceptionn:2^-10", "bfp": "bfp:7x16", "errbound": "errbound:2^0", None: None}
+    examples = {
+        "inceptionn": "inceptionn:2^-10",
+        "bfp": "bfp:7x16",
+        "errbound": "errbound:2^0",
+        "quantize": "quantize:4,block=48",
+        None: None,
+    }
     for name, block in BLOCKS.items():
         made = build(name, examples[block.codec], 512)
         assert type(made).__name__ == block.name

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from cocotb_tools.runner import get_runner
 
-from gradwire.codecs import Bfp, Codec, parse
+from gradwire.codecs import Bfp, Codec, Inceptionn, parse
 from gradwire.gateware.export import export
 from gradwire.gateware.inceptionn_format import GROUP_LANES
 from support.hardware_chunks import EXHAUSTIVE, chunks, padded, payload, raw
@@ -15,26 +15,36 @@ FEW = [
     ("inceptionn-decompressor", "inceptionn:2^-10,bounded", 512),
     ("bfp-compressor", "bfp:7x16", 512),
     ("bfp-decompressor", "bfp:7x16", 256),
+    ("quantize-compressor", "quantize:8,block=16", 256),
 ]
+SPECS = (
+    "inceptionn:2^-10", "inceptionn:2^-10,bounded", "bfp:7x16", "bfp:10x64",
+    "quantize:8", "quantize:4,block=16", "errbound:2^-10", "errbound:rel=0.05,block=64",
+)  # fmt: skip
 MORE = [
     (f"{spec.partition(':')[0]}-{way}", spec, width)
-    for spec in ("inceptionn:2^-10", "inceptionn:2^-10,bounded", "bfp:7x16", "bfp:10x64")
+    for spec in SPECS
     for way in ("compressor", "decompressor")
     for width in (256, 512)
 ]
-VALUES = 3000 if EXHAUSTIVE else 200
+VALUES = 3000 if EXHAUSTIVE else 60
 
 
-def packets(block: str, codec: Codec) -> dict[str, list[str]]:
+def packets(block: str, codec: Codec) -> dict[str, list[str | int | None]]:
     """Return what goes in and what must come out; a foreign master sends no packet without a byte."""
+    is_told = block.endswith("-decompressor") and not isinstance(codec, Bfp | Inceptionn)
     some = [chunk for chunk in chunks(VALUES) if len(chunk)]
     floats, payloads = [raw(chunk) for chunk in some], [payload(codec, chunk) for chunk in some]
     given, wanted = floats, payloads
     if block.endswith("-decompressor"):
-        unit = codec.block if isinstance(codec, Bfp) else GROUP_LANES
+        unit = 1 if is_told else codec.block if isinstance(codec, Bfp) else GROUP_LANES
         wanted = [padded(codec, code, len(chunk), unit) for code, chunk in zip(payloads, some, strict=True)]
         given = payloads
-    return {"given": [each.hex() for each in given], "wanted": [each.hex() for each in wanted]}
+    return {
+        "given": [each.hex() for each in given],
+        "wanted": [each.hex() for each in wanted],
+        "values": [len(chunk) if is_told else None for chunk in some],
+    }
 
 
 @pytest.mark.parametrize(("block", "spec", "width"), MORE if EXHAUSTIVE else FEW)

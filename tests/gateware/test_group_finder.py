@@ -7,7 +7,7 @@ from gradwire.codecs import Inceptionn
 from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
 from gradwire.gateware.inceptionn_format import GROUP_LANES
 from gradwire.gateware.words import WIDTHS
-from support.axi import transfer
+from support.axi import bench, transfer
 from support.hardware_chunks import padded, payload
 
 
@@ -19,7 +19,7 @@ def test_a_packet_that_is_no_payload_spoils_no_other(width: int) -> None:
     packets = []
     for _ in range(15):
         packets += [draw.randbytes(draw.randint(1, 300)), good]
-    run = transfer(InceptionnDecompressor(codec, width), packets, "random")
+    run = transfer(bench(InceptionnDecompressor, codec, width), packets, "random")
     assert run.packets[1::2] == [padded(codec, good, 40, GROUP_LANES)] * 15
 
 
@@ -28,7 +28,7 @@ def test_a_packet_ends_without_another_behind_it() -> None:
     packet = payload(codec, torch.full((80,), 3.0))
     for size in (1, 3):
         chunk = torch.full((8 * size,), 3.0)
-        run = transfer(InceptionnDecompressor(codec), [payload(codec, chunk)])
+        run = transfer(bench(InceptionnDecompressor, codec, 256), [payload(codec, chunk)])
         assert len(run.packets) == 1
-    run = transfer(InceptionnDecompressor(codec), [packet, packet[:40]], expected=2)
+    run = transfer(bench(InceptionnDecompressor, codec, 256), [packet, packet[:40]], expected=2)
     assert len(run.packets) == 2

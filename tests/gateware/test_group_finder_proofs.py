@@ -1,12 +1,13 @@
 from pathlib import Path
 
 import pytest
-from amaranth import Cat, Const, Module, Value
+from amaranth import Cat, Const, Module, Mux, Value
 
-from gradwire.gateware.group_finder import _ends, _lengths, _sum
+from gradwire.gateware import group_finder
+from gradwire.gateware.group_finder import GroupFinder, _ends, _lengths, _sum
 from gradwire.gateware.inceptionn_format import GROUP_LANES
 from support.hardware_chunks import EXHAUSTIVE
-from support.proofs import Claim, Wires, counterexample
+from support.proofs import Claim, Marked, WatchedPieces, Wires, counterexample, kept
 
 WORDS = {1: 32, 2: 64}
 """The bytes of a word, by the groups that are found in it at once."""
@@ -57,3 +58,72 @@ def test_the_ends_of_groups_are_known_at_every_byte(groups: int, tmp_path: Path)
 
 def test_a_group_that_ends_elsewhere_is_refuted(tmp_path: Path) -> None:
     assert counterexample(KnowsWhereGroupsEnd(1, slip=1), tmp_path) is not None
+
+
+class FindsGroups(Claim):
+    """Every byte of a payload is shown once and in its place, and each packet ends with its last group.
+
+    Words of four bytes stand for those of 32, and groups of two to six bytes for those of two to 34: every
+    second lane costs a byte if the lower bit of its tag is set.
+    """
+
+    def __init__(self, groups: int, latency: int = 8) -> None:
+        super().__init__()
+        self._groups, self._latency = groups, latency
+        size = 4 * groups
+        self._data, self._count = self.given("data", 8 * size), self.given("count", size.bit_length())
+        self._last = self.given("last", 1)
+        self._valid, self._ready = self.given("valid", 1), self.given("ready", 1)
+        self._chooses, self._index = self.given("chooses", 1), self.given("index", size.bit_length() - 1)
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        m, size = Module(), 4 * self._groups
+        m.submodules.finder = finder = GroupFinder(8 * size)
+        come = finder.s_axis
+        count, keep = kept(self._count, self._last, size)
+        m.d.comb += [
+            Cat(come.tdata, come.tkeep, come.tlast).eq(Cat(self._data, keep, self._last)),
+            come.tvalid.eq(self._valid & ((count != 0) | self._last)),
+            finder.ready.eq(self._ready),
+        ]
+        marked = Marked(m)
+        marked.choose(come.tvalid & come.tready, self._chooses, self._data, self._index, count, self._last)
+        watched = WatchedPieces(m, marked, finder)
+        end: Value = watched.before
+        right = []
+        is_over: Value = Const(0)
+        for group in range(self._groups):
+            start = finder.starts.word_select(group, len(finder.starts) // self._groups)
+            length = self._length(finder.window, start)
+            right.append(~finder.present[group] | watched.shows(start, end, length))
+            right.append(~watched.here | (finder.present[group] == ~is_over))
+            end = Mux(finder.present[group], end + length, end)
+            is_over = is_over | (marked.ended & (end >= marked.nbytes))
+        watched.takes(end - watched.before)
+        right.append(~watched.here | (finder.last == is_over))
+        m.d.comb += self.holds.eq(watched.comes(self._latency) & (~watched.fires | Cat(right).all()))
+        return m
+
+    def _length(self, window: Value, start: Value) -> Value:
+        costs = [window.bit_select(8 * start[:5] + 4 * lane, 1) for lane in range(4)]
+        return sum(costs, Const(2, 2))
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make groups so small that a solver sees several words of them."""
+    for name, value in (("GROUP_LANES", 1), ("GROUP_NBYTES", 6), ("_LENGTH_BITS", 3)):
+        monkeypatch.setattr(group_finder, name, value)
+    sizes = Const(sum((tags & 1) << (4 * tags) for tags in range(16)), 4 * 16)
+    monkeypatch.setattr(group_finder, "_SIZES_OF_TWO", sizes)
+
+
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize(("groups", "steps"), [(1, 9), (2, 7)] if EXHAUSTIVE else [(1, 7)])
+def test_groups_are_found_whatever_comes_and_goes(groups: int, steps: int, tmp_path: Path) -> None:
+    assert counterexample(FindsGroups(groups), tmp_path, steps) is None
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_groups_that_come_later_are_refuted(tmp_path: Path) -> None:
+    assert counterexample(FindsGroups(1, latency=3), tmp_path, 6) is not None

@@ -5,7 +5,7 @@ from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
 from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
 from gradwire.gateware.words import WIDTHS
-from support.axi import STALLS, transfer
+from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import cells, chunks, payload, raw
 
 
@@ -19,7 +19,7 @@ def codec_of(spec: str) -> Inceptionn:
 def test_the_payload_is_the_native_codecs(spec: str, stalls: str, width: int) -> None:
     codec = codec_of(spec)
     given = chunks()
-    run = transfer(InceptionnCompressor(codec, width), [raw(chunk) for chunk in given], stalls)
+    run = transfer(bench(InceptionnCompressor, codec, width), [raw(chunk) for chunk in given], stalls)
     assert run.packets == [payload(codec, chunk) for chunk in given]
 
 
@@ -31,7 +31,7 @@ CLASSES = {0: 2.0**-12, 1: 2.0**-9, 2: 2.0**-2, 3: 3.0}
 def test_a_word_moves_in_every_cycle(value_class: int, width: int) -> None:
     count = 128 * width // 32
     chunk = torch.full((count,), CLASSES[value_class])
-    run = transfer(InceptionnCompressor(codec_of("inceptionn:2^-10"), width), [raw(chunk)])
+    run = transfer(bench(InceptionnCompressor, codec_of("inceptionn:2^-10"), width), [raw(chunk)])
     busy = run.left if value_class == 3 else run.arrived
     assert len(run.arrived) == 128
     assert len(busy) / (busy[-1] - busy[0] + 1) >= 0.99

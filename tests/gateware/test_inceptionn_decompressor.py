@@ -6,7 +6,7 @@ from gradwire.codecs.inceptionn import Inceptionn
 from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
 from gradwire.gateware.inceptionn_format import GROUP_LANES
 from gradwire.gateware.words import WIDTHS
-from support.axi import STALLS, transfer
+from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import EXHAUSTIVE, cells, chunks, padded, payload
 
 SPECS = Inceptionn.EXAMPLES if EXHAUSTIVE else Inceptionn.EXAMPLES[::3]
@@ -23,7 +23,7 @@ def test_values_are_the_native_codecs(spec: str, stalls: str, width: int) -> Non
     codec = codec_of(spec)
     given = [(payload(codec, chunk), len(chunk)) for chunk in chunks()]
     packets = [encoded for encoded, _ in given]
-    run = transfer(InceptionnDecompressor(codec, width), packets, stalls)
+    run = transfer(bench(InceptionnDecompressor, codec, width), packets, stalls)
     assert run.packets == [padded(codec, encoded, count, GROUP_LANES) for encoded, count in given]
 
 
@@ -32,7 +32,7 @@ def test_values_are_the_native_codecs(spec: str, stalls: str, width: int) -> Non
 def test_a_word_moves_in_every_cycle(value: float, width: int) -> None:
     codec = codec_of("inceptionn:2^-10")
     packet = payload(codec, torch.full((128 * width // 32,), value))
-    run = transfer(InceptionnDecompressor(codec, width), [packet])
+    run = transfer(bench(InceptionnDecompressor, codec, width), [packet])
     busy = run.arrived if value > 1 else run.left
     assert len(run.left) == 128
     assert len(busy) / (busy[-1] - busy[0] + 1) >= 0.99
@@ -41,7 +41,7 @@ def test_a_word_moves_in_every_cycle(value: float, width: int) -> None:
 def test_short_packets_follow_each_other_without_a_pause() -> None:
     codec = codec_of("inceptionn:2^-10")
     packet = payload(codec, torch.full((24,), 2.0**-12))
-    run = transfer(InceptionnDecompressor(codec), [packet] * 50)
+    run = transfer(bench(InceptionnDecompressor, codec, 256), [packet] * 50)
     assert run.left[-1] - run.left[0] + 1 == len(run.left) == 150
 
 
@@ -52,5 +52,5 @@ def test_every_order_of_group_lengths_is_decoded() -> None:
     given = [sizes[torch.randint(0, 4, (8 * count,), generator=generator)] for count in range(1, 20)]
     raw_runs = [torch.cat([torch.full((8,), 3.0)] * count + [torch.zeros(8)] * 3) for count in range(12)]
     packets = [(payload(codec, chunk), len(chunk)) for chunk in given + raw_runs]
-    run = transfer(InceptionnDecompressor(codec), [encoded for encoded, _ in packets])
+    run = transfer(bench(InceptionnDecompressor, codec, 256), [encoded for encoded, _ in packets])
     assert run.packets == [padded(codec, encoded, count, GROUP_LANES) for encoded, count in packets]

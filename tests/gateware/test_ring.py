@@ -9,6 +9,7 @@ from gradwire.gateware.ring import RingEngine
 from gradwire.gateware.ring_routes import Ring, host_order
 from support.axi import STALLS, Run, consumed, produced
 from support.hardware_chunks import EXHAUSTIVE, raw
+from support.lanes import side_by_side
 
 
 def all_reduced(
@@ -71,12 +72,12 @@ CELLS = [
     ("bfp:7x16", 3, "bursts", 256),
 ]
 MORE = [
-    (spec, world, stalls, width)
+    (spec, world, list(STALLS)[(world + width // 512) % 3], width)
     for spec in ("identity", "inceptionn:2^-10,bounded", "bfp:7x16")
     for world in range(2, 9)
-    for stalls in STALLS
     for width in (256, 512)
 ]
+"""Every codec with every world, width, and stall pattern, the patterns in turn."""
 
 
 @pytest.mark.parametrize(("spec", "world", "stalls", "width"), CELLS + MORE if EXHAUSTIVE else CELLS)
@@ -113,3 +114,35 @@ def test_a_ring_takes_the_cycles_of_its_steps(spec: str, world: int) -> None:
     model = (2 * world - 1) * words
     assert model <= cycles <= model + LATENCY[spec]
     assert not EXHAUSTIVE or cycles <= 1.01 * model
+
+
+@pytest.mark.parametrize(
+    ("spec", "lanes"), [("identity", 4), ("bfp:7x16", 4)] if EXHAUSTIVE else [("identity", 2)]
+)
+def test_lanes_of_engines_reduce_as_many_gradients_at_once(spec: str, lanes: int) -> None:
+    codec, world, words = parse(spec), 2, 64 if EXHAUSTIVE else 8
+    values = laplace(lanes, world, world, 8 * words)
+    ring, m = Ring.of(codec, world, words), Module()
+    engines = [[RingEngine(ring) for _ in range(lanes)] for _ in range(world)]
+    streams, runs = [], [Run() for _ in engines]
+    for own, right in zip(engines, engines[1:] + engines[:1], strict=True):
+        m.submodules += own
+        for engine, neighbour in zip(own, right, strict=True):
+            wiring.connect(m, engine.tx_axis, neighbour.rx_axis)
+        streams.append(side_by_side(m, own, ring.width, words))
+    simulator = Simulator(m)
+    simulator.add_clock(1e-8)
+    for rank, ((come, go), run) in enumerate(zip(streams, runs, strict=True)):
+        taken, _ = host_order(rank, world)
+        packets = [raw(values[lane, rank, chunk]) for chunk in taken for lane in range(lanes)]
+        simulator.add_process(produced(come, packets, "none", run))
+        simulator.add_testbench(consumed(go, lanes * world, "none", run))
+    simulator.run()
+    for rank, run in enumerate(runs):
+        _, given = host_order(rank, world)
+        assert run.packets == [
+            raw(summed(codec, values[lane], chunk)) for chunk in given for lane in range(lanes)
+        ]
+    cycles = max(run.left[-1] for run in runs)
+    # A lane's first chunk comes after those of the lanes before, and its last results wait for theirs.
+    assert cycles <= (2 * world - 1) * words + words + LATENCY[spec] + 16

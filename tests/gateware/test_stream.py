@@ -5,7 +5,7 @@ from amaranth import Module, Signal
 from amaranth.sim import Simulator
 
 from gradwire.gateware.stream import SkidBuffer, count_kept, first_bytes, leading_zeros
-from support.axi import STALLS, transfer
+from support.axi import STALLS, bench, transfer
 
 
 def evaluated(
@@ -35,7 +35,7 @@ def evaluated(
 def test_a_skid_buffer_gives_what_it_takes(width: int, stalls: str) -> None:
     draw = random.Random(width)
     packets = [draw.randbytes(draw.randint(0, 300)) for _ in range(30)]
-    run = transfer(SkidBuffer(width), packets, stalls)
+    run = transfer(bench(SkidBuffer, width), packets, stalls)
     assert run.packets == packets
     if stalls == "none":
         assert run.left[-1] - run.left[0] + 1 == len(run.left)

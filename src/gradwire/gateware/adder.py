@@ -34,7 +34,8 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     """Return the register of ``a + b``. Of two NaN the first is kept, made quiet, as on x86.
 
     Stages: which is larger; their distance; the smaller one shifted; the sum; its leading zeros; the sum
-    shifted; rounded; and what is not finite put in its place.
+    shifted; rounded; and what is not finite put in its place. A sum is shifted by no more than its exponent
+    allows, because a bit that marks this counts as its first one.
     """
     is_odd = stage.hold((a[23:31] == 255) | (b[23:31] == 255))
     odd = stage.hold(_not_finite(a, b))
@@ -58,15 +59,13 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
 
     shifted = Cat(Const(0, 3), large)
     total = stage.hold(Mux(differs, shifted - small, shifted + small)[:28])
+    limit = stage.hold((Const(1 << 26, 27) >> (power - 1)[:8])[:27])
     power, sign, differs = stage.hold(power), stage.hold(sign), stage.hold(differs)
 
-    zeros = stage.hold(leading_zeros(Cat(Const(0, 5), total[:27])))
+    left = stage.hold(leading_zeros(Cat(Const(0, 5), total[:27] | limit)))
     sign = stage.hold(sign & ~(differs & (total == 0)))
-    room = (power - 1)[:8]
-    room = stage.hold(Mux(room[5:].any(), 31, room[:5]))
     total, power = stage.hold(total), stage.hold(power)
 
-    left = Mux(zeros > room, room, zeros)
     normal = (total << left)[:27]
     has_carry = total[27]
     rounded = stage.hold(Mux(has_carry, Cat(total[:2].any(), total[2:28]), normal))

@@ -9,6 +9,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT, Bfp
 from gradwire.gateware.bfp_format import Layout
 from gradwire.gateware.packer import Packer
+from gradwire.gateware.peaks import find_peaks, peaks_latency
 from gradwire.gateware.stream import Pipeline, block_ports
 from gradwire.gateware.words import LANE_BITS
 
@@ -38,7 +39,7 @@ class BfpCompressor(wiring.Component):
         come, layout = self.s_axis, self._layout
         width = len(come.tdata)
         m.submodules.packer = packer = Packer(width, layout.nbytes + 1)
-        stages = (layout.lanes - 1).bit_length()
+        stages = peaks_latency(layout.lanes)
         depth = layout.words + stages + _LATENCY + 2
         m.submodules.values = values = SyncFIFOBuffered(width=width + 3, depth=depth)
         m.submodules.peaks = peaks = SyncFIFOBuffered(width=8, depth=_PEAKS)
@@ -68,30 +69,11 @@ class BfpCompressor(wiring.Component):
             values.w_en.eq(moves),
         ]
         exponents = [lane[23:31] for lane in lanes]
-        _find_peaks(m, exponents, peaks, moves, Cat(is_first, closes | is_null))
+        found, peak = find_peaks(m, exponents, moves, is_first, closes | is_null)
+        m.d.comb += [peaks.w_en.eq(found), peaks.w_data.eq(peak)]
         _quantise(m, layout, values, peaks, packer)
         wiring.connect(m, packer.m_axis, wiring.flipped(self.m_axis))
         return m
-
-
-def _find_peaks(
-    m: Module, exponents: list[Value], peaks: SyncFIFOBuffered, moves: Value, marks: Value
-) -> None:
-    """Write the largest exponent of each block; ``marks`` are those of its first and its last word."""
-    stage = Pipeline(m, Const(1))
-    while len(exponents) > 1:
-        pairs = zip(exponents[::2], exponents[1::2], strict=True)
-        exponents, marks = [stage.hold(Mux(a > b, a, b)) for a, b in pairs], stage.hold(marks)
-        moves = stage.hold(moves, resets=True)
-    peak, highest = Signal(8), Signal(8)
-    before = Mux(marks[0], 0, peak)
-    m.d.comb += [
-        highest.eq(Mux(exponents[0] > before, exponents[0], before)),
-        peaks.w_data.eq(highest),
-        peaks.w_en.eq(moves & marks[1]),
-    ]
-    with m.If(moves):
-        m.d.sync += peak.eq(highest)
 
 
 def _quantise(

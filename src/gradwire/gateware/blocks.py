@@ -46,6 +46,7 @@ PARAMETERS = MappingProxyType(
     {
         "ranks": Parameter(4, 2, 64, "engines in the ring"),
         "chunk_words": Parameter(512, 1, 16384, "words of a chunk"),
+        "lanes": Parameter(4, 2, 16, "blocks side by side"),
         "mtu": Parameter(1500, 576, 9000, "bytes of the largest IP packet to compress"),
         "flows": Parameter(8, 1, 64, "connections to compress"),
     }
@@ -75,6 +76,20 @@ BLOCKS = MappingProxyType(
             ("errbound",),
             parameters=("chunk_words",),
         ),
+        "quantize-compressor": Block(
+            "float32 to payloads",
+            "quantize.compressor",
+            "QuantizeCompressor",
+            ("quantize",),
+            parameters=("chunk_words",),
+        ),
+        "quantize-decompressor": Block(
+            "payloads to float32",
+            "quantize.decompressor",
+            "QuantizeDecompressor",
+            ("quantize",),
+            parameters=("chunk_words",),
+        ),
         "ring-engine": Block(
             "all-reduces float32 with two neighbours",
             "ring",
@@ -93,6 +108,12 @@ BLOCKS = MappingProxyType(
             "Ethernet frames from the link", "nic.receiver", "Receiver", _CARD, parameters=("mtu",)
         ),
         "nic": Block("both ways of a network card", "nic.card", "Card", _CARD, parameters=("mtu", "flows")),
+        "distributor": Block(
+            "packets of a wide stream to lanes", "lanes", "Distributor", parameters=("lanes", "chunk_words")
+        ),
+        "collector": Block(
+            "packets of lanes to a wide stream", "lanes", "Collector", parameters=("lanes", "chunk_words")
+        ),
         "skid-buffer": Block("two words between two blocks", "stream", "SkidBuffer"),
         "float-adder": Block("sums of float32", "adder", "FloatAdder", has_width=False),
     }

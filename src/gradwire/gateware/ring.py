@@ -6,17 +6,17 @@ from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
-from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from gradwire.codecs import Bfp, Codec, Inceptionn
+from gradwire.codecs import Bfp, Inceptionn
 from gradwire.gateware.adder import LATENCY, float_sum
 from gradwire.gateware.bfp_compressor import BfpCompressor
 from gradwire.gateware.bfp_decompressor import BfpDecompressor
 from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
 from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
+from gradwire.gateware.nic.queues import memory
 from gradwire.gateware.ring_routes import Ring
-from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports
+from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, stream
 from gradwire.gateware.words import LANE_BITS
 
 
@@ -47,19 +47,16 @@ class RingEngine(wiring.Component):
         """Return the circuit."""
         m = Module()
         ring, routes, width = self._ring, self._ring.routes, self._ring.width
-        m.submodules.compressor = compressor = _compressor(ring.codec, width)
-        m.submodules.decompressor = decompressor = _decompressor(ring.codec, width)
-        m.submodules.adopter = adopter = _decompressor(ring.codec, width)
+        encoder, coded = self._compressor(m)
+        decoder, decoded = self._decompressor(m, "decompressor")
+        own_decoder, own = self._decompressor(m, "adopter")
         m.submodules.sender = sender = SkidBuffer(width)
-        m.submodules.adder = adder = WordAdder(width)
-        received = _memory(m, "received", self.rx_axis, ring.payload_words)
-        sums = _memory(m, "sums", adder.m_axis, ring.chunk_words)
+        m.submodules.adder = adder = WordAdder(width, ring.chunk_words)
+        received = memory(m, "received", self.rx_axis, ring.payload_words)
         wiring.connect(m, sender.m_axis, wiring.flipped(self.tx_axis))
 
         # Every consumer's tready is free of its own tvalid; of two consumers, each waits for the other.
-        coded, to_right = compressor.m_axis, sender.s_axis
-        decoder = _buffered(m, "arriving", decompressor.s_axis)
-        own_decoder = _buffered(m, "adopting", adopter.s_axis)
+        to_right = sender.s_axis
         forwards = _route(m, received, routes.received_is_forwarded)
         sends_forwarded = _route(m, to_right, routes.sent_is_forwarded)
         publishes = _route(m, coded, routes.encoded_is_published)
@@ -67,27 +64,51 @@ class RingEngine(wiring.Component):
         may_send = ~publishes | own_decoder.tready
         m.d.comb += [
             received.tready.eq(decoder.tready & may_decode),
-            *_copy(decoder, received),
+            copy(decoder, received),
             decoder.tvalid.eq(received.tvalid & may_decode),
             coded.tready.eq(to_right.tready & ~sends_forwarded & may_send),
-            *_copy(own_decoder, coded),
+            copy(own_decoder, coded),
             own_decoder.tvalid.eq(coded.tvalid & publishes & to_right.tready & ~sends_forwarded),
             *_select(to_right, sends_forwarded, received, coded),
             to_right.tvalid.eq(
                 Mux(sends_forwarded, received.tvalid & forwards & decoder.tready, coded.tvalid & may_send)
             ),
         ]
-        m.submodules.decoded = decoded = SkidBuffer(width)
-        wiring.connect(m, decompressor.m_axis, decoded.s_axis)
-        self._connect_values(m, compressor.s_axis, decoded.m_axis, adopter.m_axis, adder, sums)
+        self._connect_values(m, encoder, decoded, own, adder)
         return m
 
-    def _connect_values(
-        self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder, sums: Any
-    ) -> None:
+    def _compressor(self, m: Module) -> tuple[Any, Any]:
+        """Return the streams into the compressor and out of it; they are one for identity."""
+        codec, width = self._ring.codec, self._ring.width
+        if isinstance(codec, Bfp):
+            block: Any = BfpCompressor(codec, width)
+        elif isinstance(codec, Inceptionn):
+            block = InceptionnCompressor(codec, width)
+        else:
+            return (wires := stream(width)), wires
+        m.submodules.compressor = block
+        return block.s_axis, block.m_axis
+
+    def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
+        """Return the streams into a decompressor and out of it, behind buffers."""
+        codec, width = self._ring.codec, self._ring.width
+        if isinstance(codec, Bfp):
+            block: Any = BfpDecompressor(codec, width)
+        elif isinstance(codec, Inceptionn):
+            block = InceptionnDecompressor(codec, width)
+        else:
+            m.submodules[name] = buffer = SkidBuffer(width)
+            return buffer.s_axis, buffer.m_axis
+        m.submodules[name] = block
+        m.submodules[f"{name}_out"] = out = SkidBuffer(width)
+        wiring.connect(m, block.m_axis, out.s_axis)
+        return _buffered(m, f"{name}_in", block.s_axis), out.m_axis
+
+    def _connect_values(self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder) -> None:
         """Join the streams of float32: the first local packet is encoded, the others meet the left's sums."""
         routes = self._ring.routes
-        local, added, result = self.s_axis, adder.s_axis, _buffered(m, "results", self.m_axis)
+        local, added, sums = self.s_axis, adder.s_axis, adder.m_axis
+        result = _buffered(m, "results", self.m_axis)
         is_first = _route(m, local, routes.encoded_is_local)
         encodes_local = _route(m, encoder, routes.encoded_is_local)
         adds = _route(m, decoded, routes.decoded_is_added)
@@ -99,7 +120,7 @@ class RingEngine(wiring.Component):
             sums.tready.eq(encoder.tready & ~encodes_local),
             local.tready.eq(Mux(is_first, encoder.tready & encodes_local, added.tready & has_both)),
             decoded.tready.eq(Mux(adds, added.tready & has_both, result.tready & ~gives_own)),
-            *_copy(added, local),
+            copy(added, local),
             added.tvalid.eq(has_both),
             adder.b.eq(decoded.tdata),
             *_select(result, gives_own, own, decoded),
@@ -109,68 +130,48 @@ class RingEngine(wiring.Component):
 
 
 class WordAdder(wiring.Component):
-    """Adds ``b`` to the words of a stream, lane by lane."""
+    """Adds ``b`` to the words of a stream, lane by lane; up to ``depth`` sums wait in a memory.
 
-    def __init__(self, width: int) -> None:
+    The adders run in every cycle, so that no signal stops all their registers at once. A word is taken only
+    if the memory has room for its sum, which is counted from here to where sums leave.
+    """
+
+    def __init__(self, width: int, depth: int) -> None:
+        self._depth = max(depth, 2 * LATENCY)
         super().__init__({**block_ports(width), "b": In(width)})
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the circuit."""
         m = Module()
         come, out = self.s_axis, self.m_axis
-        m.d.comb += come.tready.eq(~out.tvalid | out.tready)
-        stage = Pipeline(m, come.tready)
+        stage = Pipeline(m, Const(1))
         lanes = len(come.tdata) // LANE_BITS
         sums = [
             float_sum(stage, come.tdata.word_select(lane, LANE_BITS), self.b.word_select(lane, LANE_BITS))
             for lane in range(lanes)
         ]
-        valid, marks = come.tvalid, Cat(come.tkeep, come.tlast)
+        valid, marks = come.tvalid & come.tready, Cat(come.tkeep, come.tlast)
         for _ in range(LATENCY):
             valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
-        m.d.comb += [out.tdata.eq(Cat(sums)), Cat(out.tkeep, out.tlast).eq(marks), out.tvalid.eq(valid)]
+
+        added, room = stream(len(come.tdata)), Signal(range(self._depth + 1), init=self._depth)
+        m.d.comb += [
+            come.tready.eq(room != 0),
+            Cat(added.tdata, added.tkeep, added.tlast).eq(Cat(*sums, marks)),
+            added.tvalid.eq(valid),
+        ]
+        wiring.connect(m, memory(m, "sums", added, self._depth), wiring.flipped(out))
+        leaves = stage.hold(out.tvalid & out.tready, resets=True)
+        m.d.sync += room.eq(room - (come.tvalid & come.tready) + leaves)
         return m
-
-
-def _compressor(codec: Codec, width: int) -> Any:
-    if isinstance(codec, Inceptionn):
-        return InceptionnCompressor(codec, width)
-    return BfpCompressor(codec, width) if isinstance(codec, Bfp) else SkidBuffer(width)
-
-
-def _decompressor(codec: Codec, width: int) -> Any:
-    if isinstance(codec, Inceptionn):
-        return InceptionnDecompressor(codec, width)
-    return BfpDecompressor(codec, width) if isinstance(codec, Bfp) else SkidBuffer(width)
 
 
 def _buffered(m: Module, name: str, go: Any) -> Any:
     """Return a stream to write to that goes on into ``go``, without paths between them."""
     m.submodules[name] = buffer = SkidBuffer(len(go.tdata))
     out = buffer.m_axis
-    m.d.comb += [*_copy(go, out), go.tvalid.eq(out.tvalid), out.tready.eq(go.tready)]
+    m.d.comb += [copy(go, out), go.tvalid.eq(out.tvalid), out.tready.eq(go.tready)]
     return buffer.s_axis
-
-
-def _memory(m: Module, name: str, come: Any, depth: int) -> Any:
-    """Return the stream of a FIFO that takes ``come``."""
-    payload = Cat(come.tdata, come.tkeep, come.tlast)
-    m.submodules[name] = fifo = SyncFIFOBuffered(width=len(payload), depth=depth)
-    out = AxiStream(len(come.tdata)).create()
-    m.d.comb += [
-        fifo.w_data.eq(payload),
-        fifo.w_en.eq(come.tvalid),
-        come.tready.eq(fifo.w_rdy),
-        Cat(out.tdata, out.tkeep, out.tlast).eq(fifo.r_data),
-        out.tvalid.eq(fifo.r_rdy),
-        fifo.r_en.eq(out.tready),
-    ]
-    return out
-
-
-def _copy(to: Any, source: Any) -> list[Any]:
-    """Return the statements that give ``to`` the words of a stream."""
-    return [getattr(to, name).eq(getattr(source, name)) for name in ("tdata", "tkeep", "tlast")]
 
 
 def _select(to: Any, condition: Value, one: Any, other: Any) -> list[Any]:
@@ -182,10 +183,10 @@ def _select(to: Any, condition: Value, one: Any, other: Any) -> list[Any]:
 
 
 def _route(m: Module, stream: Any, table: tuple[bool, ...]) -> Signal:
-    """Return what ``table`` says of the current packet of a stream; it begins again after its end."""
-    route, index = Signal(), Signal(range(len(table)))
+    """Return the register of what ``table`` says of the current packet; it begins again after its end."""
+    route, index = Signal(init=table[0]), Signal(range(len(table)))
     bits = Const(sum(entry << at for at, entry in enumerate(table)), len(table))
-    m.d.comb += route.eq(bits.bit_select(index, 1))
+    following = Mux(index == len(table) - 1, 0, index + 1)[: len(index)]
     with m.If(stream.tvalid & stream.tready & stream.tlast):
-        m.d.sync += index.eq(Mux(index == len(table) - 1, 0, index + 1))
+        m.d.sync += [index.eq(following), route.eq(bits.bit_select(following, 1))]
     return route

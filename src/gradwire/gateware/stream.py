@@ -12,6 +12,7 @@ from typing import Any
 
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
+from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
 
 
@@ -52,7 +53,10 @@ class Pipeline:
 
 
 class SkidBuffer(wiring.Component):
-    """Two words between two blocks: cuts the paths of data and of ``tready``, and loses no cycle."""
+    """Two words between two blocks: cuts the paths of ``tready`` and of data, and loses no cycle.
+
+    They are in LUT RAM, which takes a third of the registers' room.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__(block_ports(width))
@@ -61,20 +65,31 @@ class SkidBuffer(wiring.Component):
         """Return the circuit: a word at the output, and one that came while the output was stalled."""
         m = Module()
         come, go = self.s_axis, self.m_axis
-        arriving = Cat(come.tdata, come.tkeep, come.tlast)
-        spilt = Signal.like(arriving, reset_less=True)
-        has_spilt = Signal()
-        leaving = Signal.like(arriving, reset_less=True)
-        m.d.comb += [come.tready.eq(~has_spilt), Cat(go.tdata, go.tkeep, go.tlast).eq(leaving)]
-        with m.If(go.tready | ~go.tvalid):
-            m.d.sync += [
-                leaving.eq(Mux(has_spilt, spilt, arriving)),
-                go.tvalid.eq(has_spilt | come.tvalid),
-                has_spilt.eq(0),
-            ]
-        with m.Elif(come.tvalid & come.tready):
-            m.d.sync += [spilt.eq(arriving), has_spilt.eq(1)]
+        m.submodules.words = words = SyncFIFO(width=len(flat(come)), depth=2)
+        m.d.comb += [
+            words.w_data.eq(flat(come)),
+            words.w_en.eq(come.tvalid),
+            come.tready.eq(words.w_rdy),
+            flat(go).eq(words.r_data),
+            go.tvalid.eq(words.r_rdy),
+            words.r_en.eq(go.tready),
+        ]
         return m
+
+
+def stream(width: int) -> Any:
+    """Return the signals of a stream."""
+    return AxiStream(width).create()
+
+
+def copy(to: Any, come: Any) -> Any:
+    """Return the statement that gives ``to`` the words of ``come``."""
+    return flat(to).eq(flat(come))
+
+
+def flat(words: Any) -> Value:
+    """Return all that a stream's word consists of."""
+    return Cat(words.tdata, words.tkeep, words.tlast)
 
 
 def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
@@ -104,9 +119,14 @@ def count_kept(keep: Value) -> Value:
 
 def leading_zeros(value: Value) -> Value:
     """Return the zeros above the highest one of 2^k bits; all but one of them if there is none."""
+    return _zeros_and_emptiness(value)[0]
+
+
+def _zeros_and_emptiness(value: Value) -> tuple[Value, Value]:
+    """Return the leading zeros, and whether there is no one, from those of both halves at once."""
     size = len(value)
     if size == 1:
-        return Value.cast(0)[:0]
-    upper = value[size // 2 :]
-    is_empty = ~upper.any()
-    return Cat(leading_zeros(Mux(is_empty, value[: size // 2], upper)), is_empty)
+        return Value.cast(0)[:0], ~value
+    low, low_is_empty = _zeros_and_emptiness(value[: size // 2])
+    high, high_is_empty = _zeros_and_emptiness(value[size // 2 :])
+    return Cat(Mux(high_is_empty, low, high), high_is_empty), low_is_empty & high_is_empty

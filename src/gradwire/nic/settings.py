@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gradwire.codecs import Codec, parse
 from gradwire.codecs.native import NativeCodec
-from gradwire.codecs.projected import offloadable
+from gradwire.codecs.wrappers.projected import offloadable
 from gradwire.errors import SpecError
 from gradwire.wire import TOS
 

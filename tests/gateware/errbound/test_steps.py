@@ -1,7 +1,4 @@
-import pytest
-
 from gradwire.codecs import ErrBound
-from gradwire.errors import SpecError
 from gradwire.gateware.errbound.steps import Steps
 
 
@@ -9,8 +6,3 @@ def test_steps_are_those_of_the_bound() -> None:
     assert Steps.of(ErrBound(2.0**-10)) == (117, (127, 32767))
     assert Steps.of(ErrBound(2.0**115)) == (242, (127, 4095))
     assert Steps.of(ErrBound(2.0**126)) == (253, (1, 1))
-
-
-def test_a_relative_bound_has_no_hardware() -> None:
-    with pytest.raises(SpecError, match=r"wants an absolute bound, .* got 'errbound:rel=0.05'; for example"):
-        Steps.of(ErrBound(relative=0.05))

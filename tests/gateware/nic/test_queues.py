@@ -35,4 +35,4 @@ def test_a_queue_has_room_for_those_on_their_way() -> None:
     simulator.add_clock(1e-8)
     simulator.add_testbench(bench)
     simulator.run()
-    assert found == [(at % 16, at % 16 << 8) for at in range(16)]
+    assert found == [(at % 16, at % 16 << 8) for at in range(17)]

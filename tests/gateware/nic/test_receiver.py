@@ -9,7 +9,7 @@ from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
 from gradwire.gateware.nic.packets import COMPRESSED, FIXED_NBYTES, SUM_AT
 from gradwire.gateware.nic.receiver import Receiver
-from support.axi import STALLS
+from support.axi import STALLS, Bench, bench
 from support.hardware_chunks import EXHAUSTIVE
 from support.nic_frames import checksum, connected, other_frames, software_nic, stream_frames, tcp_frame
 from support.nic_hardware import handled
@@ -20,10 +20,10 @@ MORE = [(spec, stalls, width) for spec in Inceptionn.EXAMPLES for stalls in STAL
 COUNT = 60 if EXHAUSTIVE else 16
 
 
-def receiver(spec: str, width: int) -> Receiver:
+def receiver(spec: str, width: int) -> Bench:
     codec = parse(spec)
     assert isinstance(codec, Inceptionn)
-    return Receiver(codec, width)
+    return bench(Receiver, codec, width)
 
 
 def compressed(nic: Any, count: int, seed: int) -> list[bytes]:

@@ -4,7 +4,7 @@ from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
 from gradwire.gateware.nic.packets import COMPRESSED
 from gradwire.gateware.nic.transmitter import Transmitter
-from support.axi import STALLS
+from support.axi import STALLS, Bench, bench
 from support.hardware_chunks import EXHAUSTIVE
 from support.nic_frames import connected, other_frames, software_nic, stream_frames, tcp_frame
 from support.nic_hardware import handled
@@ -15,10 +15,10 @@ MORE = [(spec, stalls, width) for spec in Inceptionn.EXAMPLES for stalls in STAL
 COUNT = 60 if EXHAUSTIVE else 16
 
 
-def transmitter(spec: str, width: int, mtu: int = 1500) -> Transmitter:
+def transmitter(spec: str, width: int, mtu: int = 1500) -> Bench:
     codec = parse(spec)
     assert isinstance(codec, Inceptionn)
-    return Transmitter(codec, width, mtu=mtu)
+    return bench(Transmitter, codec, width, mtu=mtu)
 
 
 @pytest.mark.parametrize(("spec", "stalls", "width"), CELLS + MORE if EXHAUSTIVE else CELLS)

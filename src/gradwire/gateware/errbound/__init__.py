@@ -1,1 +1,1 @@
-"""The codec ``errbound`` as hardware, for absolute bounds."""
+"""The codec ``errbound`` as hardware, with absolute and relative bounds."""

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import reduce
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs import ErrBound
+from gradwire.gateware.errbound import relative
 from gradwire.gateware.errbound.steps import Steps
 from gradwire.gateware.inceptionn_compressor import joined, size_of
 from gradwire.gateware.nic.queues import memory
 from gradwire.gateware.packer import Packer
+from gradwire.gateware.sections import join
 from gradwire.gateware.stream import Pipeline, block_ports, count_kept
 from gradwire.gateware.words import LANE_BITS
 
 _QUARTET = 4
 """The values whose tags are one byte."""
+_UNLIMITED = 239
+"""The largest exponent of a bound at which no code of two bytes overflows."""
 
 
 class ErrBoundCompressor(wiring.Component):
@@ -24,75 +28,92 @@ class ErrBoundCompressor(wiring.Component):
 
     Stages: the distance to the steps; the value in steps; that rounded; its class; three or four that join
     the lanes. Tags and data are packed for themselves. They wait in memories for two chunks of
-    ``chunk_words`` words, so that one comes in while the one before leaves, its tags first.
+    ``chunk_words`` words, so that one comes in while the one before leaves, its tags first. With relative
+    bounds, words wait for those in front, and the bounds leave before the tags.
     """
 
     def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
-        self._steps, self._chunk_words = Steps.of(codec), chunk_words
+        self._codec, self._chunk_words = codec, chunk_words
+        if codec.relative is not None:
+            relative.check(codec, chunk_words * width // LANE_BITS)
         super().__init__(block_ports(width))
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the circuit."""
         m = Module()
-        come, width = self.s_axis, len(self.s_axis.tdata)
+        width = len(self.s_axis.tdata)
         lanes = width // LANE_BITS
         m.submodules.tags = tag_packer = Packer(width, lanes // _QUARTET)
         m.submodules.data = data_packer = Packer(width, width // 8)
-        stage = Pipeline(m, tag_packer.ready & data_packer.ready)
-        m.d.comb += come.tready.eq(tag_packer.ready & data_packer.ready)
-        index = Signal(range(self._chunk_words))
-        closes = come.tlast | (index == self._chunk_words - 1)
-        with m.If(come.tvalid & come.tready):
-            m.d.sync += index.eq(Mux(closes, 0, index + 1))
+        packers = [tag_packer, data_packer]
+        if self._codec.relative is not None:
+            m.submodules.exponents = exponent_packer = Packer(width, 1)
+            packers.insert(0, exponent_packer)
+        ready = reduce(Value.__and__, (packer.ready for packer in packers))
+        stage = Pipeline(m, ready)
+        word = self._words(m, ready)
 
-        coded = [
-            _coded(stage, self._steps, Mux(come.tkeep[4 * lane], come.tdata.word_select(lane, LANE_BITS), 0))
-            for lane in range(lanes)
-        ]
+        steps = Steps.of(self._codec) if self._codec.relative is None else _steps_of(stage, word.bound)
+        coded = [_coded(stage, steps, word.lanes.word_select(lane, LANE_BITS)) for lane in range(lanes)]
         tags: Value = Cat(tag for tag, _ in coded)
-        quartets: Value = sum(
-            (come.tkeep[4 * _QUARTET * at] for at in range(lanes // _QUARTET)), Const(0, 1)
-        )[:3]
-        valid, last = come.tvalid, closes
+        quartets = ((word.count + _QUARTET - 1) >> 2)[:3]
+        valid, marks = word.valid, Cat(word.ends, quartets, word.needs_bound, word.bound)
         for _ in range(4):
-            valid, last, quartets = stage.hold(valid, resets=True), stage.hold(last), stage.hold(quartets)
+            valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
         pieces = [(bits, size_of(m, tag)) for tag, bits in coded]
         while len(pieces) > 1:
             pieces = joined(stage, pieces)
-            valid, last, quartets = stage.hold(valid, resets=True), stage.hold(last), stage.hold(quartets)
-            tags = stage.hold(tags)
+            valid, marks, tags = stage.hold(valid, resets=True), stage.hold(marks), stage.hold(tags)
         m.d.comb += [
             tag_packer.data.eq(tags),
-            tag_packer.count.eq(quartets),
-            tag_packer.last.eq(last),
-            tag_packer.valid.eq(valid & data_packer.ready),
+            tag_packer.count.eq(marks[1:4]),
             data_packer.data.eq(pieces[0][0]),
             data_packer.count.eq(pieces[0][1]),
-            data_packer.last.eq(last),
-            data_packer.valid.eq(valid & tag_packer.ready),
         ]
+        if self._codec.relative is not None:
+            has_bound, bound = marks[4], marks[5:]
+            m.d.comb += [
+                exponent_packer.data.eq(Mux(has_bound, bound, 0)),
+                exponent_packer.count.eq(has_bound),
+            ]
+        for packer in packers:
+            m.d.comb += [packer.last.eq(marks[0]), packer.valid.eq(valid & ready)]
         depth = 2 * self._chunk_words
-        tag_words = memory(m, "tags_wait", tag_packer.m_axis, depth // (width // (2 * lanes)) + 8)
-        self._put_together(m, tag_words, memory(m, "data_wait", data_packer.m_axis, depth + 8))
+        depths = [depth // (width // (2 * lanes)) + 8, depth + 8]
+        if self._codec.relative is not None:
+            depths.insert(
+                0, 2 * -(-self._chunk_words * lanes // ((self._codec.block or 65536) * width // 8)) + 8
+            )
+        sections = [
+            memory(m, f"wait{at}", packer.m_axis, each)
+            for at, (packer, each) in enumerate(zip(packers, depths, strict=True))
+        ]
+        join(m, sections, self.m_axis)
         return m
 
-    def _put_together(self, m: Module, tags: Any, data: Any) -> None:
-        """Send the tags of a chunk, and then its data, without a gap."""
-        width = len(self.s_axis.tdata)
-        m.submodules.packer = packer = Packer(width, width // 8)
-        stage = Pipeline(m, packer.ready)
-        is_data = Signal()
-        moves = packer.ready & Mux(is_data, data.tvalid, tags.tvalid)
-        m.d.comb += [tags.tready.eq(packer.ready & ~is_data), data.tready.eq(packer.ready & is_data)]
-        with m.If(moves):
-            m.d.sync += is_data.eq(Mux(is_data, ~data.tlast, tags.tlast))
-        m.d.comb += [
-            packer.data.eq(stage.hold(Mux(is_data, data.tdata, tags.tdata))),
-            packer.count.eq(stage.hold(count_kept(Mux(is_data, data.tkeep, tags.tkeep)))),
-            packer.last.eq(stage.hold(is_data & data.tlast)),
-            packer.valid.eq(stage.hold(moves, resets=True)),
-        ]
-        wiring.connect(m, packer.m_axis, wiring.flipped(self.m_axis))
+    def _words(self, m: Module, takes: Value) -> relative.Word:
+        """Return the words that come in, with the bounds of their blocks if these are relative."""
+        come = self.s_axis
+        if self._codec.relative is not None:
+            return relative.waiting(m, self._codec, come, takes, self._chunk_words)
+        m.d.comb += come.tready.eq(takes)
+        index = Signal(range(self._chunk_words))
+        ends = come.tlast | (index == self._chunk_words - 1)
+        with m.If(come.tvalid & come.tready):
+            m.d.sync += index.eq(Mux(ends, 0, index + 1))
+        keep = Signal(len(come.tdata) // LANE_BITS)
+        m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
+        kept = Signal.like(come.tdata)
+        m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
+        none = Const(0, 0)
+        return relative.Word(kept, count_kept(keep), ends, none, none, come.tvalid)
+
+
+def _steps_of(stage: Pipeline, bound: Value) -> Steps:
+    """Return the steps of a bound, whose limits are registers three stages after its exponent."""
+    cut = stage.hold(Mux(bound > _UNLIMITED, bound - _UNLIMITED, 0)[:4])
+    limit = stage.hold(stage.hold(Const(32767, 15) >> cut))
+    return Steps(bound, (limit[:7], limit))
 
 
 def _coded(stage: Pipeline, steps: Steps, x: Value) -> tuple[Value, Value]:

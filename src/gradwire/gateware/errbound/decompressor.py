@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
@@ -11,13 +12,11 @@ from amaranth.lib.wiring import In
 from gradwire.codecs import ErrBound
 from gradwire.gateware.errbound.steps import Steps
 from gradwire.gateware.inceptionn_decompressor import halved
-from gradwire.gateware.nic.packets import clipped
-from gradwire.gateware.nic.queues import Queue, memory
-from gradwire.gateware.nic.trim import Trim
+from gradwire.gateware.nic.queues import Queue
+from gradwire.gateware.sections import Countdown, cut
 from gradwire.gateware.stream import (
     Pipeline,
     block_ports,
-    first_bytes,
     leading_zeros,
     shift_right_bytes,
 )
@@ -32,51 +31,73 @@ class ErrBoundDecompressor(wiring.Component):
     """The payload of ``codec`` in, ``values`` float32 out, packet by packet.
 
     A payload doesn't say how many values it has, so ``values`` must be there with the packet's words; at
-    most, they fill ``chunk_words`` words. Tags and data are cut apart. For each word, the sizes of its lanes
-    are added up in advance, so that one addition finds the next one's data. A packet that isn't a payload
-    gives wrong values, but as many, and the next packet is whole.
+    most, they fill ``chunk_words`` words. Tags and data are cut apart, and the exponents of relative bounds.
+    For each word, the sizes of its lanes are added up in advance, so that one addition finds the next one's
+    data. A packet that isn't a payload gives wrong values, but as many, and the next packet is whole.
     """
 
     def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
-        self._steps, self._chunk_words = Steps.of(codec), chunk_words
+        self._codec = codec
         self._most = chunk_words * width // LANE_BITS
         super().__init__({**block_ports(width), "values": In(range(self._most + 1))})
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the circuit."""
         m = Module()
-        tags, data, counts = self._apart(m)
-        self._cut(m, tags, data, counts)
+        sections, counts = self._apart(m)
+        self._cut(m, *sections, counts)
         return m
 
-    def _apart(self, m: Module) -> tuple[Any, Any, Queue]:
-        """Return the streams of tags and of data, and the values of each packet."""
+    def _apart(self, m: Module) -> tuple[list[Any], Queue]:
+        """Return the streams of exponents, if there are any, of tags and of data; and packets' values."""
         come, width = self.s_axis, len(self.s_axis.tdata)
         most_tags = -(-self._most // _QUARTET)
-        m.submodules.tags = tags = Trim(width, 0, most_tags)
-        m.submodules.data = data = Trim(width, most_tags, most_tags + 4 * self._most)
         counts = Queue(m, "counts", {"values": len(self.values)})
-        within = Signal()
         count = (self.values + _QUARTET - 1) >> 2
-        both = tags.s_axis.tready & data.s_axis.tready
-        m.d.comb += [come.tready.eq(both), tags.nbytes.eq(count), data.skip.eq(count), data.nbytes.eq(-1)]
-        for trim in (tags, data):
-            m.d.comb += [
-                Cat(trim.s_axis.tdata, trim.s_axis.tkeep, trim.s_axis.tlast).eq(
-                    Cat(come.tdata, come.tkeep, come.tlast)
-                ),
-                trim.s_axis.tvalid.eq(come.tvalid & both),
-                trim.told.eq(counts.has_room),
-                trim.wanted.eq(1),
-            ]
-        with m.If(come.tvalid & both):
+        most_data = 4 * self._most
+        sizes: list[tuple[Value, int]] = [(count, most_tags)]
+        if self._codec.relative is not None:
+            sizes.insert(0, self._exponents())
+        depths = [2 * -(-most * 8 // width) for _, most in sizes]
+        sections = [(*size, depth) for size, depth in zip(sizes, depths, strict=True)]
+        streams = cut(m, come, counts.has_room, [*sections, (Const(most_data), most_data, 16)])
+        within = Signal()
+        with m.If(come.tvalid & come.tready):
             m.d.sync += within.eq(~come.tlast)
-        counts.put(come.tvalid & both & ~within, values=self.values)
-        depth = 2 * -(-most_tags * 8 // width) + 8
-        return memory(m, "tags_wait", tags.m_axis, depth), memory(m, "data_wait", data.m_axis, 16), counts
+        counts.put(come.tvalid & come.tready & ~within, values=self.values)
+        return streams, counts
 
-    def _cut(self, m: Module, tags: Any, data: Any, counts: Queue) -> None:
+    def _exponents(self) -> tuple[Value, int]:
+        """Return how many exponents a packet has, and the largest number."""
+        block = self._codec.block
+        if block is None:
+            return Const(1), 1
+        return (self.values + (block - 1)) >> (block.bit_length() - 1), -(-self._most // block)
+
+    def _bound(
+        self, m: Module, exponents: Sequence[Any], moves: Value, is_last: Value
+    ) -> tuple[Value, Value]:
+        """Return the exponent of the next word's bound, which ``moves`` takes, and if it is there."""
+        if not exponents:
+            return Const(Steps.of(self._codec).exponent, 8), Const(1, 1)
+        (stream,) = exponents
+        size, block = len(stream.tkeep), self._codec.block
+        index, closes = Signal(range(size)), Signal()
+        if block is not None:
+            words = 4 * block // size
+            word = Signal(range(words))
+            m.d.comb += closes.eq(word == words - 1)
+            with m.If(moves):
+                m.d.sync += word.eq(Mux(is_last, 0, word + 1))
+        with m.If(moves):
+            m.d.sync += index.eq(Mux(is_last, 0, index + closes))
+        leaves = closes & (index == size - 1) & ~stream.tlast
+        m.d.comb += stream.tready.eq(moves & (is_last | leaves))
+        return stream.tdata.word_select(index, 8), stream.tvalid
+
+    def _cut(self, m: Module, *sections: Any) -> None:
         """Read the tags of a word of float32 at a time, and cut its data."""
+        *exponents, tags, data, counts = sections
         out, width = self.m_axis, len(self.s_axis.tdata)
         lanes, size = width // LANE_BITS, width // 8
         words = width // (2 * lanes)
@@ -85,49 +106,49 @@ class ErrBoundDecompressor(wiring.Component):
 
         # The tags of the next word, and the sum of its sizes.
         fetch = Pipeline(m, takes)
-        index, within, left = Signal(range(words)), Signal(), Signal(len(self.values))
-        rest = Mux(within, left, counts.first.values)
-        is_last = rest <= lanes
-        has = counts.has & tags.tvalid
-        m.d.comb += [
-            counts.takes.eq(takes & has & is_last),
-            tags.tready.eq(takes & has & (is_last | ((index == words - 1) & ~tags.tlast))),
-        ]
+        index, has = Signal(range(words)), Signal()
+        rest = Countdown(m, counts, lanes, takes & has)
+        is_last = rest.is_last
+        bound, has_bound = self._bound(m, exponents, takes & has, is_last)
+        m.d.comb += has.eq(rest.has & tags.tvalid & has_bound)
+        m.d.comb += tags.tready.eq(takes & has & (is_last | ((index == words - 1) & ~tags.tlast)))
         with m.If(takes & has):
-            m.d.sync += [
-                within.eq(~is_last),
-                left.eq(rest - lanes),
-                index.eq(Mux(is_last | (index == words - 1), 0, index + 1)),
-            ]
-        kept = Signal(lanes)
-        m.d.comb += kept.eq(first_bytes(clipped(rest, lanes), lanes))
-        mask = Cat(bit.replicate(2) for bit in kept)
+            m.d.sync += index.eq(Mux(is_last | (index == words - 1), 0, index + 1))
+        mask = Cat(bit.replicate(2) for bit in rest.kept)
         found = fetch.hold(tags.tdata.word_select(index, 2 * lanes) & mask)
-        valid, last, keep = fetch.hold(has, resets=True), fetch.hold(is_last), fetch.hold(kept)
+        valid, last, keep = fetch.hold(has, resets=True), fetch.hold(is_last), fetch.hold(rest.kept)
         sizes = [_size(found.word_select(lane, 2)) for lane in range(lanes)]
         quarters = [fetch.hold(_sum(sizes[at : at + 4])) for at in range(0, lanes, 4)]
         found, valid, last, keep = (
             fetch.hold(found), fetch.hold(valid, resets=True), fetch.hold(last), fetch.hold(keep)
         )  # fmt: skip
+
         length = fetch.hold(_sum(quarters))
         found, last, keep = fetch.hold(found), fetch.hold(last), fetch.hold(keep)
         valid = fetch.hold(valid, resets=True)
-        m.d.comb += [known.eq(valid), takes.eq(~known | fires)]
+        for _ in range(4):
+            bound = _held(fetch, bound)
 
-        # Where its data begin in the current word of data.
+        # Where its data begin in the current word of data, and where they end, which is known a cycle ahead.
+        is_final = fetch.hold(last)
+        place, end, crosses = Signal(range(size)), Signal(range(2 * size)), Signal()
+        begins = Mux(known, Mux(is_final, 0, end[: len(place)]), place)
+        next_end = Signal.like(end)
+        m.d.comb += [next_end.eq(begins + length), takes.eq(~known | fires)]
+        with m.If(takes):
+            m.d.sync += [place.eq(begins), end.eq(next_end), crosses.eq(next_end > size)]
+        m.d.comb += known.eq(fetch.hold(valid, resets=True))
+        found, last, keep = fetch.hold(found), is_final, fetch.hold(keep)
+        wraps = end[len(place)]
+
         current, current_last, has_current = Signal(width, reset_less=True), Signal(), Signal()
-        place, skips = Signal(range(size)), Signal()
-        end = Signal(range(2 * size))
-        leaves, loads = Signal(), Signal()
+        skips, leaves, loads = Signal(), Signal(), Signal()
         m.d.comb += [
-            end.eq(place + length),
-            fires.eq(ready & known & has_current & ((end <= size) | data.tvalid | current_last)),
-            leaves.eq(fires & (last | ((end >= size) & ~current_last))),
+            fires.eq(ready & known & has_current & (~crosses | data.tvalid | current_last)),
+            leaves.eq(fires & (last | (wraps & ~current_last))),
             loads.eq(data.tvalid & ~skips & ((leaves & ~last) | ~has_current)),
             data.tready.eq(loads | skips),
         ]
-        with m.If(fires):
-            m.d.sync += place.eq(Mux(last, 0, end[: len(place)]))
         with m.If(loads):
             m.d.sync += [current.eq(data.tdata), current_last.eq(data.tlast), has_current.eq(1)]
         with m.Elif(leaves):
@@ -152,7 +173,9 @@ class ErrBoundDecompressor(wiring.Component):
             pieces = halved(stage, pieces, each)
             each = [stage.hold(tag) for tag in each]
             stages += 1
-        values = [_decoded(stage, self._steps, tag, bits) for tag, bits in zip(each, pieces, strict=True)]
+        for _ in range(stages + 2):
+            bound = _held(stage, bound)
+        values = [_decoded(stage, bound, tag, bits) for tag, bits in zip(each, pieces, strict=True)]
         valid = fires
         for _ in range(stages + 3):
             valid, last, keep = stage.hold(valid, resets=True), stage.hold(last), stage.hold(keep)
@@ -175,8 +198,13 @@ def _sum(values: list[Value]) -> Value:
     return _sum(values[:half]) + _sum(values[half:])
 
 
-def _decoded(stage: Pipeline, steps: Steps, tag: Value, piece: Value) -> Value:
-    """Return the register of a float32, three stages after its tag and bytes."""
+def _held(stage: Pipeline, value: Value) -> Value:
+    """Return the register of a value that isn't a constant."""
+    return value if isinstance(value, Const) else stage.hold(value)
+
+
+def _decoded(stage: Pipeline, bound: Value, tag: Value, piece: Value) -> Value:
+    """Return the register of a float32, three stages after its tag and bytes, and one after its bound."""
     code = Mux(tag == 2, piece[:16], Cat(piece[:8], piece[7].replicate(8)))
     sign = stage.hold(code[15])
     magnitude = stage.hold(Mux(code[15], -code, code)[:16])
@@ -187,7 +215,7 @@ def _decoded(stage: Pipeline, steps: Steps, tag: Value, piece: Value) -> Value:
     is_raw, magnitude = stage.hold(tag == 3), stage.hold(magnitude)
     sign, piece = stage.hold(sign), stage.hold(piece)
 
-    exponent = steps.exponent + 16 - zeros
+    exponent = bound + 16 - zeros
     mantissa = (magnitude << zeros)[:15]
     value = Mux(exponent >= 255, Const(255 << 23, 31), Cat(Const(0, 8), mantissa, exponent[:8]))
     return stage.hold(Mux(is_raw, piece, Mux(is_zero, 0, Cat(value[:31], sign))))

@@ -8,8 +8,8 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.nic.queues import Queue, copy, memory, stream
-from gradwire.gateware.stream import SkidBuffer, block_ports
+from gradwire.gateware.nic.queues import Queue, memory
+from gradwire.gateware.stream import SkidBuffer, block_ports, copy, stream
 
 FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
 """What is known of a frame as it begins; ``place`` is that of the checksum, in halves of 32 bits."""

@@ -7,8 +7,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.nic.head import HEAD, HeadReader
-from gradwire.gateware.nic.queues import copy, memory, stream
-from gradwire.gateware.stream import AxiStream
+from gradwire.gateware.nic.queues import memory
+from gradwire.gateware.stream import AxiStream, copy, stream
 
 _READ_AHEAD = 16
 

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Module, Shape, Value
+from amaranth import Module, Shape, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 
-from gradwire.gateware.stream import AxiStream, SkidBuffer
+from gradwire.gateware.stream import SkidBuffer, flat
 
 _FILLED = 6
 """How many records a queue has at most while it says that it has room; the others may be on their way."""
+_ON_THEIR_WAY = 8
+"""How many words may still come to a memory that says that it has no room."""
+_MOST_IN_LUTS = 64
+"""The records of a queue in LUT RAM, at most; those of a larger one are in block RAM."""
 
 
 class Queue:
-    """Records in order. The first one is at ``first`` while ``has`` is high, and leaves with ``takes``."""
+    """Records in order. The first one is at ``first`` while ``has`` is high, and leaves with ``takes``.
 
-    def __init__(self, m: Module, name: str, layout: dict[str, int], depth: int = 16) -> None:
+    It is in a register, because what follows from it decides within the cycle which words move. Up to
+    ``filled`` records wait behind it while there is room.
+    """
+
+    def __init__(
+        self, m: Module, name: str, layout: dict[str, int], depth: int = 16, filled: int = _FILLED
+    ) -> None:
         self._m, self._layout = m, data.StructLayout(layout)
-        m.submodules[name] = self._fifo = SyncFIFO(width=Shape.cast(self._layout).width, depth=depth)
-        self.first: Any = self._layout(self._fifo.r_data)
-        self.has: Value = self._fifo.r_rdy
-        self.takes: Value = self._fifo.r_en
-        self.has_room: Value = self._fifo.level <= _FILLED
+        kind = SyncFIFO if depth <= _MOST_IN_LUTS else SyncFIFOBuffered
+        m.submodules[name] = self._fifo = kind(width=Shape.cast(self._layout).width, depth=depth)
+        first = Signal(Shape.cast(self._layout).width, name=f"{name}_first", reset_less=True)
+        self.first: Any = self._layout(first)
+        self.has, self.takes = Signal(name=f"{name}_has"), Signal(name=f"{name}_takes")
+        m.d.comb += self._fifo.r_en.eq(~self.has | self.takes)
+        with m.If(self._fifo.r_en):
+            m.d.sync += [first.eq(self._fifo.r_data), self.has.eq(self._fifo.r_rdy)]
+        self.has_room: Value = self._fifo.level <= filled
 
     def put(self, when: Value, **fields: Value) -> None:
         """Add a record in each cycle in which ``when`` is high; call it once."""
@@ -33,29 +47,34 @@ class Queue:
 
 
 def memory(m: Module, name: str, come: Any, depth: int) -> Any:
-    """Return the stream of a memory that takes ``come``, behind registers: block RAM is slow."""
-    m.submodules[name] = fifo = SyncFIFOBuffered(width=len(_word(come)), depth=depth)
-    m.submodules[f"{name}_out"] = out = SkidBuffer(len(come.tdata))
+    """Return the stream of a memory that takes ``come``, behind a buffer, because block RAM is slow."""
+    fifo, leaving = _stored(m, name, come, depth)
+    m.d.comb += come.tready.eq(fifo.w_rdy)
+    return leaving
+
+
+def open_memory(m: Module, name: str, come: Any, depth: int) -> tuple[Any, Signal]:
+    """Return the stream of a memory that never stops ``come``, and the register of whether it has room.
+
+    Whoever makes the words begins none while there is none; ``_ON_THEIR_WAY`` more may come. Nothing then has
+    to stop all registers of a pipeline within a cycle.
+    """
+    fifo, leaving = _stored(m, name, come, depth + _ON_THEIR_WAY)
+    has_room = Signal(init=1, name=f"{name}_has_room")
+    m.d.comb += come.tready.eq(1)
+    m.d.sync += has_room.eq(fifo.level <= depth)
+    return leaving, has_room
+
+
+def _stored(m: Module, name: str, come: Any, depth: int) -> tuple[SyncFIFOBuffered, Any]:
+    """Return a memory for the words of ``come``, whose ``tready`` remains to be given, and its stream."""
+    m.submodules[name] = fifo = SyncFIFOBuffered(width=len(flat(come)), depth=depth)
+    m.submodules[f"{name}_out"] = buffer = SkidBuffer(len(come.tdata))
     m.d.comb += [
-        fifo.w_data.eq(_word(come)),
+        fifo.w_data.eq(flat(come)),
         fifo.w_en.eq(come.tvalid),
-        come.tready.eq(fifo.w_rdy),
-        _word(out.s_axis).eq(fifo.r_data),
-        out.s_axis.tvalid.eq(fifo.r_rdy),
-        fifo.r_en.eq(out.s_axis.tready),
+        flat(buffer.s_axis).eq(fifo.r_data),
+        buffer.s_axis.tvalid.eq(fifo.r_rdy),
+        fifo.r_en.eq(buffer.s_axis.tready),
     ]
-    return out.m_axis
-
-
-def stream(width: int) -> Any:
-    """Return the signals of a stream."""
-    return AxiStream(width).create()
-
-
-def copy(to: Any, come: Any) -> Any:
-    """Return the statement that gives ``to`` the words of ``come``."""
-    return _word(to).eq(_word(come))
-
-
-def _word(words: Any) -> Value:
-    return Cat(words.tdata, words.tkeep, words.tlast)
+    return fifo, buffer.m_axis

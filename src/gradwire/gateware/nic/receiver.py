@@ -29,11 +29,11 @@ from gradwire.gateware.nic.packets import (
     offer,
     swapped,
 )
-from gradwire.gateware.nic.queues import Queue, copy, memory, stream
+from gradwire.gateware.nic.queues import Queue, memory
 from gradwire.gateware.nic.seal import Seal
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
-from gradwire.gateware.stream import Pipeline, block_ports
+from gradwire.gateware.stream import Pipeline, block_ports, copy, stream
 
 _CUT_NBYTES = 6
 """What stands before the codec's payload in a body, at most: three bytes of two floats each."""

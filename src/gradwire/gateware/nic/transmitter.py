@@ -173,7 +173,9 @@ class Transmitter(wiring.Component):
             align.nbytes.eq(self._cuts.first.nbytes),
             self._cuts.takes.eq(align.takes_last),
         ]
-        wiring.connect(m, align.m_axis, split.s_axis)
+        m.submodules.aligned = aligned = SkidBuffer(width)
+        wiring.connect(m, align.m_axis, aligned.s_axis)
+        wiring.connect(m, aligned.m_axis, split.s_axis)
         m.d.comb += [
             split.told.eq(self._floats.has & tails.has_room & sizes.has_room),
             split.floats.eq(self._floats.first.count),
