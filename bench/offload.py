@@ -52,16 +52,19 @@ def main() -> None:
     )
     parser.add_argument("--rates", default="100mbit,200mbit")
     parser.add_argument("--codec", default="inceptionn:2^-10")
+    parser.add_argument("--scale", choices=["auto"], help="of each frame (none)")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
-    print(f"{options.hosts} hosts, MNIST-MLP, {options.steps} steps, {options.codec}")
+    scale = [] if options.scale is None else ["--scale", options.scale]
+    title = " ".join([options.codec, *scale])
+    print(f"{options.hosts} hosts, MNIST-MLP, {options.steps} steps, {title}")
     print(f"{'link':>8} {'':<22}{'step ms':>9}{'link MB':>9}{'accuracy':>10}  weights   talk")
     for rate in options.rates.split(","):
         ways = [
-            ("codec in software", ["--codec", options.codec], IGNORED),
-            ("offload, NICs idle", ["--offload", options.codec], IGNORED),
-            ("offload, NICs at work", ["--offload", options.codec], hex(MARK)),
+            ("codec in software", ["--codec", options.codec, *scale], IGNORED),
+            ("offload, NICs idle", ["--offload", options.codec, *scale], IGNORED),
+            ("offload, NICs at work", ["--offload", options.codec, *scale], hex(MARK)),
         ]
         results = [train(rate, options, *way) for way in ways]
         for each in results:

@@ -67,6 +67,7 @@ def save(folder: Path, steps_done: int, parts: Parts) -> None:
     dist.barrier()
     if dist.get_rank() == 0:
         _write(folder / "last", str(steps_done).encode())
+    dist.barrier()  # a rank that went on might end the others before they have a checkpoint
 
 
 def _write(path: Path, content: bytes) -> None:

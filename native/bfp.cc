@@ -10,6 +10,7 @@
 #include "gradwire/format.h"
 #include "gradwire/parallel.h"
 #include "gradwire/target.h"
+#include "ranges.h"
 
 namespace gradwire {
 
@@ -32,21 +33,29 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return max_nbytes(n, params);
 }
 
-const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
-                   const Params& params, bool add, int threads) {
-  if (nbytes != max_nbytes(n, params)) return "its length does not match";
-  const int parts = count_parts(n, threads);
-  run_parts(parts, [&](int index) {
-    const Part part = part_of(n, parts, index, block_of(params));
-    target.bfp->decode(payload + max_nbytes(part.begin, params), part.end - part.begin, params.a, block_of(params),
-                       out + part.begin, add);
-  });
-  return nullptr;
+const char* find_fault(const Target&, const std::uint8_t*, std::size_t nbytes, std::size_t n, const Params& params,
+                       int) {
+  return nbytes == max_nbytes(n, params) ? nullptr : "its length does not match";
 }
+
+std::size_t granule(const Params& params) { return block_of(params); }
+
+void decode_range(const Target& target, const std::uint8_t* payload, std::size_t, std::size_t begin, std::size_t end,
+                  const Params& params, float* out, bool add) {
+  target.bfp->decode(payload + max_nbytes(begin, params), end - begin, params.a, block_of(params), out, add);
+}
+
+constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range};
 
 }  // namespace
 
 extern const Format kBfpFormat;
-const Format kBfpFormat = {.name = "bfp", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+const Format kBfpFormat = {
+    .name = "bfp",
+    .max_nbytes = max_nbytes,
+    .encode = encode,
+    .decode = decode_ranges<kRanges>,
+    .ranges = &kRanges,
+};
 
 }  // namespace gradwire

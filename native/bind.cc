@@ -15,6 +15,7 @@
 #include "gradwire/entropy.h"
 #include "gradwire/float_environment.h"
 #include "gradwire/format.h"
+#include "gradwire/losses.h"
 #include "gradwire/message.h"
 #include "gradwire/norms.h"
 #include "gradwire/scale.h"
@@ -103,6 +104,47 @@ double sum_norms(gradwire::Pass pass, std::uintptr_t x, std::uintptr_t y, std::s
                              pointer<const std::int64_t>(borders), ranges, pointer<double>(sums), threads);
 }
 
+bool has_ranges(const std::string& name) { return format(name).ranges != nullptr; }
+
+std::tuple<std::optional<std::string>, double, bool> lose(const std::string& name, std::uintptr_t data,
+                                                          std::size_t nbytes, std::uintptr_t x, std::uintptr_t lost,
+                                                          std::size_t n, int a, int b, int c, bool adopts,
+                                                          float divisor, std::size_t start, std::uintptr_t borders,
+                                                          std::size_t ranges, std::uintptr_t sums, bool compares,
+                                                          int threads) {
+  const gradwire::Payload payload{format(name), Params{a, b, c}, pointer<const std::uint8_t>(data), nbytes};
+  const gradwire::RangeSums into{start, pointer<const std::int64_t>(borders), ranges, pointer<double>(sums), compares};
+  gradwire::Loss loss{};
+  {
+    const nb::gil_scoped_release release;
+    const gradwire::FloatEnvironment environment;
+    loss = gradwire::lose(gradwire::current_target(), payload, pointer<float>(x), pointer<float>(lost), n, adopts,
+                          divisor, into, threads);
+  }
+  return {reason_of(loss.fault), loss.lost, loss.finite};
+}
+
+std::tuple<std::optional<std::string>, bool> decode_finished(const std::string& name, std::uintptr_t data,
+                                                             std::size_t nbytes, std::uintptr_t x, std::size_t n, int a,
+                                                             int b, int c, float divisor, int threads) {
+  const gradwire::Payload payload{format(name), Params{a, b, c}, pointer<const std::uint8_t>(data), nbytes};
+  const char* reason = nullptr;
+  bool finite = false;
+  {
+    const nb::gil_scoped_release release;
+    const gradwire::FloatEnvironment environment;
+    reason = gradwire::decode_finished(gradwire::current_target(), payload, pointer<float>(x), n, divisor, finite,
+                                       threads);
+  }
+  return {reason_of(reason), finite};
+}
+
+bool finish(std::uintptr_t x, std::size_t n, float divisor, int threads) {
+  const nb::gil_scoped_release release;
+  const gradwire::FloatEnvironment environment;
+  return gradwire::finish(gradwire::current_target(), pointer<float>(x), n, divisor, threads);
+}
+
 using PackedTuple = std::tuple<std::uintptr_t, std::size_t, std::uintptr_t, int, bool>;
 
 std::vector<double> pack_message(const std::vector<PackedTuple>& tensors, int threads) {
@@ -131,19 +173,48 @@ const char* run_entropy_decode(std::uintptr_t payload, std::size_t nbytes, std::
                                   pointer<std::uint8_t>(out), n, threads);
 }
 
-std::size_t delta_encode(gradwire::Words words, std::uintptr_t masters, std::uintptr_t base, std::size_t n,
-                         std::uintptr_t out, bool code, int threads) {
+using SourceTuple = std::tuple<std::uintptr_t, std::uintptr_t, std::size_t, std::size_t, bool>;
+using SpanTuple = std::tuple<std::size_t, std::size_t>;
+
+// `fronts` has those of all tensors, one after the other.
+std::vector<SpanTuple> delta_encode(gradwire::Words words, const std::vector<SourceTuple>& sources,
+                                    const nb::bytes& fronts, std::uintptr_t out, std::size_t align, bool code,
+                                    int threads) {
+  const auto* front = reinterpret_cast<const std::uint8_t*>(fronts.c_str());
   const nb::gil_scoped_release release;
   const gradwire::FloatEnvironment environment;
-  return gradwire::delta_encode(gradwire::current_target(), words, pointer<const float>(masters),
-                                pointer<void>(base), n, pointer<std::uint8_t>(out), code, threads);
+  std::vector<gradwire::DeltaSource> all;
+  for (const auto& [masters, base, n, front_nbytes, hashed] : sources) {
+    all.push_back({pointer<const float>(masters), pointer<void>(base), n, front, front_nbytes, hashed});
+    front += front_nbytes;
+  }
+  std::vector<gradwire::Span> spans(all.size());
+  gradwire::delta_encode_message(gradwire::current_target(), words, all.data(), all.size(), pointer<std::uint8_t>(out),
+                                 align, spans.data(), code, threads);
+  std::vector<SpanTuple> found;
+  for (const auto& [begin, end] : spans) found.emplace_back(begin, end);
+  return found;
 }
 
-const char* run_delta_apply(gradwire::Words words, std::uintptr_t body, std::size_t nbytes, std::uintptr_t base,
-                            std::size_t n, int threads) {
+using BodyTuple = std::tuple<std::uintptr_t, std::size_t, std::uintptr_t, std::size_t, bool, bool>;
+
+std::tuple<std::size_t, const char*> run_delta_apply(gradwire::Words words, const std::vector<BodyTuple>& bodies,
+                                                     int threads) {
   const nb::gil_scoped_release release;
-  return gradwire::delta_apply(gradwire::current_target(), words, pointer<const std::uint8_t>(body), nbytes,
-                               pointer<void>(base), n, threads);
+  std::vector<gradwire::DeltaBody> all;
+  for (const auto& [body, nbytes, base, n, full, plain] : bodies) {
+    all.push_back({pointer<const std::uint8_t>(body), nbytes, pointer<void>(base), n, full, plain});
+  }
+  std::size_t applied = 0;
+  const char* const reason = gradwire::delta_apply_message(gradwire::current_target(), words, all.data(), all.size(),
+                                                           applied, threads);
+  return {applied, reason};
+}
+
+std::tuple<std::size_t, std::optional<std::string>> delta_apply(gradwire::Words words,
+                                                                const std::vector<BodyTuple>& bodies, int threads) {
+  const auto [applied, reason] = run_delta_apply(words, bodies, threads);
+  return {applied, reason_of(reason)};
 }
 
 std::uint64_t hash64(std::uintptr_t data, std::size_t nbytes, int threads) {
@@ -262,6 +333,10 @@ NB_MODULE(_core, m) {
       .value("SUBTRACT", gradwire::Pass::subtract)
       .value("ADOPT", gradwire::Pass::adopt);
   m.def("sum_norms", &sum_norms);
+  m.def("has_ranges", &has_ranges);
+  m.def("lose", &lose);
+  m.def("decode_finished", &decode_finished);
+  m.def("finish", &finish);
   m.def("pack_message", &pack_message);
   m.def("entropy_max_nbytes", &gradwire::entropy_max_nbytes);
   m.def("entropy_encode", &entropy_encode);
@@ -270,10 +345,7 @@ NB_MODULE(_core, m) {
   nb::enum_<gradwire::Words>(m, "Words").value("BF16", gradwire::Words::bf16).value("FP32", gradwire::Words::fp32);
   m.def("delta_max_nbytes", &gradwire::delta_max_nbytes);
   m.def("delta_encode", &delta_encode);
-  m.def("delta_apply", [](gradwire::Words words, std::uintptr_t body, std::size_t nbytes, std::uintptr_t base,
-                          std::size_t n, int threads) {
-    return reason_of(run_delta_apply(words, body, nbytes, base, n, threads));
-  });
+  m.def("delta_apply", &delta_apply);
   m.def("hash64", &hash64);
   m.def("crc32c", &crc32c);
   m.def("crc32c_of_bytes", &crc32c_of_bytes);

@@ -5,6 +5,7 @@
 #include "gradwire/format.h"
 #include "gradwire/parallel.h"
 #include "gradwire/target.h"
+#include "ranges.h"
 
 namespace gradwire {
 
@@ -29,17 +30,20 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return 2 * n;
 }
 
-template <Decode kKernel>
-const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
-                   const Params&, bool add, int threads) {
-  if (nbytes != 2 * n) return "its length does not match";
-  const int parts = count_parts(n, threads);
-  run_parts(parts, [&](int index) {
-    const Part part = part_of(n, parts, index, kGranule);
-    (target.cast->*kKernel)(payload + 2 * part.begin, part.end - part.begin, out + part.begin, add);
-  });
-  return nullptr;
+const char* find_fault(const Target&, const std::uint8_t*, std::size_t nbytes, std::size_t n, const Params&, int) {
+  return nbytes == 2 * n ? nullptr : "its length does not match";
 }
+
+std::size_t granule(const Params&) { return kGranule; }
+
+template <Decode kKernel>
+void decode_range(const Target& target, const std::uint8_t* payload, std::size_t, std::size_t begin, std::size_t end,
+                  const Params&, float* out, bool add) {
+  (target.cast->*kKernel)(payload + 2 * begin, end - begin, out, add);
+}
+
+template <Decode kKernel>
+constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range<kKernel>};
 
 }  // namespace
 
@@ -48,7 +52,8 @@ const Format kFp16Format = {
     .name = "fp16",
     .max_nbytes = max_nbytes,
     .encode = encode<&CastKernels::to_fp16>,
-    .decode = decode<&CastKernels::from_fp16>,
+    .decode = decode_ranges<kRanges<&CastKernels::from_fp16>>,
+    .ranges = &kRanges<&CastKernels::from_fp16>,
 };
 
 extern const Format kBf16Format;
@@ -56,7 +61,8 @@ const Format kBf16Format = {
     .name = "bf16",
     .max_nbytes = max_nbytes,
     .encode = encode<&CastKernels::to_bf16>,
-    .decode = decode<&CastKernels::from_bf16>,
+    .decode = decode_ranges<kRanges<&CastKernels::from_bf16>>,
+    .ranges = &kRanges<&CastKernels::from_bf16>,
 };
 
 }  // namespace gradwire

@@ -1,6 +1,8 @@
 // Sections and blocks of weight deltas, validation and threads. The kernels are in kernels/delta_*.
 #include "gradwire/delta.h"
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -58,19 +60,16 @@ std::size_t max_nbytes(std::size_t n) {
 template <typename Word>
 struct Workspace {
   std::unique_ptr<std::uint8_t[]> classes;
-  std::unique_ptr<Word[]> escapes;
-  std::unique_ptr<std::uint8_t[]> plane;
+  std::unique_ptr<std::uint8_t[]> planes;
 
   explicit Workspace(std::size_t n)
-      : classes(scratch<std::uint8_t>(classes_nbytes(n))),
-        escapes(scratch<Word>(n + kEscapeSlack)),
-        plane(scratch<std::uint8_t>(n)) {}
+      : classes(scratch<std::uint8_t>(classes_nbytes(n))), planes(scratch<std::uint8_t>(sizeof(Word) * n)) {}
 };
 
 template <typename Word>
 std::size_t encode_section(const Target& target, const float* masters, Word* base, std::size_t n, std::uint8_t* out,
                            bool code, const Workspace<Word>& own) {
-  const std::size_t escapes = coder_of<Word>(target).code(masters, n, base, own.classes.get(), own.escapes.get());
+  const std::size_t escapes = coder_of<Word>(target).code(masters, n, base, own.classes.get(), own.planes.get());
   std::uint8_t* at = out + kHeadNbytes<Word>;
   const auto put = [&](std::size_t block, const std::uint8_t* symbols, std::size_t count) {
     const std::size_t nbytes = encode_block(target, symbols, count, at, code);
@@ -78,12 +77,7 @@ std::size_t encode_section(const Target& target, const float* masters, Word* bas
     at += nbytes;
   };
   put(0, own.classes.get(), classes_nbytes(n));
-  for (std::size_t place = 0; place < sizeof(Word); ++place) {
-    for (std::size_t i = 0; i < escapes; ++i) {
-      own.plane[i] = static_cast<std::uint8_t>(own.escapes[i] >> 8 * place);
-    }
-    put(1 + place, own.plane.get(), escapes);
-  }
+  for (std::size_t place = 0; place < sizeof(Word); ++place) put(1 + place, own.planes.get() + place * n, escapes);
   return static_cast<std::size_t>(at - out);
 }
 
@@ -137,7 +131,7 @@ const char* read_section(const Target& target, const std::uint8_t* section, std:
 // All sections are read before any is applied, so that a refused payload changes nothing.
 template <typename Word>
 const char* apply(const Target& target, const std::uint8_t* body, std::size_t nbytes, Word* base, std::size_t n,
-                  int threads) {
+                  bool full, int threads) {
   const Sections sections{n, kSection};
   const auto classes = scratch<std::uint8_t>(classes_nbytes(n));
   const auto escapes = scratch<Word>(n + sections.count() * kEscapeSlack);
@@ -149,10 +143,15 @@ const char* apply(const Target& target, const std::uint8_t* body, std::size_t nb
       });
   if (reason != nullptr) return reason;
   const auto apply_section = [&](std::size_t i) {
+    if (full) std::fill_n(base + sections.first(i), sections.elements(i), Word{0});
     coder_of<Word>(target).apply(classes_of(i), escapes_of(i), sections.elements(i), base + sections.first(i));
   };
   for_each_section(sections, threads, [&] { return apply_section; });
   return nullptr;
+}
+
+std::size_t nbytes_of(Words words, std::size_t n) {
+  return n * (words == Words::bf16 ? sizeof(std::uint16_t) : sizeof(std::uint32_t));
 }
 
 }  // namespace
@@ -169,9 +168,48 @@ std::size_t delta_encode(const Target& target, Words words, const float* masters
 }
 
 const char* delta_apply(const Target& target, Words words, const std::uint8_t* body, std::size_t nbytes, void* base,
-                        std::size_t n, int threads) {
-  return words == Words::bf16 ? apply(target, body, nbytes, static_cast<std::uint16_t*>(base), n, threads)
-                              : apply(target, body, nbytes, static_cast<std::uint32_t*>(base), n, threads);
+                        std::size_t n, bool full, int threads) {
+  return words == Words::bf16 ? apply(target, body, nbytes, static_cast<std::uint16_t*>(base), n, full, threads)
+                              : apply(target, body, nbytes, static_cast<std::uint32_t*>(base), n, full, threads);
+}
+
+void delta_encode_message(const Target& target, Words words, const DeltaSource* sources, std::size_t count,
+                          std::uint8_t* out, std::size_t align, Span* spans, bool code, int threads) {
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const DeltaSource& each = sources[i];
+    const std::size_t begin = (end + align - 1) / align * align;
+    std::uint8_t* const at = out + begin;
+    if (each.front_nbytes == 0) {
+      if (each.n != 0) std::memcpy(at, each.masters, sizeof(float) * each.n);
+      end = begin + sizeof(float) * each.n;
+    } else {
+      std::memcpy(at, each.front, each.front_nbytes);
+      end = begin + each.front_nbytes +
+            delta_encode(target, words, each.masters, each.base, each.n, at + each.front_nbytes, code, threads);
+      if (each.hashed) {
+        const auto* const base = static_cast<const std::uint8_t*>(each.base);
+        const std::uint64_t hash = hash64(target, base, nbytes_of(words, each.n), threads);
+        store_word(at + each.front_nbytes - sizeof(hash), hash);
+      }
+    }
+    spans[i] = {begin, end};
+  }
+}
+
+const char* delta_apply_message(const Target& target, Words words, const DeltaBody* bodies, std::size_t count,
+                                std::size_t& applied, int threads) {
+  for (applied = 0; applied < count; ++applied) {
+    const DeltaBody& each = bodies[applied];
+    if (each.plain) {
+      if (each.nbytes != nbytes_of(words, each.n)) return "it is not as long as the weights";
+      if (each.nbytes != 0) std::memcpy(each.base, each.body, each.nbytes);
+    } else if (const char* reason =
+                   delta_apply(target, words, each.body, each.nbytes, each.base, each.n, each.full, threads)) {
+      return reason;
+    }
+  }
+  return nullptr;
 }
 
 std::uint64_t hash64(const Target& target, const std::uint8_t* data, std::size_t nbytes, int threads) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "gradwire/target.h"
 #include "kernels/rans.h"
@@ -20,10 +21,34 @@ constexpr std::uint32_t kTwoBytes = 192;
 
 enum Mode : std::uint8_t { kRaw, kConstant, kCoded };
 
+// Of a block of so many symbols, the first 64 of every 512 are counted where that is enough.
+constexpr std::size_t kSampled = std::size_t{1} << 18;
+constexpr std::size_t kAll = 64;
+constexpr std::size_t kSampleOf = 8;
+
 struct Counts {
   std::uint64_t of[256] = {};
+  std::uint64_t sum = 0;
 
-  Counts(const Target& target, const std::uint8_t* symbols, std::size_t n) { target.rans->count(symbols, n, of); }
+  Counts(const Target& target, const std::uint8_t* symbols, std::size_t n) {
+    if (n >= kSampled) {
+      target.rans->count(symbols, n, kSampleOf * kAll, of);
+      if (4 * *std::max_element(of, of + 256) <= total()) {
+        // Any value up to the largest may be among the others.
+        std::uint8_t largest = 0;
+        for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, symbols[i]);
+        for (std::size_t symbol = 0; symbol <= largest; ++symbol) of[symbol] = kSampleOf * of[symbol] + 1;
+        sum = total();
+        return;
+      }
+      std::fill(of, of + 256, 0);
+    }
+    // Where one value prevails, counting is fast, and what others there are matters.
+    target.rans->count(symbols, n, kAll, of);
+    sum = n;
+  }
+
+  std::uint64_t total() const { return std::accumulate(of, of + 256, std::uint64_t{0}); }
 
   std::size_t present() const {
     return static_cast<std::size_t>(std::count_if(of, of + 256, [](std::uint64_t count) { return count > 0; }));
@@ -32,15 +57,16 @@ struct Counts {
 
 // Whether 2 to the power of the entropy of order two, which Shannon's is not below, is above 256 / (1 + 1/64): then
 // coding gains less than 0.3 % and is not tried.
-bool is_nearly_uniform(const Counts& counts, std::size_t n) {
-  double squares = 0.0;  // exact: n is at most 2^20
+bool is_nearly_uniform(const Counts& counts) {
+  double squares = 0.0;  // exact: a block has at most 2^20 symbols
   for (const std::uint64_t count : counts.of) squares += static_cast<double>(count * count);
-  return 256.0 * squares <= static_cast<double>(n) * static_cast<double>(n) * (1.0 + 1.0 / 64);
+  const auto sum = static_cast<double>(counts.sum);
+  return 256.0 * squares <= sum * sum * (1.0 + 1.0 / 64);
 }
 
 // Every value that occurs has one slot, and the other slots are shared out by the cumulative counts: the frequencies
 // add up to 2^14 without a correction.
-void share_slots(const Counts& counts, std::size_t n, std::size_t present, RansTable& table) {
+void share_slots(const Counts& counts, std::size_t present, RansTable& table) {
   const std::uint64_t shared = kRansSlots - present;
   std::uint64_t before = 0;
   std::uint32_t start = 0;
@@ -48,7 +74,7 @@ void share_slots(const Counts& counts, std::size_t n, std::size_t present, RansT
     const std::uint64_t count = counts.of[symbol];
     table.of_symbol[symbol] = 0;
     if (count == 0) continue;
-    const std::uint64_t share = (before + count) * shared / n - before * shared / n;
+    const std::uint64_t share = (before + count) * shared / counts.sum - before * shared / counts.sum;
     const auto frequency = static_cast<std::uint32_t>(share + 1);
     table.of_symbol[symbol] = start | frequency << 16;
     start += frequency;
@@ -112,7 +138,7 @@ std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std:
                          std::size_t present, std::uint8_t* out) {
   RansTable table;
   std::uint8_t head[kMostTable];
-  share_slots(counts, n, present, table);
+  share_slots(counts, present, table);
   const std::size_t table_nbytes = write_table(table, head);
   if (table_nbytes >= n) return 0;
   std::memcpy(out + 1, head, table_nbytes);
@@ -133,7 +159,7 @@ std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std:
       out[1] = symbols[0];
       return 2;
     }
-    if (!is_nearly_uniform(counts, n)) {
+    if (!is_nearly_uniform(counts)) {
       const std::size_t nbytes = encode_coded(target, symbols, n, counts, present, out);
       out[0] = kCoded;
       if (nbytes != 0) return nbytes;

@@ -13,6 +13,7 @@
 #include "gradwire/parallel.h"
 #include "gradwire/target.h"
 #include "kernels/quantize.h"
+#include "ranges.h"
 
 namespace gradwire {
 
@@ -80,23 +81,31 @@ bool are_exponents(const std::uint8_t* exponents, std::size_t nbytes) {
   return valid;
 }
 
-const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
-                   const Params& params, bool add, int threads) {
+const char* find_fault(const Target&, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
+                       const Params& params, int) {
   if (nbytes != max_nbytes(n, params)) return "its length does not match";
-  if (!are_exponents(payload, exponents_nbytes(n, params))) return "an exponent byte is within 1..31";
-  const std::uint8_t* const codes = payload + exponents_nbytes(n, params);
-  const int parts = count_parts(n, threads);
-  run_parts(parts, [&](int index) {
-    const Part part = part_of(n, parts, index, block_of(params));
-    decode_part(target, payload + exponents_nbytes(part.begin, params), codes + part.begin, part.end - part.begin,
-                params, out + part.begin, add);
-  });
-  return nullptr;
+  return are_exponents(payload, exponents_nbytes(n, params)) ? nullptr : "an exponent byte is within 1..31";
 }
+
+std::size_t granule(const Params& params) { return block_of(params); }
+
+void decode_range(const Target& target, const std::uint8_t* payload, std::size_t n, std::size_t begin, std::size_t end,
+                  const Params& params, float* out, bool add) {
+  decode_part(target, payload + exponents_nbytes(begin, params), payload + exponents_nbytes(n, params) + begin,
+              end - begin, params, out, add);
+}
+
+constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range};
 
 }  // namespace
 
 extern const Format kFp8Format;
-const Format kFp8Format = {.name = "fp8", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+const Format kFp8Format = {
+    .name = "fp8",
+    .max_nbytes = max_nbytes,
+    .encode = encode,
+    .decode = decode_ranges<kRanges>,
+    .ranges = &kRanges,
+};
 
 }  // namespace gradwire

@@ -16,6 +16,7 @@
 #include "kernels/bits.h"
 #include "kernels/norms.h"
 #include "kernels/pack.h"
+#include "ranges.h"
 #include "sections.h"
 
 namespace gradwire {
@@ -64,7 +65,8 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return max_nbytes(n, params);
 }
 
-const char* find_fault(const std::uint8_t* payload, std::size_t nbytes, std::size_t n, const Params& params) {
+const char* find_fault(const Target&, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
+                       const Params& params, int) {
   if (nbytes != max_nbytes(n, params)) return "its length does not match";
   const std::size_t body = packed_nbytes(n, params.a);
   const int used = static_cast<int>(n * static_cast<std::size_t>(params.a) % 8);
@@ -78,24 +80,19 @@ void put_nan(float* out, std::size_t n, bool add) {
   for (std::size_t i = 0; i < n; ++i) add ? put<true>(out + i, nan) : put<false>(out + i, nan);
 }
 
-const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
-                   const Params& params, bool add, int threads) {
-  const char* const fault = find_fault(payload, nbytes, n, params);
-  if (fault != nullptr) return fault;
+std::size_t granule(const Params&) { return kGranule; }
+
+void decode_range(const Target& target, const std::uint8_t* payload, std::size_t n, std::size_t begin, std::size_t end,
+                  const Params& params, float* out, bool add) {
   const int bits = params.a;
-  const bool nonfinite = is_marked(bits) && payload[packed_nbytes(n, bits)] == 1;
-  const int parts = count_parts(n, threads);
-  run_parts(parts, [&](int index) {
-    const Part part = part_of(n, parts, index, kGranule);
-    const std::size_t count = part.end - part.begin;
-    if (nonfinite) {
-      put_nan(out + part.begin, count, add);
-    } else {
-      target.pack->unpack(payload + packed_nbytes(part.begin, bits), count, bits, out + part.begin, add);
-    }
-  });
-  return nullptr;
+  if (is_marked(bits) && payload[packed_nbytes(n, bits)] == 1) {
+    put_nan(out, end - begin, add);
+  } else {
+    target.pack->unpack(payload + packed_nbytes(begin, bits), end - begin, bits, out, add);
+  }
 }
+
+constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range};
 
 // Each piece is packed from the L2 cache right after it was summed. A sum is finite exactly where all values are.
 double encode_and_sum(const Target& target, const PackedTensor& tensor, int threads) {
@@ -127,6 +124,12 @@ void pack_message(const Target& target, const PackedTensor* tensors, std::size_t
 }
 
 extern const Format kPackFormat;
-const Format kPackFormat = {.name = "pack", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+const Format kPackFormat = {
+    .name = "pack",
+    .max_nbytes = max_nbytes,
+    .encode = encode,
+    .decode = decode_ranges<kRanges>,
+    .ranges = &kRanges,
+};
 
 }  // namespace gradwire

@@ -12,6 +12,7 @@
 #include "gradwire/target.h"
 #include "kernels/bits.h"
 #include "kernels/quantize.h"
+#include "ranges.h"
 
 namespace gradwire {
 
@@ -78,7 +79,7 @@ bool are_scales(const std::uint8_t* scales, std::size_t nbytes) {
 }
 
 const char* find_fault(const Target& target, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
-                       const Params& params, int parts) {
+                       const Params& params, int threads) {
   if (nbytes != max_nbytes(n, params)) return "its length does not match";
   if (!are_scales(payload, scales_nbytes(n, params))) return "a scale is negative or infinite";
   if (params.a == 4 && n % 2 == 1 && payload[nbytes - 1] >> 4 != 0) {
@@ -86,6 +87,7 @@ const char* find_fault(const Target& target, const std::uint8_t* payload, std::s
   }
   const std::uint8_t* const codes = payload + scales_nbytes(n, params);
   std::atomic<bool> valid{true};
+  const int parts = count_parts(n, threads);
   run_parts(parts, [&](int index) {
     const Part part = part_of(n, parts, index, block_of(params));
     const std::size_t begin = codes_nbytes(part.begin, params.a);
@@ -96,23 +98,25 @@ const char* find_fault(const Target& target, const std::uint8_t* payload, std::s
   return valid.load(std::memory_order_relaxed) ? nullptr : "a code is out of range";
 }
 
-const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
-                   const Params& params, bool add, int threads) {
-  const int parts = count_parts(n, threads);
-  const char* const fault = find_fault(target, payload, nbytes, n, params, parts);
-  if (fault != nullptr) return fault;
-  const std::uint8_t* const codes = payload + scales_nbytes(n, params);
-  run_parts(parts, [&](int index) {
-    const Part part = part_of(n, parts, index, block_of(params));
-    decode_part(*target.quantize, payload + scales_nbytes(part.begin, params),
-                codes + codes_nbytes(part.begin, params.a), part.end - part.begin, params, out + part.begin, add);
-  });
-  return nullptr;
+std::size_t granule(const Params& params) { return block_of(params); }
+
+void decode_range(const Target& target, const std::uint8_t* payload, std::size_t n, std::size_t begin, std::size_t end,
+                  const Params& params, float* out, bool add) {
+  decode_part(*target.quantize, payload + scales_nbytes(begin, params),
+              payload + scales_nbytes(n, params) + codes_nbytes(begin, params.a), end - begin, params, out, add);
 }
+
+constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range};
 
 }  // namespace
 
 extern const Format kQuantizeFormat;
-const Format kQuantizeFormat = {.name = "quantize", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+const Format kQuantizeFormat = {
+    .name = "quantize",
+    .max_nbytes = max_nbytes,
+    .encode = encode,
+    .decode = decode_ranges<kRanges>,
+    .ranges = &kRanges,
+};
 
 }  // namespace gradwire

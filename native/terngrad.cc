@@ -10,6 +10,7 @@
 #include "gradwire/parallel.h"
 #include "gradwire/target.h"
 #include "kernels/bits.h"
+#include "ranges.h"
 
 namespace gradwire {
 
@@ -70,7 +71,8 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return max_nbytes(n, params);
 }
 
-const char* find_fault(const std::uint8_t* payload, std::size_t nbytes, std::size_t n, const Params& params) {
+const char* find_fault(const Target&, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
+                       const Params& params, int) {
   if (nbytes != max_nbytes(n, params)) return "its length does not match";
   const std::uint32_t scale = load_word<std::uint32_t>(payload);
   if (scale >= kInfinityBits && scale != kQuietNanBits) return "its scale is negative or infinite";
@@ -80,27 +82,30 @@ const char* find_fault(const std::uint8_t* payload, std::size_t nbytes, std::siz
   return both == 0 ? nullptr : "a code is 3";
 }
 
-const char* decode(const Target&, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
-                   const Params& params, bool add, int threads) {
-  const char* const fault = find_fault(payload, nbytes, n, params);
-  if (fault != nullptr) return fault;
+std::size_t granule(const Params&) { return kGranule; }
+
+void decode_range(const Target&, const std::uint8_t* payload, std::size_t, std::size_t begin, std::size_t end,
+                  const Params&, float* out, bool add) {
   const float scale = float_of(load_word<std::uint32_t>(payload));
   const float zero = scale != scale ? scale : 0.0F;
   const float values[3] = {zero, scale, scale != scale ? scale : -scale};
-  const int parts = count_parts(n, threads);
-  run_parts(parts, [&](int index) {
-    const Part part = part_of(n, parts, index, kGranule);
-    for (std::size_t i = part.begin; i < part.end; ++i) {
-      const float value = values[payload[4 + i / 4] >> 2 * (i % 4) & 3];
-      add ? put<true>(out + i, value) : put<false>(out + i, value);
-    }
-  });
-  return nullptr;
+  for (std::size_t i = begin; i < end; ++i) {
+    const float value = values[payload[4 + i / 4] >> 2 * (i % 4) & 3];
+    add ? put<true>(out + i - begin, value) : put<false>(out + i - begin, value);
+  }
 }
+
+constexpr Ranges kRanges = {.find_fault = find_fault, .granule = granule, .decode = decode_range};
 
 }  // namespace
 
 extern const Format kTerngradFormat;
-const Format kTerngradFormat = {.name = "terngrad", .max_nbytes = max_nbytes, .encode = encode, .decode = decode};
+const Format kTerngradFormat = {
+    .name = "terngrad",
+    .max_nbytes = max_nbytes,
+    .encode = encode,
+    .decode = decode_ranges<kRanges>,
+    .ranges = &kRanges,
+};
 
 }  // namespace gradwire

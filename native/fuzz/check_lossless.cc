@@ -79,7 +79,7 @@ Bytes encode_delta(const Engine& engine, Words words, const Buffer<float>& maste
 std::optional<Bytes> apply_delta(const Engine& engine, const Weights& weights, const Bytes& body, std::size_t n) {
   Bytes after = weights.base;
   const char* const reason = delta_apply(*engine.target, weights.words, body.data(), body.size(), after.data(), n,
-                                         engine.threads);
+                                         false, engine.threads);
   if (reason == nullptr) return after;
   if (!after.same_bits(weights.base)) fail("weights", n, engine, "a refused delta changed the weights");
   return std::nullopt;

@@ -1,5 +1,5 @@
-// Fuzzes every format, the entropy coder, the weight deltas and the NIC's frames on every target of this machine; build
-// it with sanitizers. A failure names the seed and the round that repeat it.
+// Fuzzes every format, the entropy coder, the weight deltas, the NIC's frames, and scales on every target of this machine;
+// build it with sanitizers. A failure names the seed and the round that repeat it.
 //
 //   fuzz_formats [--seconds S] [--rounds N] [--seed K] [--first-round R]
 #include <chrono>
@@ -14,6 +14,7 @@
 #include "check.h"
 #include "check_lossless.h"
 #include "check_nic.h"
+#include "check_scale.h"
 #include "gradwire/float_environment.h"
 #include "inputs.h"
 
@@ -106,6 +107,11 @@ void run(const Options& options) {
     }
     if (random.one_in(5)) {
       count_verdicts(check_nic(cases, random), counts["(nic)"]);
+      continue;
+    }
+    if (random.one_in(12)) {
+      check_scale(random);
+      counts["(scale)"].rounds += 1;
       continue;
     }
     const Case& chosen = pick(cases, random.below(1 << 16), random.below(1 << 16));

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+
+#include "kernels/bits.h"
 
 namespace gradwire {
 
@@ -16,6 +19,8 @@ struct NormKernels {
   double (*subtract)(const float* x, float* y, std::size_t n);
   // x, y = y, x - y, and the sum of the new y^2.
   double (*adopt)(float* x, float* y, std::size_t n);
+  // x /= divisor, a number of ranks; returns whether all quotients are finite.
+  bool (*finish)(float* x, std::size_t n, float divisor);
 };
 
 extern const NormKernels kNormsScalar;
@@ -98,11 +103,63 @@ double sum_norm(X* x, Y* y, std::size_t n) {
   return sums[0];
 }
 
+struct Keep {
+  template <typename T>
+  static void act(T& /*x*/, float /*by*/) {}
+  static constexpr bool kWrites = false;
+};
+
+struct Multiply {
+  template <typename T>
+  static void act(T& x, float by) { x = x * by; }
+  static constexpr bool kWrites = true;
+};
+
+struct Divide {
+  template <typename T>
+  static void act(T& x, float by) { x = x / by; }
+  static constexpr bool kWrites = true;
+};
+
+// A float that is not finite has no exponent bit that is 0.
+template <typename Act>
+bool is_finite_after(float* x, std::size_t n, float by) {
+  using Floats = float __attribute__((vector_size(4 * kNormLanes)));
+  using Words = std::int32_t __attribute__((vector_size(4 * kNormLanes)));
+  constexpr auto kExponent = static_cast<std::int32_t>(kInfinityBits);
+  Words found = {};
+  std::size_t i = 0;
+  for (; i + kNormLanes <= n; i += kNormLanes) {
+    Floats values;
+    std::memcpy(&values, x + i, sizeof values);
+    Act::act(values, by);
+    if constexpr (Act::kWrites) std::memcpy(x + i, &values, sizeof values);
+    Words bits;
+    std::memcpy(&bits, &values, sizeof bits);
+    found |= (bits & kExponent) == kExponent;
+  }
+  bool finite = true;
+  for (; i < n; ++i) {
+    Act::act(x[i], by);
+    finite &= (bits_of(x[i]) & kInfinityBits) != kInfinityBits;
+  }
+  for (std::size_t lane = 0; lane < kNormLanes; ++lane) finite &= found[lane] == 0;
+  return finite;
+}
+
+// Multiplying by 2^-k gives the bits of dividing by 2^k.
+bool finish(float* x, std::size_t n, float divisor) {
+  if (divisor == 1.0F) return is_finite_after<Keep>(x, n, 1.0F);
+  const bool is_power = (bits_of(divisor) & 0x7FFFFFU) == 0;
+  return is_power ? is_finite_after<Multiply>(x, n, 1.0F / divisor) : is_finite_after<Divide>(x, n, divisor);
+}
+
 constexpr NormKernels kNormsHere = {
     .look = sum_norm<Look, const float, const float>,
     .add = sum_norm<Add, float, const float>,
     .subtract = sum_norm<Subtract, const float, float>,
     .adopt = sum_norm<Adopt, float, float>,
+    .finish = finish,
 };
 
 }  // namespace

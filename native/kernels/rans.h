@@ -32,8 +32,9 @@ struct RansTable {
 };
 
 struct RansKernels {
-  // Adds to counts[s] how often s occurs; n < 2^32.
-  void (*count)(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts);
+  // Adds to counts[s] how often s occurs among the first 64 of every `stride` symbols, a multiple of 64; of fewer than 64
+  // at the end, all are looked at. n < 2^32.
+  void (*count)(const std::uint8_t* symbols, std::size_t n, std::size_t stride, std::uint64_t* counts);
   // Writes the words of n symbols, all of which the table has, then the 32 states. Returns the bytes written, or 0 as
   // soon as `capacity` may not hold the next round and the states.
   std::size_t (*encode)(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
@@ -68,13 +69,13 @@ struct RansStates {
 // Several tables, because equal symbols in a row would wait for each other's counts. Of 64 symbols that are nearly all
 // like the first one, only the others are looked at: others(from) has a bit for each of them.
 template <typename Others>
-[[maybe_unused]] void rans_count(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts,
-                                 const Others& others) {
+[[maybe_unused]] void rans_count(const std::uint8_t* symbols, std::size_t n, std::size_t stride,
+                                 std::uint64_t* counts, const Others& others) {
   constexpr std::size_t kTables = 8;
   constexpr int kFew = 16;
   std::uint32_t tables[kTables][256] = {};
   std::size_t i = 0;
-  for (; i + 64 <= n; i += 64) {
+  for (; i + 64 <= n; i += stride) {
     const std::uint8_t* const from = symbols + i;
     std::uint64_t rest = others(from);
     if (const int few = __builtin_popcountll(rest); few <= kFew) {

@@ -42,8 +42,8 @@ __m256i put8_symbols(const std::uint8_t* symbols, const std::uint32_t* of_symbol
   return _mm256_add_epi32(low, _mm256_andnot_si256(within, others));
 }
 
-void count(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts) {
-  rans_count(symbols, n, counts, [](const std::uint8_t* from) {
+void count(const std::uint8_t* symbols, std::size_t n, std::size_t stride, std::uint64_t* counts) {
+  rans_count(symbols, n, stride, counts, [](const std::uint8_t* from) {
     const __m256i first = _mm256_set1_epi8(static_cast<char>(*from));
     const auto alike = [&](const std::uint8_t* at) {
       return static_cast<std::uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(load_vector(at), first)));

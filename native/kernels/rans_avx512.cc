@@ -46,8 +46,8 @@ bool has_few(const RansTable& table) {
   return _mm512_test_epi32_mask(others, others) == 0;
 }
 
-void count(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts) {
-  rans_count(symbols, n, counts, [](const std::uint8_t* from) {
+void count(const std::uint8_t* symbols, std::size_t n, std::size_t stride, std::uint64_t* counts) {
+  rans_count(symbols, n, stride, counts, [](const std::uint8_t* from) {
     return _mm512_cmpneq_epi8_mask(_mm512_loadu_si512(from), _mm512_set1_epi8(static_cast<char>(*from)));
   });
 }
@@ -60,14 +60,12 @@ __m512i high_half(__m512i words) { return _mm512_cvtepu16_epi32(_mm512_extracti6
 struct Divisor {
   __m512i frequency;
   __m512i others;     // 2^14 - f
-  __m512 reciprocal;  // 5 to 11 of 2^24 parts below 1 / f, so that two more roundings stay below it
+  __m512 reciprocal;  // 4 to 8 of 2^24 parts below 1 / f, so that two more roundings stay below it
 
-  explicit Divisor(__m512i f) : frequency(f), others(_mm512_sub_epi32(_mm512_set1_epi32(kRansSlots), f)) {
-    const __m512 divisor = _mm512_cvtepi32_ps(f);
-    const __m512 estimate = _mm512_rcp14_ps(divisor);  // Newton's step squares its error of 2^-14
-    const __m512 rest = _mm512_fnmadd_ps(divisor, estimate, _mm512_set1_ps(2.0F - 0x1p-21F));
-    reciprocal = _mm512_mul_ps(estimate, rest);
-  }
+  explicit Divisor(__m512i f)
+      : frequency(f),
+        others(_mm512_sub_epi32(_mm512_set1_epi32(kRansSlots), f)),
+        reciprocal(_mm512_div_ps(_mm512_set1_ps(1.0F - 0x1p-21F), _mm512_cvtepi32_ps(f))) {}
 };
 
 // The quotient q of floats is right or one too small, and q * 2^14 + start + x - q * f is start + x + q * (2^14 - f).

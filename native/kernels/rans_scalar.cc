@@ -44,8 +44,8 @@ const std::uint8_t* rans_get_round(const std::uint8_t* begin, const std::uint8_t
 
 namespace {
 
-void count(const std::uint8_t* symbols, std::size_t n, std::uint64_t* counts) {
-  rans_count(symbols, n, counts, [](const std::uint8_t*) { return ~std::uint64_t{0}; });
+void count(const std::uint8_t* symbols, std::size_t n, std::size_t stride, std::uint64_t* counts) {
+  rans_count(symbols, n, stride, counts, [](const std::uint8_t*) { return ~std::uint64_t{0}; });
 }
 
 std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,

@@ -140,7 +140,7 @@ def _choose(
     names = [name for name, part in {"codec": codec, **parts}.items() if part is not None]
     if names:
         raise SpecError(f"a plan says everything itself; leave out {' and '.join(names)}, or the plan")
-    return Plan.of(plan).for_whole_gradients("all_reduce")
+    return Plan.of(plan).for_whole_gradients("all_reduce").for_one_codec("all_reduce")
 
 
 def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:

@@ -2,8 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field, fields
 from operator import sub
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """The powers of two that frames were scaled by (``gradwire.codecs.wrappers.scaled``).
+
+    Attributes
+    ----------
+    smallest, largest
+        The exponents; None if no frame was scaled.
+    unscaled
+        Frames that a scale left as they were: those of zeros, or with values that no scale fits, or that need
+        none.
+    """
+
+    smallest: int | None = None
+    largest: int | None = None
+    unscaled: int = 0
+
+    @classmethod
+    def of(cls, exponent: int) -> Scales:
+        """Return the scale of one frame."""
+        return cls(exponent, exponent) if exponent else cls(unscaled=1)
+
+    def __bool__(self) -> bool:
+        return self.smallest is not None or self.unscaled > 0
+
+    def __add__(self, other: Scales) -> Scales:
+        if not (self and other):
+            return self or other
+        smallest = [each for each in (self.smallest, other.smallest) if each is not None]
+        largest = [each for each in (self.largest, other.largest) if each is not None]
+        return Scales(min(smallest, default=None), max(largest, default=None), self.unscaled + other.unscaled)
 
 
 @dataclass(slots=True)
@@ -35,6 +69,8 @@ class ExchangeCost:
     cores_s
         In a prediction, seconds for which the exchange keeps every core of a shared machine busy; 0 where
         each rank has a machine of its own.
+    scales
+        What the frames that this rank encoded were scaled by, if the plan has a scale.
     """
 
     encode_s: float = 0.0
@@ -47,6 +83,7 @@ class ExchangeCost:
     nonfinite: int = 0
     cores_s: float = 0.0
     device_nbytes: float = 0
+    scales: Scales = field(default=Scales(), kw_only=True)
 
     @property
     def codec_s(self) -> float:
@@ -85,12 +122,20 @@ class ExchangeCost:
             self.nonfinite + other.nonfinite,
             self.cores_s + other.cores_s,
             self.device_nbytes + other.device_nbytes,
+            scales=self.scales + other.scales,
         )
 
     def __sub__(self, earlier: ExchangeCost) -> ExchangeCost:
-        return ExchangeCost(*map(sub, astuple(self), astuple(earlier)))
+        return ExchangeCost(*map(sub, self._amounts(), earlier._amounts()), scales=self.scales)
 
     def towards(self, other: ExchangeCost, share: float) -> ExchangeCost:
         """Return what is ``share`` of the way to ``other``: 0 is here, 1 is there, 2 as far again."""
-        pairs = zip(astuple(self), astuple(other), strict=True)
+        pairs = zip(self._amounts(), other._amounts(), strict=True)
         return ExchangeCost(*(max(0, mine + share * (theirs - mine)) for mine, theirs in pairs))
+
+    def _amounts(self) -> list[Any]:
+        """Return what adds up as numbers do: all but the scales, which are the last field."""
+        return [getattr(self, name) for name in _AMOUNTS]
+
+
+_AMOUNTS = tuple(each.name for each in fields(ExchangeCost))[:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Any
 
 from gradwire import collectives
 from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, codec_of, parse
-from gradwire.codecs.projected import Projected, offloadable
-from gradwire.codecs.scaled import Scaled, scalable
+from gradwire.codecs.rules import Rule, codec_by_name, read_rules
+from gradwire.codecs.wrappers.projected import Projected, offloadable
+from gradwire.codecs.wrappers.scaled import Scaled, scalable
 from gradwire.errors import JobError, SpecError, shown
 from gradwire.files import write_files
 from gradwire.records import read_object
@@ -72,12 +73,17 @@ class Plan:
     scale
         ``"auto"`` multiplies what each frame carries by the power of two that brings its largest magnitude
         just below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` fit gradients of any size
-        (``gradwire.codecs.scaled``); None for no scale.
+        (``gradwire.codecs.wrappers.scaled``); None for no scale.
     encode_on
         Where to encode and decode gradients that are on a GPU. ``"host"``: copy their float32 to the host's
         memory and back. ``"device"``: let Triton kernels do it on the GPU, so that only payloads cross the
         bus. The bits are the same, and gradients on the CPU are encoded there in both cases. ``docs/gpu.md``
         says what ``"device"`` can't do.
+    codecs
+        Codecs for some parameters of a model in place of ``codec``: a list of ``{"match": regular expression,
+        "codec": codec or spec}``. The first one whose expression is found in a parameter's name counts.
+        Training knows names; where nothing does, such a plan is refused. An ``Exchange`` alone uses
+        ``codec``.
 
     Raises
     ------
@@ -95,12 +101,14 @@ class Plan:
     offload: Codec | str | None = None
     scale: str | None = None
     encode_on: str = PLACES[0]
+    codecs: Sequence[Rule | Mapping[str, Codec | str]] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
             raise SpecError(
                 f"codec must be a Codec, but is {shown(self.codec)}; gradwire.codecs.parse reads specs"
             )
+        object.__setattr__(self, "codecs", read_rules(self.codecs))
         self._check_offload()
         self._check_scale()
         collectives.get(self.algorithm)
@@ -112,22 +120,23 @@ class Plan:
             raise SpecError(f"residual must be True, False or None, but is {shown(self.residual)}")
         self._check_exchange()
         self._check_place()
-        longest_nbytes = frame_nbytes(self.encoding, self.segment_nbytes)
-        if longest_nbytes > MAX_FRAME_NBYTES:
-            raise SpecError(
-                f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes with "
-                f"{self.encoding}, but {MAX_FRAME_NBYTES} is the most; choose smaller segments"
-            )
+        for encoding in self.encodings:
+            longest_nbytes = frame_nbytes(encoding, self.segment_nbytes)
+            if longest_nbytes > MAX_FRAME_NBYTES:
+                raise SpecError(
+                    f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes "
+                    f"with {encoding}, but {MAX_FRAME_NBYTES} is the most; choose smaller segments"
+                )
 
     def _check_offload(self) -> None:
         found = codec_of(self.offload, "offload")
         if found is None:
             return
         object.__setattr__(self, "offload", offloadable(found))
-        if self.codec != Identity():
+        if self.codec != Identity() or self.codecs:
             raise SpecError(
                 "with offload, ranks send floats, which NICs encode, but the plan has the codec "
-                f"{self.codec}, too; leave out codec or offload"
+                f"{self.codec if not self.codecs else self.rules[0].codec}, too; leave out codec or offload"
             )
 
     def _check_scale(self) -> None:
@@ -135,6 +144,8 @@ class Plan:
             raise SpecError(f"scale must be None or 'auto', but is {shown(self.scale)}")
         if self.scale is not None:
             scalable(self.codec if self.offload is None else parse(str(self.offload)))
+            for rule in self.rules:
+                scalable(rule.codec)
 
     def _check_exchange(self) -> None:
         if self.exchange not in EXCHANGES:
@@ -146,12 +157,31 @@ class Plan:
                 f"algorithm={self.algorithm!r}, bucket_nbytes={self.bucket_nbytes}, and "
                 f"pipeline={self.pipeline}; leave these out"
             )
+        if self.is_sharded:
+            self.for_one_codec("a sharded exchange")
 
     @cached_property
     def encoding(self) -> Codec:
         """What frames are made with: ``codec``, or what leaves NICs nothing to lose; with its scale."""
         chosen = self.codec if self.offload is None else Projected(offloadable(parse(str(self.offload))))
-        return chosen if self.scale is None else Scaled(chosen)
+        return self._scaled(chosen)
+
+    def _scaled(self, codec: Codec) -> Codec:
+        return codec if self.scale is None else Scaled(codec)
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """What ``codecs`` says."""
+        return read_rules(self.codecs)
+
+    @cached_property
+    def encodings(self) -> tuple[Codec, ...]:
+        """What frames of any parameter are made with, each once, ``encoding`` first."""
+        return tuple(dict.fromkeys((self.encoding, *(self._scaled(rule.codec) for rule in self.rules))))
+
+    def encoding_of(self, name: str) -> Codec:
+        """Return what the frames of the parameter of this name are made with."""
+        return self._scaled(codec_by_name(self.rules, name, self.codec)) if self.codecs else self.encoding
 
     @property
     def tos(self) -> int:
@@ -163,9 +193,7 @@ class Plan:
             raise SpecError(f"encode_on must be one of {', '.join(PLACES)}, but is {shown(self.encode_on)}")
         if not self.encodes_on_device:
             return
-        reasons = {
-            f"{self.encoding.name} has no kernels for GPUs": not self.encoding.ON_CUDA,
-            "residuals are kept on the host (residual=False keeps none)": self.keeps_residual,
+        reasons = {f"{each.name} has no kernels for GPUs": not each.ON_CUDA for each in self.encodings} | {
             "a sharded exchange runs on the host": self.is_sharded,
             "the transport's own all-reduce encodes nothing": self.algorithm == collectives.backend.NAME,
         }
@@ -197,10 +225,19 @@ class Plan:
             )
         return self
 
+    def for_one_codec(self, who: str) -> Plan:
+        """Return the plan for ``who``, which knows no names of parameters. Raises ``SpecError``."""
+        if self.codecs:
+            raise SpecError(
+                f"{who} uses one codec for all parameters, but the plan has codecs for some; leave codecs out"
+            )
+        return self
+
     @cached_property
     def keeps_residual(self) -> bool:
-        """Whether training keeps residuals: the value of ``residual``, or else the codec's preference."""
-        return self.encoding.WANTS_RESIDUAL if self.residual is None else self.residual
+        """Whether training keeps residuals: the value of ``residual``, or else whether a codec wants them."""
+        wanted = any(each.WANTS_RESIDUAL for each in self.encodings)
+        return wanted if self.residual is None else self.residual
 
     @classmethod
     def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
@@ -239,8 +276,9 @@ class Plan:
         )
 
     def to_json(self) -> str:
-        """Return the plan as a JSON object, codecs as their specs."""
+        """Return the plan as a JSON object, with codecs as their specs."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["codecs"] = [rule.values() for rule in self.rules]
         return json.dumps({name: str(v) if isinstance(v, Codec) else v for name, v in values.items()})
 
     @classmethod

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from gradwire import Plan
+from gradwire.auto.contract import Lost, growth
 from gradwire.auto.decide import Decision, decide
-from gradwire.codecs import Codec, Identity, parse
+from gradwire.codecs import Identity, parse
 from gradwire.errors import SpecError
 from gradwire.planner.inputs.workload import Workload
 from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
@@ -16,6 +17,7 @@ WORLD = 4
 BUCKETS = Workload((1 << 20,) * 4, forward_s=0.01, backward_s=0.02)
 NBYTES = {"identity": 4.0, "bf16": 2.0, "fp8": 1.02, "quantize:4": 0.5}
 LOST = {"identity": 0.0, "bf16": 0.002, "fp8": 0.026, "quantize:4": 0.12}
+COUNTS = {"weight": 999, "other": 979, "scale": 20, "bias": 2}
 
 
 def environment(rate: float) -> Environment:
@@ -26,9 +28,20 @@ def environment(rate: float) -> Environment:
     return Environment(Line(5e-5, rate), costs)
 
 
-def chosen(rate: float, most: float = 0.2, present: str = "fp8", world: int = WORLD) -> Decision:
-    lost: dict[Codec, float] = {parse(spec): share for spec, share in LOST.items()}
-    return decide(environment(rate), BUCKETS, world, lost, most, Plan.of(present, residual=False), ["ring"])
+def lost(shares: dict[str, float], world: int = WORLD, **others: dict[str, float]) -> Lost:
+    """What exchanges lose where an encoding loses these shares, and others of some parameters."""
+    every = {
+        parse(spec): {name: growth(world) * others.get(name, {}).get(spec, share) for name in COUNTS}
+        for spec, share in shares.items()
+    }
+    return Lost(COUNTS, every, {parse(spec): nbytes for spec, nbytes in NBYTES.items()})
+
+
+def chosen(
+    rate: float, most: float = 0.2, present: str = "fp8", world: int = WORLD, **others: dict[str, float]
+) -> Decision:
+    now = Plan.of(present, residual=False)
+    return decide(environment(rate), BUCKETS, world, lost(LOST, world, **others), most, now, ["ring"])
 
 
 def test_a_fast_line_wants_no_compression() -> None:
@@ -55,9 +68,39 @@ def test_what_loses_more_than_the_contract_allows_is_left_out_and_named() -> Non
 
 @pytest.mark.parametrize(("share", "codec"), [(0.02, "quantize:4"), (0.16, "fp8")])
 def test_noise_counts_against_a_codec_where_its_bytes_save_little(share: float, codec: str) -> None:
-    lost: dict[Codec, float] = {parse(spec): each for spec, each in (LOST | {"quantize:4": share}).items()}
-    decision = decide(environment(3e8), BUCKETS, 16, lost, 0.2, Plan.of("bf16"), ["ring"])
+    shares = lost(LOST | {"quantize:4": share}, 16)
+    decision = decide(environment(3e8), BUCKETS, 16, shares, 0.9, Plan.of("bf16"), ["ring"])
     assert str(decision.plan.codec) == codec
+
+
+def test_few_parameters_that_a_codec_does_not_suit_get_another_one() -> None:
+    decision = chosen(1e7, bias={"quantize:4": 0.5, "fp8": 0.4})
+    assert str(decision.plan.codec) == "quantize:4"
+    assert [str(decision.plan.encoding_of(name)) for name in COUNTS] == ["quantize:4"] * 3 + ["identity"]
+    assert "1 parameter (bias) with identity, since quantize:4 would lose more than 20%" in decision.reason
+    plain = chosen(1e7)
+    assert not plain.plan.codecs
+    assert plain.step_s < decision.step_s < 1.05 * plain.step_s
+    assert Decision.from_json(decision.to_json()) == decision
+    larger = chosen(1e7, scale={"quantize:4": 0.5, "fp8": 0.4})
+    assert str(larger.plan.encoding_of("scale")) == "bf16", "in four bytes these would be 8 % of all"
+
+
+def test_many_values_that_a_codec_does_not_suit_get_the_one_of_fewest_bytes_or_count_against_it() -> None:
+    some = chosen(1e7, other={"quantize:4": 0.5})
+    assert str(some.plan.encoding_of("other")) == "fp8"
+    assert str(some.plan.encoding_of("weight")) == "quantize:4"
+    most = chosen(1e7, other={"quantize:4": 0.5}, weight={"quantize:4": 0.5})
+    assert (str(most.plan.codec), most.plan.codecs) == ("fp8", ())
+    assert "quantize:4 would lose more than 20% of a parameter's gradient" in most.reason
+
+
+def test_a_codec_whose_exceptions_cost_what_it_saves_is_not_chosen() -> None:
+    """At this rate its bytes save a little, but not if every second value takes four of them."""
+    rate, other = 1.5e9, {"quantize:4": 0.5, "fp8": 0.4, "bf16": 0.4}
+    assert str(chosen(rate, present="identity").plan.codec) == "fp8"
+    assert chosen(rate, present="identity", other=other).plan.codec == Identity()
+    assert chosen(1e9, present="identity", other=other).plan.codecs
 
 
 def test_the_present_plan_stays_unless_another_is_clearly_better() -> None:

@@ -9,16 +9,21 @@ import pytest
 import torch
 
 from gradwire import Auto, Exchange, Link, Plan
-from gradwire.auto import network, pilot
+from gradwire.auto import network, pilot, samples
 from gradwire.auto.pilot import WARM_UP, Pilot
+from gradwire.auto.sampled_bucket import SampledBucket
+from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT
 from gradwire.codecs import Identity
+from gradwire.errors import ExchangeError
+from gradwire.exchange.division import divided
 from gradwire.planner.inputs import cluster
 from gradwire.timing.replay.host import HostCost
 from support.ranks import run_ranks
 
 T = TypeVar("T")
-COUNTS = (5000, 3000)
+COUNTS, BIAS = (5000, 3000), 30
+NAMES = (["0.weight", "0.bias"], ["1.weight", "1.bias"])
 SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 
 
@@ -27,7 +32,7 @@ class Run:
 
     def __init__(self, link: Link, settings: Auto) -> None:
         self.exchange = Exchange(link, settings.first_plan)
-        self.now, self.exposed_s = 0.0, 0.1
+        self.now, self.exposed_s, self.small, self.faint = 0.0, 0.1, False, False
         shapes = [[each] for each in COUNTS]
         self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
         self.plans: list[Plan] = []
@@ -42,14 +47,20 @@ class Run:
         if chosen is not None:
             self.exchange.follow(chosen)
         self.plans.append(self.exchange.plan)
-        for count in COUNTS:
+        for index, count in enumerate(COUNTS):
             values = torch.randn(count, generator=self.generator) * scale
+            if self.faint:  # all but what a short sample sees
+                values[60:] *= 1e-4
+            if self.small:  # they share a block with weights that are much larger
+                values[-BIAS:] *= 1e-4
+            way = divided(self.exchange, NAMES[index], [count - BIAS, BIAS])
             self.now += 0.05
             self.pilot.handed_over(count)
             if self.pilot.samples is not None:
-                self.pilot.samples.expect([(10, count // 20), (count - count // 20 * 10,)])
-                self.pilot.samples.add(values)
-            self.exchange.all_reduce(values)
+                names, shapes = NAMES[index], [(10, (count - BIAS) // 10), (BIAS,)]
+                drawn = self.pilot.samples.drawn == index
+                way = SampledBucket(way, self.exchange, self.pilot.samples, names, shapes, drawn)
+            way.all_reduce(values)
         self.now += self.exposed_s
         self.pilot.end()
 
@@ -130,7 +141,7 @@ def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str
     changes, steps = {100: FAST, 260: SLOW}, 400
 
     def run(link: Link) -> Run:
-        one = Run(link, Auto())
+        one = Run(link, Auto(max_lost_norm=0.25))
         for number in range(1, steps + 1):
             if number in changes:
                 line["line"] = changes[number]
@@ -144,6 +155,146 @@ def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str
     assert [exact for _, exact in decided] == [False, True, False]
     for (step, _), change in zip(decided[1:], changes, strict=True):
         assert change < step <= change + 100
+
+
+def codecs_of(plan: Plan) -> list[str]:
+    return [str(plan.encoding_of(name)) for bucket in NAMES for name in bucket]
+
+
+MIXED, PLAIN = ["quantize:8", "bf16"] * 2, ["quantize:8"] * 4
+
+
+def test_parameters_that_a_codec_does_not_suit_have_another_one_while_they_need_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
+    first, second = WARM_UP + 2 * KEPT, WARM_UP + 4 * KEPT
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["quantize:8", "bf16"]))
+        for number in range(1, second + KEPT + 3):
+            one.small = number <= first or (number > second and link.rank == 1)
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    assert runs[0].pilot.decisions == runs[1].pilot.decisions
+    found = [(step, codecs_of(decision.plan)) for step, decision in runs[0].pilot.decisions]
+    looks = [WARM_UP + 1 + count * KEPT for count in (0, 3, 5)]
+    assert found == [(looks[0], MIXED), (looks[1], PLAIN), (looks[2], MIXED)]
+    sentences = [decision.reason for _, decision in runs[0].pilot.decisions]
+    assert (
+        "2 parameters (0.bias, 1.bias) with bf16, since quantize:8 would lose more than 15%" in sentences[0]
+    )
+    assert sentences[1] == "quantize:8 for all parameters again"
+
+
+def test_what_no_sample_shows_the_exact_average_of_a_drawn_bucket_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a large bucket only its beginning is sampled; here that has no biases."""
+    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
+    monkeypatch.setattr(samples, "MOST_COUNT", 1000)
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["quantize:8", "errbound:2^-4", "bf16"]))
+        for number in range(1, WARM_UP + 4 * KEPT + 3):
+            one.small = True
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    assert codecs_of(runs[0].plans[WARM_UP]) == PLAIN, "nobody has seen the biases"
+    tried = [codecs_of(decision.plan)[1] for _, decision in runs[0].pilot.decisions]
+    assert tried[-1] == "bf16", "which keeps the contract, unlike errbound:2^-4"
+    assert codecs_of(runs[0].plans[-1]) == MIXED
+
+
+def test_a_codec_that_exchanges_have_shown_to_suit_few_values_is_not_chosen_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
+    monkeypatch.setattr(samples, "MOST_COUNT", 50)
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["errbound:2^-4"]))
+        one.faint = True
+        for number in range(1, WARM_UP + 4 * KEPT + 4):
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    assert str(runs[0].plans[WARM_UP].codec) == "errbound:2^-4"
+    some = runs[0].plans[WARM_UP + KEPT]
+    assert [str(some.encoding_of(name)) for name in NAMES[1]] == ["identity"] * 2, "less than half of all"
+    assert (runs[0].plans[-1].codec, runs[0].plans[-1].codecs) == (Identity(), ())
+
+
+def resumed(link: Link, state: State, settings: Auto, steps: int) -> Run:
+    """Begin a new process's run, which counts its steps from 1, with the state of another."""
+    run = Run(link, settings)
+    run.pilot.load(state)
+    for number in range(1, steps + 1):
+        run.step(number)
+    return run
+
+
+def test_a_resumed_run_goes_on_with_the_plan_that_it_had() -> None:
+    settings = Auto(codecs=["quantize:8"])
+    first = run_ranks(2, train, settings, WARM_UP + 4)
+    state = first[0].pilot.state()
+    assert state == first[1].pilot.state()
+    assert State.from_json(state.to_json()) == state
+    told: list[tuple[int, str]] = []
+
+    def again(link: Link) -> Run:
+        run = Run(link, settings)
+        run.pilot.load(state if link.rank == 0 else State(2, 3, 6, 60, 0))
+        if link.rank == 0:
+            run.pilot.note = lambda step, decision: told.append((step, decision.reason))
+        for number in range(1, 3 * KEPT):
+            run.step(number)
+        return run
+
+    runs = run_ranks(2, again)
+    decision = first[0].pilot.decisions[0][1]
+    assert [run.plans for run in runs] == [[decision.plan] * (3 * KEPT - 1)] * 2, "rank 0's state counts"
+    assert runs[0].pilot.decisions == runs[1].pilot.decisions == first[0].pilot.decisions
+    assert told == [(WARM_UP + 5, f"as before the checkpoint: {decision.reason}")]
+    later = runs[1].pilot.state()
+    assert (later.steps, later.decide_at, later.since) == (WARM_UP + 3 + 3 * KEPT, WARM_UP + 1, WARM_UP + 1)
+
+
+@pytest.mark.parametrize("saved_after", [3, WARM_UP])
+def test_a_run_that_had_not_decided_measures_anew(saved_after: int) -> None:
+    state = run_ranks(2, train, Auto(), saved_after)[0].pilot.state()
+    runs = run_ranks(2, resumed, state, Auto(), WARM_UP + 2)
+    assert [run.pilot.decisions[0][0] for run in runs] == [saved_after + WARM_UP + 1] * 2
+    assert runs[0].plans[:WARM_UP] == [Auto().first_plan] * WARM_UP
+
+
+def test_the_state_of_another_number_of_ranks_is_left_out() -> None:
+    state = run_ranks(2, train, Auto(), WARM_UP + 2)[0].pilot.state()
+    runs = run_ranks(3, resumed, state, Auto(), 3)
+    assert [run.plans for run in runs] == [[Auto().first_plan] * 3] * 3
+
+
+def test_a_rank_that_dies_during_a_choice_is_an_error_on_the_others() -> None:
+    def run(link: Link) -> None:
+        one = Run(link, Auto())
+        for number in range(1, WARM_UP + 1):
+            one.step(number)
+        if link.rank == 1:
+            link.close()
+            return
+        with pytest.raises(ExchangeError, match="rank 1"):
+            one.step(WARM_UP + 1)
+        assert one.exchange.plan == Auto().first_plan
+
+    run_ranks(2, run)
 
 
 def test_a_plan_that_cannot_be_chosen_leaves_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,17 @@ from gradwire.codecs import parse
 def sampled(*buckets: tuple[torch.Tensor, list[tuple[int, ...]]]) -> Samples:
     samples = Samples()
     for values, shapes in buckets:
-        samples.expect(shapes)
+        samples.expect(shapes, [f"parameter {each}" for each in range(len(shapes))])
         samples.add(values)
     return samples
 
 
+def worst(samples: Samples, spec: str) -> float:
+    return max(samples.shares(parse(spec)), default=0.0)
+
+
 @pytest.mark.parametrize("spec", ["bf16", "quantize:4", "topk:0.1"])
-def test_the_parameter_that_loses_most_counts(spec: str) -> None:
+def test_every_parameter_has_its_share(spec: str) -> None:
     values = torch.randn(3000, generator=torch.Generator().manual_seed(1))
     values[2000:] *= 1e-3
     codec = parse(spec)
@@ -28,7 +32,9 @@ def test_the_parameter_that_loses_most_counts(spec: str) -> None:
         np.linalg.norm(x[part] - y[part]) / np.linalg.norm(x[part])
         for part in (slice(2000), slice(2000, 3000))
     ]
-    assert sampled((values, [(2000,), (1000,)])).lost(codec) == pytest.approx(max(shares), rel=1e-5)
+    samples = sampled((values, [(2000,), (1000,)]))
+    assert samples.shares(codec) == pytest.approx(shares, rel=1e-5)
+    assert (samples.names, samples.sizes) == (["parameter 0", "parameter 1"], [2000, 1000])
 
 
 def test_it_copies_and_keeps_the_beginning_of_a_large_bucket() -> None:
@@ -54,20 +60,20 @@ def test_a_matrix_whose_columns_differ_hides_no_small_ones(across: str) -> None:
         decoded = torch.empty_like(flat)
         codec.decode(codec.encode(flat), decoded)
         assert float((decoded - flat).norm() / flat.norm()) < alone
-        lost = sampled((flat, [shape])).lost(codec)
+        lost = worst(sampled((flat, [shape])), spec)
         assert lost > of_most if spec == "quantize:8" else lost < of_most
 
 
 def test_of_a_large_matrix_the_rows_that_were_kept_count() -> None:
     values = torch.ones(3, MOST_COUNT // 2)
-    assert sampled((values.flatten(), [tuple(values.shape)])).lost(parse("bf16")) == 0.0
+    assert worst(sampled((values.flatten(), [tuple(values.shape)])), "bf16") == 0.0
 
 
 def test_nothing_lost_all_lost_and_nothing_there() -> None:
-    assert sampled((torch.randn(64), [(64,)])).lost(parse("identity")) == 0.0
-    assert sampled((torch.zeros(64), [(32,), (32,)])).lost(parse("bf16")) == 0.0
-    assert sampled((torch.full((64,), 2.0**-12), [(64,)])).lost(parse("errbound:2^-10")) == 1.0
-    assert Samples().lost(parse("bf16")) == 0.0
+    assert worst(sampled((torch.randn(64), [(64,)])), "identity") == 0.0
+    assert worst(sampled((torch.zeros(64), [(32,), (32,)])), "bf16") == 0.0
+    assert worst(sampled((torch.full((64,), 2.0**-12), [(64,)])), "errbound:2^-10") == 1.0
+    assert worst(Samples(), "bf16") == 0.0
 
 
 def test_what_is_not_finite_or_not_there_measures_nothing() -> None:

@@ -10,7 +10,7 @@ from gradwire import Plan
 from gradwire.auto import saved
 from gradwire.auto.decide import Decision
 
-KEY = saved.fingerprint([[3, 4], [3]], 4)
+KEY = saved.fingerprint([[3, 4], [3]], 4, "buckets")
 DECISION = Decision(Plan.of("quantize:8", algorithm="tree"), 0.5, 1.25, 0.25, "quantize:8 over tree")
 
 
@@ -19,7 +19,11 @@ def test_what_was_saved_comes_back_for_its_key_alone(tmp_path: Path) -> None:
     assert saved.load(place, KEY) is None
     saved.save(place, KEY, DECISION)
     assert saved.load(place, KEY) == DECISION
-    for other in (saved.fingerprint([[3, 4], [4]], 4), saved.fingerprint([[3, 4], [3]], 5)):
+    for other in (
+        saved.fingerprint([[3, 4], [4]], 4, "buckets"),
+        saved.fingerprint([[3, 4], [3]], 5, "buckets"),
+        saved.fingerprint([[3, 4], [3]], 4, "a pipeline of 2"),
+    ):
         assert saved.load(place, other) is None
 
 

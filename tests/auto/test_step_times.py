@@ -58,6 +58,17 @@ def test_what_is_left_out_belongs_to_no_step() -> None:
     assert len(times) == 0
 
 
+def test_a_method_says_itself_how_long_it_has_waited() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    for _ in range(2):
+        clock.now += 5.0
+        times.took(2.0)
+    found = times.median
+    assert len(times) == 1
+    assert (found.compute_s, found.backward_s, found.exposed_s) == pytest.approx((3.0, 0.0, 2.0))
+
+
 def test_with_one_bucket_nobody_knows_when_backward_began() -> None:
     clock = Clock()
     times = StepTimes(clock)

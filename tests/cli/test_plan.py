@@ -63,6 +63,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{BASE} --json a.json --out a.json", "both name a.json"),
         (f"{BASE} --json a.json --out folder/../a.json", "both name folder/../a.json"),
         (f"{BASE} --out=", "name a file"),
+        (f"{BASE} --objective loss", "--objective loss needs the noise of real gradients"),
+        (f"{BASE} --nic quantize:8", "a NIC cuts streams anywhere"),
+        (f"{BASE} --scale auto", "a scale fits the absolute bounds"),
+        (f"{BASE} --sharded 0", "sharded must be the learning rate"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from gradwire.cli import main
 from gradwire.codecs import Codec
@@ -84,6 +85,15 @@ def test_a_measured_line_is_read(capsys: pytest.CaptureFixture[str]) -> None:
         main(["plan", "--model", "300k", "--hosts", "2", "--measured", "line.json", "--scale-to", "0"]) == 0
     )
     assert "10mbit, 200us (measured, line.json)" in capsys.readouterr().out
+
+
+def test_recorded_gradients_make_the_loss_the_objective(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save([torch.randn(70_000, generator=torch.Generator().manual_seed(k)) for k in range(3)], "g.pt")
+    words = "plan --model 70k --hosts 2 --rate 10mbit --codecs quantize:8 --scale-to 0 --gradients g.pt"
+    for more, has_loss in (("", True), (" --objective step", False)):
+        assert main((words + more).split()) == 0
+        printed = capsys.readouterr().out
+        assert ("noise scale" in printed) == ("to loss" in printed) == has_loss
 
 
 def test_a_factory_is_measured_with_its_own_gradients(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from gradwire.codecs import Codec, parse
+from gradwire.plan import Plan
 
 _GOLDEN = Path(__file__).parent / "golden"
 
@@ -48,9 +50,14 @@ def golden() -> Callable[[str], list[tuple[Codec, torch.Tensor, bytes]]]:
         assert path.exists(), f"{path} is missing: run `python tests/codecs/make_golden.py --write`"
         vectors = json.loads(path.read_text())
         assert vectors
-        return [(parse(v["spec"]), _floats(v["input"]), bytes.fromhex(v["payload"])) for v in vectors]
+        return [(_codec(v), _floats(v["input"]), bytes.fromhex(v["payload"])) for v in vectors]
 
     return read
+
+
+def _codec(vector: dict[str, Any]) -> Codec:
+    """Return the codec that a spec names, or that a plan makes."""
+    return parse(vector["spec"]) if "spec" in vector else Plan.from_json(json.dumps(vector["plan"])).encoding
 
 
 def _floats(words: str) -> torch.Tensor:

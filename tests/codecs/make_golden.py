@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gradwire.codecs import TABLE, parse
+from gradwire.codecs import TABLE, Codec, parse
+from gradwire.plan import Plan
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -49,6 +50,16 @@ SPECS = (
     "ecsq:0.03125,block=64",
 )
 
+PLANS: dict[str, tuple[dict[str, str], ...]] = {
+    "projected": ({"offload": "inceptionn:2^-10"}, {"offload": "truncate:16"}, {"offload": "bitpack:3"}),
+    "scaled": (
+        {"codec": "errbound:2^-10", "scale": "auto"},
+        {"codec": "inceptionn:2^-6,bounded", "scale": "auto"},
+        {"offload": "inceptionn:2^-10", "scale": "auto"},
+    ),
+}
+"""What a plan makes of codecs -> the plans' keys."""
+
 # Every class of every codec, ties of rounding, both signs, and an odd length.
 FINITE = (
     *(
@@ -75,6 +86,8 @@ EIGHTHS = (
     *((i - 8) * 2.0**-100 for i in range(16)),
     *(3.4e38, -3e38, 1e38, 2.0**110, 2.0**111),
 )
+# Sizes far below every bound, of which only a scale leaves something.
+SIZES = tuple((1.0 - i / 16) * (-1.0) ** i * 2.0 ** (-60 - i) for i in range(16))
 LONGER = {
     "errbound:rel=0.01,block=64": BLOCKS,
     "errbound:rel=0.25,block=1024": BLOCKS,
@@ -90,13 +103,18 @@ def words(x: torch.Tensor) -> str:
     return " ".join(f"{word:08x}" for word in x.numpy().view(np.uint32))
 
 
-def vectors(name: str) -> list[dict[str, str]]:
-    """Encode both chunks, and the longer one where there is one, with every spec of this codec."""
+def vectors(name: str) -> list[dict[str, object]]:
+    """Encode both chunks, and the longer one where there is one, with every spec or plan of this codec."""
+    cases: list[tuple[dict[str, object], Codec, tuple[float, ...] | None]] = [
+        ({"spec": spec}, parse(spec), LONGER.get(spec)) for spec in SPECS if parse(spec).name == name
+    ]
+    cases += [
+        ({"plan": plan}, Plan.from_json(json.dumps(plan)).encoding, SIZES) for plan in PLANS.get(name, ())
+    ]
     return [
-        {"spec": spec, "input": words(x), "payload": bytes(parse(spec).encode(x).tolist()).hex()}
-        for spec in SPECS
-        if parse(spec).name == name
-        for x in map(torch.tensor, (FINITE, NONFINITE, *([LONGER[spec]] if spec in LONGER else [])))
+        {**key, "input": words(x), "payload": bytes(codec.encode(x).tolist()).hex()}
+        for key, codec, longer in cases
+        for x in map(torch.tensor, (FINITE, NONFINITE, *([] if longer is None else [longer])))
     ]
 
 
@@ -105,9 +123,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the files")
     write = parser.parse_args().write
-    for row in TABLE:
-        path = FOLDER / f"{row.name}.json"
-        text = json.dumps(vectors(row.name), indent=1) + "\n"
+    for name in (*(row.name for row in TABLE), *PLANS):
+        path = FOLDER / f"{name}.json"
+        text = json.dumps(vectors(name), indent=1) + "\n"
         if path.exists() and path.read_text() == text:
             continue
         if write:

@@ -16,6 +16,7 @@ from gradwire.collectives.frame_order import AHEAD, Do, frame_order
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.exchange.feedback import KeptLosses
+from gradwire.exchange.residual import Residual
 from gradwire.links import Fault, FaultyLink, Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.sums import COMPOSED, SEGMENT_COUNT, bits, shares
@@ -191,13 +192,16 @@ def test_an_exact_codec_pays_the_old_residual_out_and_keeps_none(
 ) -> None:
     decoded: list[int] = []
     kind = type(parse(spec))
-    decode = kind.decode
 
-    def counted(self: Any, payload: torch.Tensor, out: torch.Tensor) -> None:
-        decoded.append(out.numel())
-        decode(self, payload, out)
+    def counted(decode: Callable[..., Any]) -> Callable[..., Any]:
+        def count(self: Any, payload: torch.Tensor, out: torch.Tensor, *divisor: int) -> Any:
+            decoded.append(out.numel())
+            return decode(self, payload, out, *divisor)
 
-    monkeypatch.setattr(kind, "decode", counted)
+        return count
+
+    for name in ("decode", "decode_finished"):
+        monkeypatch.setattr(kind, name, counted(getattr(kind, name)))
 
     def rank(link: Link) -> tuple[float, float]:
         tensor, residual = torch.ones(8), torch.full((8,), 0.5)
@@ -337,7 +341,7 @@ def test_a_residual_that_requires_gradients_is_kept_all_the_same(run_ranks: RunR
 def test_losses_that_are_used_again_begin_anew() -> None:
     """A step whose values were not finite keeps the old residual; the next one is like any other."""
     codec, residual = parse("topk:0.25"), torch.zeros(4)
-    losses = KeptLosses(codec, residual, torch.empty(4))
+    losses = KeptLosses(codec, Residual([residual], torch.empty(4)))
     for values, kept in (
         ([1.0, 2.0, 3.0, 8.0], [1.0, 2.0, 3.0, 0.0]),
         ([0.0, 0.0, 0.0, math.inf], [1.0, 2.0, 3.0, 0.0]),

@@ -142,13 +142,17 @@ def test_an_exact_codec_loses_nothing_and_decodes_nothing(
 ) -> None:
     xs = shares(1, 100) * 2
     codec, decoded = parse(spec), list[int]()
-    plain = type(codec).decode
+    kind = type(codec)
 
-    def decode(self: Codec, payload: torch.Tensor, out: torch.Tensor) -> None:
-        decoded.append(out.numel())
-        plain(self, payload, out)
+    def counted(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def decode(self: Codec, payload: torch.Tensor, out: torch.Tensor, *divisor: int) -> Any:
+            decoded.append(out.numel())
+            return plain(self, payload, out, *divisor)
 
-    monkeypatch.setattr(type(codec), "decode", decode)
+        return decode
+
+    for name in ("decode", "decode_finished"):
+        monkeypatch.setattr(kind, name, counted(getattr(kind, name)))
     for _, own, lost in measured(run_ranks, xs, Plan(codec)):
         assert set(own) | set(lost) == {0.0}
     assert len(decoded) == 2 * 2, "what comes in; nothing that goes out"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from unittest import mock
 
@@ -14,7 +15,7 @@ import torch
 from gradwire.codecs import parse
 from gradwire.costs import ExchangeCost
 from gradwire.devices import Simulated, on_host
-from gradwire.errors import ExchangeError, GradwireError, MissingPackageError
+from gradwire.errors import ExchangeError, GradwireError, MissingPackageError, TensorError
 from gradwire.exchange import Exchange, Norms
 from gradwire.gpu.contract import SIZE_NBYTES, STATUS_NBYTES
 from gradwire.gpu.table import format_of
@@ -114,12 +115,19 @@ def test_what_is_not_finite_is_told(interpreted: Callable[..., Any]) -> None:
 
 
 def check_crossings() -> None:
-    """A rank of a ring of two encodes a partial chunk and its own sum, and decodes this and two of others."""
-    n, devices = 120, [Simulated(), Simulated()]
-    for result in run_ranks(2, reduced, devices, Plan(parse("bf16")), gpu_cases.gradient, n, True):
-        chunk_nbytes = 2 * (n // 2)
-        encoded, decoded = 2 * (chunk_nbytes + SIZE_NBYTES), 3 * (chunk_nbytes + STATUS_NBYTES)
-        assert result.cost.device_nbytes == encoded + decoded + STATUS_NBYTES
+    """A rank of a ring of two encodes a partial chunk and its own sum, and decodes two of others."""
+    n, chunk = 120, 60
+    for spec, encoded in (("bf16", 2 * chunk), ("errbound:2^-10", chunk // 4 + SIZE_NBYTES)):
+        devices = [Simulated(), Simulated()]
+        zeros = spec.startswith("errbound")  # so that the payloads' sizes are known
+
+        def x(n: int, rank: int, zeros: bool = zeros) -> torch.Tensor:
+            return torch.zeros(n) if zeros else gpu_cases.gradient(n, rank)
+
+        for result in run_ranks(2, reduced, devices, Plan(parse(spec)), x, n, True):
+            payload = encoded - (SIZE_NBYTES if zeros else 0)
+            decoded = 2 * (payload + STATUS_NBYTES)
+            assert result.cost.device_nbytes == 2 * encoded + decoded + STATUS_NBYTES
 
 
 def test_what_crosses_the_bus_is_counted(interpreted: Callable[..., Any]) -> None:
@@ -183,29 +191,111 @@ def test_each_of_its_waits_is_needed(interpreted: Callable[..., Any]) -> None:
     interpreted(check_waits)
 
 
-def copied(link: Link, devices: Devices, plan: Plan, n: int) -> tuple[list[list[float]], ExchangeCost]:
-    """All-reduce a bucket with what the host alone can do."""
-    tensor, norms = gpu_cases.gradient(n, link.rank), Norms([0, n // 3, n])
-    residual = gpu_cases.gradient(n, 7 + link.rank) if plan.keeps_residual else None
-    device = devices[link.rank]
-    if device is not None:
-        device.own(tensor)
-    cost = Exchange(link, plan).all_reduce(tensor, residual=residual, norms=norms)
-    kept = [] if residual is None else residual.tolist()
-    return [tensor.tolist(), kept, *norms.sums.tolist()], cost
+Kept = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, ExchangeCost]
 
 
-@pytest.mark.parametrize("plan", [Plan(parse("quantize:4"), residual=True), Plan(parse("fp8"))])
-def test_a_bucket_is_copied_for_residuals_and_norms_and_that_is_counted(plan: Plan) -> None:
-    n = 200
-    expected = run_ranks(2, copied, [None, None], plan, n)
-    found = run_ranks(2, copied, [Simulated(), Simulated()], plan, n)
-    assert [values for values, _ in found] == [values for values, _ in expected]
-    assert [cost.device_nbytes for _, cost in found] == [8 * n, 8 * n]
-    assert [cost.device_nbytes for _, cost in expected] == [0, 0]
+def kept(
+    link: Link,
+    devices: Devices,
+    plan: Plan,
+    x: Callable[[int, int], torch.Tensor],
+    n: int,
+    steps: int,
+    is_beside: bool,
+) -> list[Kept]:
+    """All-reduce buckets, one after the other: each one's bits, the residual's, its sums, and its cost."""
+    device, exchange, norms = devices[link.rank], Exchange(link, plan), Norms([0, n // 3, n // 3, n - 5, n])
+    residual = gpu_cases.gradient(n, 7 + link.rank).clamp(-1, 1) if plan.keeps_residual else None
+    if device is not None and residual is not None and is_beside:
+        device.own(residual)
+    found = []
+    for step in range(steps):
+        tensor = x(n, link.rank + step)
+        if device is not None:
+            device.own(tensor)
+        cost = exchange.all_reduce(tensor, residual=residual, norms=norms)
+        lost = None if residual is None else residual.view(torch.int32).clone()
+        found.append((tensor.view(torch.int32).clone(), lost, norms.sums.clone(), cost))
+    return found
 
 
-@pytest.mark.parametrize("spec", ["topk:0.1", "lossless"])
+def layers(n: int, rank: int) -> torch.Tensor:
+    """Return a gradient with an infinity on one rank."""
+    x = gpu_cases.gradients_of_layers(n)
+    return x if rank == 1 else x.nan_to_num(posinf=0.0)
+
+
+def check_kept(world: int, algorithm: str, spec: str, n: int, values: str = "gradient") -> None:
+    plan = Plan(parse(spec.partition("+")[0]), algorithm, SEGMENT_UNIT_NBYTES, residual=spec.endswith("+"))
+    x = layers if values == "layers" else gpu_cases.gradient
+    expected = run_ranks(world, kept, [None] * world, plan, x, n, 2, True)
+    devices = [Simulated() for _ in range(world)]
+    found = run_ranks(world, kept, devices, plan, x, n, 2, True)
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        assert torch.equal(one[0], other[0])
+        assert (one[1] is None and other[1] is None) or torch.equal(one[1], other[1])
+        torch.testing.assert_close(one[2], other[2], rtol=1e-12, atol=0.0, equal_nan=True)
+        assert one[3].nonfinite == other[3].nonfinite
+    assert all(set(device.waits) == {"wait"} for device in devices)
+
+
+@pytest.mark.parametrize(
+    ("world", "algorithm", "spec", "n"),
+    [
+        (2, "ring", "quantize:4+", 200),
+        (3, "ring", "topk:0.1+", 400),
+        (2, "tree", "errbound:2^-10+", 300),  # a size of its own for each payload; one rank only sends
+        (2, "ring", "identity+", 100),  # loses nothing
+        (2, "ring", "bf16", 2 * 4096 + 2000),  # several segments, and programs with parts of ranges
+        (2, "star", "fp8", 200),
+    ],
+)
+def test_residuals_and_sums_of_squares_stay_there(
+    interpreted: Callable[..., Any], world: int, algorithm: str, spec: str, n: int
+) -> None:
+    interpreted(check_kept, world, algorithm, spec, n)
+
+
+@pytest.mark.parametrize("spec", ["quantize:8+", "quantize:8"])
+def test_a_residual_stays_as_it_was_where_a_sum_is_not_finite(
+    interpreted: Callable[..., Any], spec: str
+) -> None:
+    interpreted(check_kept, 2, "ring", spec, 300, "layers")
+
+
+def check_kept_crossings() -> None:
+    """A residual costs the bus nothing; sums of squares their own bytes."""
+    n, nbytes = 120, dict[bool, int]()
+    for keeps in (False, True):
+        plan = Plan(parse("bf16"), residual=keeps)
+        (_, _, sums, cost), *_ = run_ranks(
+            2, kept, [Simulated(), Simulated()], plan, gpu_cases.gradient, n, 1, True
+        )[0]
+        nbytes[keeps] = cost.device_nbytes - sums.nbytes - 8 * 5
+    assert nbytes[False] == nbytes[True] == 4 * n + 3 * STATUS_NBYTES
+
+
+def test_a_residual_does_not_cross_the_bus(interpreted: Callable[..., Any]) -> None:
+    interpreted(check_kept_crossings)
+
+
+def test_a_bucket_is_copied_for_a_residual_on_the_host_and_that_is_counted() -> None:
+    plan, n = Plan(parse("quantize:4"), residual=True), 200
+    way = plan, gpu_cases.gradient, n, 1, False
+    expected = run_ranks(2, kept, [None, None], *way)
+    found = run_ranks(2, kept, [Simulated(), Simulated()], *way)
+    for one, other in zip(chain(*found), chain(*expected), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3], strict=True))
+        assert (one[3].device_nbytes, other[3].device_nbytes) == (8 * n, 0)
+
+
+def test_a_residual_elsewhere_is_refused() -> None:
+    (link,) = loopback(1)
+    with pytest.raises(TensorError, match="residual must be on the CPU, or where the tensor is encoded, on "):
+        Exchange(link, Plan(parse("fp8"))).all_reduce(torch.ones(4), residual=Simulated().zeros(4))
+
+
+@pytest.mark.parametrize("spec", ["ecsq:1", "lossless"])
 def test_a_bucket_is_copied_for_a_codec_without_kernels(spec: str) -> None:
     plan, n = Plan(parse(spec), residual=False), 100
     expected = run_ranks(2, reduced, [None, None], plan, gpu_cases.gradient, n, True)

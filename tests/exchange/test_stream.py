@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 
-from gradwire.codecs import Identity
+from gradwire.codecs import Identity, parse
 from gradwire.collectives.frame_order import AHEAD
+from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import FrameError
+from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Buffers, Framer, Sequences
 from gradwire.exchange.stream import Resources, Stream
 from gradwire.links import loopback
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
+from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES
 
 COUNT = 8
@@ -142,3 +147,15 @@ def test_a_frame_of_another_length_does_not_pass() -> None:
     ours.send(At(0), ours.encode(At(0), framer, numbers(0)))
     with pytest.raises(FrameError):
         theirs.receive(their_framer, COUNT - 1)
+
+
+def test_costs_say_what_frames_were_scaled_by(run_ranks: Callable[..., list[Any]]) -> None:
+    n = SEGMENT_UNIT_NBYTES // 4  # of each of a ring's two chunks
+
+    def rank(link: Link) -> ExchangeCost:
+        x = torch.cat((torch.full((n,), 2.0**-20), torch.zeros(n)))
+        return Exchange(link, Plan(parse("errbound:2^-8"), "ring", scale="auto")).all_reduce(x, average=False)
+
+    total = sum(run_ranks(2, rank), ExchangeCost())
+    assert total.frames == 4
+    assert total.scales == Scales(18, 19, 2), "a share, the sum, and zeros"

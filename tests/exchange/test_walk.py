@@ -52,8 +52,14 @@ class Told(Losses):
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
         self.told.append(("sent", start, payload.view(torch.float32).tolist(), elements.tolist()))
 
-    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
+        assert ranks == 1
         self.told.append(("published", start, payload.view(torch.float32).tolist(), elements.tolist()))
+
+    def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
+        assert ranks == 1
+        super().received(payload, elements, start, ranks)
+        self.told.append(("received", start, payload.view(torch.float32).tolist(), elements.tolist()))
 
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
         assert ranks == 1
@@ -100,16 +106,13 @@ def test_reduce_adds_and_broadcast_replaces_as_the_steps_say(run_ranks: RunRanks
     halves = [(0, slice(0, 4)), (4, slice(4, 6))]
     assert root == [
         ("begin", values[0]),
-        *(
-            each
-            for start, part in halves
-            for each in (("published", start, total[part], total[part]), ("finished", start, total[part]))
-        ),
+        *(("published", start, total[part], total[part]) for start, part in halves),
         ("commit",),
     ]
     assert leaf[0] == ("begin", values[1])
     assert leaf[1:3] == [("sent", start, values[1][part], values[1][part]) for start, part in halves]
-    assert leaf[3:] == [("finished", start, total[part]) for start, part in halves] + [("commit",)]
+    assert leaf[3:5] == [("received", start, total[part], total[part]) for start, part in halves]
+    assert leaf[5:] == [("commit",)]
 
 
 @pytest.mark.parametrize("spec", ["identity", "truncate:20", "quantize:4"])

@@ -42,25 +42,43 @@ def test_its_table_rates_points_and_choices() -> None:
         row("ring", "identity", 1.0, 1.1),
         row("star", "identity", 0.8, 1.5),
         row("ring", "errbound:2^-10", 0.5, 0.4),
+        row("sharded", "errbound:2^-10", 0.2, 0.24),
     ]
-    first, _, errors, _, second, _, good = prediction.table(rows)
+    title, _, first, _, second, _, errors, _, good = prediction.table(rows)
+    assert title == "2 hosts at 1gbit, 2MiB:"
     assert isinstance(first, Table)
-    assert [line[-1] for line in first.rows] == ["+10.0", "+87.5", "-20.0"]
-    assert errors == "Error of 3 predictions: median 20.0 %, 90th percentile 87.5 %, largest 87.5 %."
+    assert [line[-1] for line in first.rows] == ["+10.0", "+87.5", "-20.0", "+20.0"]
+    assert errors == "Error of 4 predictions: median 20.0 %, 90th percentile 87.5 %, largest 87.5 %."
     assert isinstance(second, Table)
     assert [line[-1] for line in second.rows] == ["25.0", "0.0", "0.0"]
-    assert [line[4] for line in second.rows] == ["ring identity", *["ring errbound:2^-10"] * 2]
+    assert [line[1] for line in second.rows] == ["ring identity", *["ring errbound:2^-10"] * 2]
     assert str(good).startswith("2 of 3 choices by prediction are within 3 %")
-    assert max(map(len, lines(first, second))) <= 80
+
+
+def test_no_line_is_too_long_and_no_word_is_cut() -> None:
+    rows = [row("hierarchical", codec, 1.0, 1.1) for codec in prediction.CODECS]
+    told = lines(*prediction.table(rows))
+    assert max(map(len, told)) <= 80
+    assert any("hierarchical" in line for line in told[: len(told) // 2])
+    for line in told:
+        assert ("hier" in line) == ("hierarchical" in line)
+
+
+def test_sharded_exchanges_are_asked_for() -> None:
+    options = prediction.Options(((3, "1gbit"),), (1 << 20,), sharded=True)
+    sharded = [cell["codec"] for cell in prediction.cells(options) if cell["algorithm"] == prediction.SHARDED]
+    assert sharded == list(prediction.CODECS)
 
 
 @pytest.mark.parametrize("networks", ["4", "4:", ":1gbit", "four:1gbit", "1:1gbit", "4:fast", "4:1gbit,"])
 def test_a_mistaken_network_is_one_sentence(networks: str) -> None:
     with pytest.raises(GradwireError) as caught:
-        prediction.read(argparse.Namespace(networks=networks, sizes="2MiB"))
+        prediction.read(argparse.Namespace(networks=networks, sizes="2MiB", sharded=False))
     assert "\n" not in str(caught.value)
 
 
 def test_networks_and_sizes_are_read() -> None:
-    options = prediction.read(argparse.Namespace(networks="4:1gbit,2:unlimited,4:1gbit", sizes="8MiB,1MB"))
+    options = prediction.read(
+        argparse.Namespace(networks="4:1gbit,2:unlimited,4:1gbit", sizes="8MiB,1MB", sharded=False)
+    )
     assert options == prediction.Options(((4, "1gbit"), (2, "unlimited")), (1_000_000, 8 << 20))

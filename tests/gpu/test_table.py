@@ -10,7 +10,7 @@ from gradwire.gpu.contract import Format
 from gradwire.gpu.table import PLACES, format_of
 from support.project import DOCS
 
-HOST = {"ecsq", "lossless", "topk"}
+HOST = {"ecsq", "lossless"}
 
 
 @pytest.mark.parametrize("name", PLACES)

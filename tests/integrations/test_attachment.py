@@ -134,3 +134,22 @@ def test_a_framework_s_run_may_choose_its_plan(model: DistributedDataParallel) -
     backward(model)
     assert attached.plan == gradwire.Auto().first_plan
     attachment.close()
+
+
+def test_what_a_run_has_chosen_is_kept_with_checkpoints_and_may_be_missing(
+    model: DistributedDataParallel, tmp_path: Path
+) -> None:
+    attachment = Attachment("auto")
+    keeps = [attachment.keeps_state]  # there is no model yet
+    attachment.attach(model)
+    assert [*keeps, attachment.keeps_state] == [False, True]
+    folder = ResidualFolder(tmp_path / "checkpoint")
+    empty = [folder.empty]
+    attachment.resume_from(folder, 3)  # written before choices were kept
+    (tmp_path / "checkpoint").mkdir()
+    folder.write(attachment.state(3), 0, 1)
+    assert [*empty, folder.empty] == [True, False]
+    attachment.resume_from(folder, 3)
+    with pytest.raises(StateError, match="of step 4"):
+        attachment.resume_from(folder, 4)
+    attachment.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.auto.pilot import WARM_UP
 from gradwire.cli import main
 from gradwire.codecs import parse
 from gradwire.errors import JobError
@@ -54,6 +55,19 @@ def test_a_comparison_from_the_command_line(tmp_path: Path, capsys: pytest.Captu
     assert runs["sync:fp8"]["ratio"] == pytest.approx(4, rel=0.02)
     assert runs["server:identity"]["accuracy"] == pytest.approx(runs["sync:identity"]["accuracy"], abs=0.02)
     assert not children()
+
+
+def test_runs_that_choose_their_plan_say_what_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "--runs", "attach:auto,pipe:auto", "--workers", "2", "--max-steps", "12"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for run in json.loads((tmp_path / "out" / "record.json").read_text())["runs"]:
+        (decided,) = run["decided"]
+        assert decided["step"] == WARM_UP + 1
+        assert f"{run['label']}: from step {decided['step']} on, {decided['reason']}" in said
+        assert run["plan"]["codec"] == "fp8", "what it begins with"
 
 
 def test_bytes_are_those_of_the_closed_forms(small: JobOptions) -> None:

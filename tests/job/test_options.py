@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+import gradwire
 from gradwire.errors import GradwireError, JobError
 from gradwire.job.data import load
-from gradwire.job.options import EPOCHS, JobOptions, check, check_data
+from gradwire.job.options import EPOCHS, PIPELINE, JobOptions, check, check_data
 from gradwire.job.runs import make_run, parse_runs
 from gradwire.plan import Plan
 
@@ -51,6 +52,11 @@ from gradwire.plan import Plan
         ),
         ({"weights": "fp17", "runs": (make_run("server"),)}, "no codec is named 'fp17'"),
         (
+            {"runs": (make_run("sync", "auto"),), "exchange": Plan(algorithm="star", pipeline=PIPELINE)},
+            "a run with auto chooses how it exchanges, with 2 steps under way by pipe; leave --algorithm,",
+        ),
+        ({"runs": (make_run("pipe", "auto"),), "scale": "auto"}, "a run with auto chooses how"),
+        (
             {"runs": (make_run("sharded"),), "exchange": Plan(algorithm="star")},
             "a sharded exchange runs around a ring with one bucket and a pipeline of 1, but the plan has",
         ),
@@ -93,6 +99,15 @@ def test_the_plan_of_a_run_says_whether_it_is_sharded(options: JobOptions) -> No
         sharded, sync = (options.plan(make_run(method, "fp8")) for method in ("sharded", "sync"))
         assert (sharded.exchange, sharded.pipeline) == ("sharded", 1)
         assert sync == replace(sharded, exchange="all_reduce")
+
+
+def test_a_run_may_choose_its_plan(options: JobOptions) -> None:
+    begins = {method: options.plan(make_run(method, "auto")) for method in ("attach", "sync", "pipe")}
+    assert {str(each.codec) for each in begins.values()} == {"fp8"}
+    assert [each.pipeline for each in begins.values()] == [1, 1, PIPELINE]
+    assert isinstance(options.plan_or_auto(make_run("sync", "auto")), gradwire.Auto)
+    fixed = make_run("sync", "bf16")
+    assert options.plan_or_auto(fixed) == options.plan(fixed)
 
 
 def test_a_folder_that_cannot_be_made_is_named(options: JobOptions, tmp_path: Path) -> None:

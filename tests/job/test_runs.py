@@ -54,6 +54,11 @@ def test_sharded_is_a_method_with_a_codec() -> None:
     assert (str(run), run.label) == ("sharded:quantize:8", "Sharded + quantize:8")
 
 
+def test_a_run_may_choose_its_plan() -> None:
+    assert [str(run) for run in parse_runs("attach:auto,pipe:auto")] == ["attach:auto", "pipe:auto"]
+    assert make_run("sync", "auto").label == "D-Sync + auto"
+
+
 def test_specs_become_canonical() -> None:
     assert make_run("sync", "quantize:8,block=1024") == make_run("sync", "quantize:8")
 
@@ -71,6 +76,8 @@ def test_specs_become_canonical() -> None:
         ("server@" + "9" * 5000, "a staleness is written like server@2"),
         ("server@1001", "a staleness must be 0 to 1000, but is 1001"),
         ("ddp:fp8", "ddp is PyTorch's own exchange and takes no codec; write attach:fp8"),
+        ("server:auto", "auto is for attach, sync, pipe, but the method is server; name a codec"),
+        ("ddp:auto", "ddp is PyTorch's own exchange and takes no codec"),
         ("attach@1", "only the method server has a staleness"),
         ("pipe@2", "only the method server has a staleness, but the method is pipe"),
         ("server@2,sync,server@2", "server@2:identity comes twice"),

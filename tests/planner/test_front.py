@@ -3,16 +3,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from gradwire import choose_plan
+from gradwire import Choice, choose_plan
 from gradwire.errors import SpecError, TensorError
 from gradwire.plan import Plan
 from gradwire.planner.front import as_workload
+from gradwire.planner.inputs.weights import WEIGHTS
 from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.result import SCHEMA
 from gradwire.timing.replay.environment import CodecCost, Environment
@@ -103,6 +105,71 @@ def test_codecs_are_measured_where_nobody_has() -> None:
     ]
 
 
+def with_lost(costs: Mapping[str, CodecCost], lost: float) -> dict[str, CodecCost]:
+    """Return costs of which lossy codecs lose this share."""
+    return {
+        spec: replace(
+            cost, points=tuple(replace(each, lost=0.0 if cost.exact else lost) for each in cost.points)
+        )
+        for spec, cost in costs.items()
+    }
+
+
+@pytest.mark.parametrize(("lost", "codec"), [(0.01, "quantize:8"), (0.9, "identity")])
+def test_for_a_loss_what_a_codec_loses_counts(
+    lost: float, codec: str, costs: Mapping[str, CodecCost]
+) -> None:
+    """At 100 Mbit/s a step takes half as long with compression; noise may cost as many steps again."""
+    gradients = [torch.randn(200_000, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    known = with_lost(costs, lost)
+
+    def choose(objective: str | None) -> Choice:
+        return choose_plan(
+            200_000,
+            6,
+            rate="100mbit",
+            forward_s=0.03,
+            codecs=["quantize:8"],
+            objective=objective,
+            gradients=gradients,
+            costs=known,
+            host=HOST,
+        )
+
+    assert str(choose("step").plan.codec) == "quantize:8"
+    found = choose("loss")
+    assert str(found.plan.codec) == codec
+    assert found.ranking[0].to_loss_s == min(each.to_loss_s for each in found.ranking)
+    assert json.loads(found.to_json())["objective"] == "loss"
+    assert choose(None).query.noise is None, "told costs need not say what codecs lose"
+
+
+def test_what_is_asked_for_is_among_the_candidates(costs: Mapping[str, CodecCost]) -> None:
+    known = dict.fromkeys(("errbound:2^-8", "scaled:errbound:2^-8", WEIGHTS), costs["bf16"])
+    known |= dict.fromkeys(("projected:truncate:16", "scaled:projected:truncate:16"), costs["bf16"])
+    choice = choose_plan(
+        200_000,
+        3,
+        rate="10mbit",
+        update_s=0.1,
+        codecs=["errbound:2^-8"],
+        sharded=1e-3,
+        scale="auto",
+        nic="truncate:16",
+        costs={**costs, **known},
+        host=HOST,
+    )
+    plans = [each.plan for each in choice.ranking]
+    assert {"auto", None} == {plan.scale for plan in plans}
+    assert {"truncate:16", None} >= {plan.offload and str(plan.offload) for plan in plans}
+    assert choice.plan.is_sharded, "a third of the update, and fewer bytes"
+    assert ", sharded: a step of" in choice.explanation
+    assert (
+        "bits of each change, at the learning rate 0.001"
+        in {each.name: each.value for each in choice.inputs}["weights"]
+    )
+
+
 def test_costs_that_are_missing_are_named(costs: Mapping[str, CodecCost]) -> None:
     known = {"identity": costs["identity"]}
     with pytest.raises(SpecError, match="the costs of bf16 were not measured"):
@@ -149,6 +216,11 @@ def test_a_workload_is_made_of_what_is_trained() -> None:
         ({"codecs": "bf16"}, SpecError, "codecs must be a list, but is 'bf16'"),
         ({"algorithms": "ring"}, SpecError, "algorithms must be a list, but is 'ring'"),
         ({"pipelines": 2}, SpecError, r"pipelines must be a list, but is 2; write \[2\]"),
+        ({"objective": "loss"}, SpecError, "pass recorded gradients, or plan for the step"),
+        ({"objective": "time"}, SpecError, "objective must be one of step, loss, but is 'time'"),
+        ({"scale": "auto"}, SpecError, "a scale fits the absolute bounds"),
+        ({"nic": "quantize:8"}, SpecError, "a NIC cuts streams anywhere"),
+        ({"sharded": -1.0}, SpecError, "sharded must be the learning rate"),
         ({"gradients": torch.ones(9)}, TensorError, "gradients must be a list of tensors, but is a Tensor"),
         ({"gradients": [torch.ones(999)]}, TensorError, "1000 values or more, but one has 999"),
         ({"backward_s": -1.0}, SpecError, "backward_s must be"),

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from gradwire import Choice, choose_plan
+from gradwire.planner.front import answer
+from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.report import ranking, report
 from gradwire.planner.report import scaling as scaling_report
 from gradwire.planner.scaling import ScalePoint, scaling
@@ -52,6 +54,29 @@ def test_the_chosen_plan_is_marked_and_shown_whatever_its_place(choice: Choice) 
 def test_every_term_has_a_column(choice: Choice) -> None:
     head = lines(*ranking(choice, 3))[0].split()
     assert {"step", "exposed", "codec", "frames", "wait", "wire"} <= set(head)
+
+
+def test_the_way_to_a_loss_has_columns(choice: Choice) -> None:
+    place = choice.query.environment
+    known = {
+        spec: replace(cost, points=tuple(replace(each, lost=0.1) for each in cost.points))
+        for spec, cost in place.codecs.items()
+    }
+    workload = Workload.of_count(3_000_000)
+    query = replace(
+        choice.query,
+        workload=workload,
+        environment=replace(place, codecs=known),
+        noise=10.0,
+        largest_error=None,
+    )
+    found = answer(query, 12)
+    told = lines(*report(found, 50))
+    assert max(map(len, told)) <= WIDTH
+    assert {"step", "extra", "to", "loss", "±"} <= set(" ".join(lines(*ranking(found, 3))[:2]).split())
+    each = found.prediction
+    assert each.extra.share > 0
+    assert f"{100 * each.extra.share:.1f} % more steps" in " ".join(" ".join(told).split())
 
 
 def test_codecs_beyond_the_budget_are_named(choice: Choice) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+import gradwire.training
+from gradwire.auto import network
 from gradwire.auto.pilot import WARM_UP
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
 
@@ -35,6 +39,41 @@ def chosen(path: str) -> dict[str, Any]:
     }
 
 
+def halved() -> dict[str, Any]:
+    """Train with a choice of its own, in one piece, and with a checkpoint in the middle."""
+    settings = gradwire.Auto(codecs=["quantize:8"])
+    slow = (1e-4, 1e5, 0.0, 1.0)  # so that it compresses
+    with patch.object(network, "own_line", lambda _link: slow):
+        return _halved(settings)
+
+
+def _halved(settings: gradwire.Auto) -> dict[str, Any]:
+    options = {**SMALL_BUCKETS, "find_unused_parameters": True}  # the buckets stay what they are
+    one, other = (DistributedDataParallel(make_model(), **options) for _ in range(2))
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (one, other)]
+    with gradwire.attach(one, settings) as attached:
+        _train(one, range(1, STEPS + 1), optimizers[0])
+        state = copy.deepcopy([each.state_dict() for each in (one, optimizers[0], attached)])
+        middle = weights(one)
+        _train(one, range(STEPS + 1, STEPS + 6), optimizers[0])
+        decisions = attached.decisions
+    ledger = gradwire.training.Ledger(torch.distributed.get_rank())
+    with gradwire.attach(other, settings, ledger=ledger) as attached:
+        other.load_state_dict(state[0])
+        optimizers[1].load_state_dict(state[1])
+        attached.load_state_dict(state[2])
+        _train(other, range(STEPS + 1, STEPS + 6), optimizers[1])
+        again, plan = attached.decisions, attached.plan
+    return {
+        "whole": weights(one),
+        "resumed": weights(other),
+        "middle": middle,
+        "plan": plan,
+        "decisions": [[(step, each.to_json()) for step, each in found] for found in (decisions, again)],
+        "told": ledger.summary().decided,
+    }
+
+
 def differing(rank_with: int) -> str:
     """Ask for an automatic choice on one rank alone; return what that gave."""
     rank = torch.distributed.get_rank()
@@ -46,8 +85,10 @@ def differing(rank_with: int) -> str:
     return ""
 
 
-def _train(model: DistributedDataParallel, steps: range) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def _train(
+    model: DistributedDataParallel, steps: range, optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in steps:
         optimizer.zero_grad()
         loss_of(model, step).backward()  # type: ignore[no-untyped-call]

@@ -16,11 +16,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.codecs import parse
 from gradwire.devices import Simulated
 from gradwire.devices.kernels import Kernels
 from gradwire.errors import GradwireError
+from gradwire.plan import Plan
 from gradwire.training.fsdp import comms
 from support import ddp_ranks, sharded
+from support.interpreter import interpret
 
 Path = Callable[[Simulated | None], list[torch.Tensor]]
 STEPS = 2
@@ -40,11 +43,12 @@ def all_reduced(device: Simulated | None) -> list[torch.Tensor]:
     return results
 
 
-def ddp(device: Simulated | None) -> list[torch.Tensor]:
-    """Train with DDP."""
+def ddp(device: Simulated | None, plan: Plan | None = None) -> list[torch.Tensor]:
+    """Train with DDP; return the weights and this rank's residuals."""
     torch.set_num_threads(1)
     model = DistributedDataParallel(ddp_ranks.make_model(), **ddp_ranks.SMALL_BUCKETS)
-    attached = gradwire.attach(model, "quantize:4", timeout_s=5.0)
+    timeout_s = 5.0 if plan is None else 60.0  # kernels are interpreted, which takes its time
+    attached = gradwire.attach(model, "quantize:4" if plan is None else plan, timeout_s=timeout_s)
     take = attached._rounds.take
 
     def on_device(bucket: Any, **how: bool) -> Any:
@@ -53,8 +57,12 @@ def ddp(device: Simulated | None) -> list[torch.Tensor]:
 
     with mock.patch.object(attached._rounds, "take", on_device):
         weights = ddp_ranks.train(model, range(STEPS))
+    residuals = attached.state_dict()["residuals"]
     attached.close()
-    return [weights]
+    if device is not None and attached.plan.encodes_on_device:
+        total = attached.ledger.summary().total
+        assert 0 < total.cost.device_nbytes < 2 * total.gradient_nbytes, "floats have crossed the bus"
+    return [weights, *residuals.values()]
 
 
 def fsdp(device: Simulated | None) -> list[torch.Tensor]:
@@ -74,6 +82,17 @@ def fsdp(device: Simulated | None) -> list[torch.Tensor]:
 
 
 PATHS: dict[str, Path] = {"all_reduce": all_reduced, "DDP": ddp, "FSDP": fsdp}
+
+
+def encoded(spec: str) -> list[list[torch.Tensor]]:
+    """Train with a plan that encodes on devices, without any and with one; return weights and residuals.
+
+    Triton interprets the kernels from now on, so this process is of no
+    further use.
+    """
+    interpret()
+    plan = Plan(parse(spec), encode_on="device")
+    return [ddp(None, plan), ddp(Simulated(), plan)]
 
 
 def on_cpu_and_device(name: str) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[str, int]]:

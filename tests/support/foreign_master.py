@@ -1,6 +1,7 @@
 """What cocotb runs inside a simulator: cocotbext-axi sends packets to a block, and checks what comes back.
 
-The environment variable ``PACKETS`` names a JSON file with ``given`` and ``wanted`` packets, in hexadecimal.
+The environment variable ``PACKETS`` names a JSON file with ``given`` and ``wanted`` packets, in hexadecimal,
+and how many values each given one has, or null where the block isn't told.
 """
 
 from __future__ import annotations
@@ -44,8 +45,12 @@ async def transferred(dut: Any, pauses: tuple[Iterator[bool], Iterator[bool]] | 
     if pauses is not None:
         source.set_pause_generator(pauses[0])
         sink.set_pause_generator(pauses[1])
-    for packet in packets["given"]:
+    for packet, count in zip(packets["given"], packets["values"], strict=True):
+        if count is not None:
+            dut.values.value = count
         await source.send(bytes.fromhex(packet))
+        if count is not None:
+            await source.wait()
     for number, wanted in enumerate(packets["wanted"]):
         frame = await sink.recv()
         assert bytes(frame.tdata).hex() == wanted, f"packet {number}"

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from importlib import import_module
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,24 +11,13 @@ import torch
 from gradwire import gpu
 from gradwire.codecs import Codec, parse
 from gradwire.errors import PayloadError
+from support.interpreter import interpret
+from support.processes import forkserver
 
 
 def interpreter() -> ProcessPoolExecutor:
     """Return a process of its own, in which ``TRITON_INTERPRET`` is set before Triton is imported."""
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, context, initializer=_interpret)
-
-
-def _interpret() -> None:
-    os.environ["TRITON_INTERPRET"] = "1"
-    starts: Any = import_module("gradwire.gpu.launch")  # the modules of kernels come later
-    launch, one = starts.launch, threading.Lock()
-
-    def alone(*args: Any, **options: Any) -> None:
-        with one:  # ranks are threads, and the interpreter has one state
-            launch(*args, **options)
-
-    starts.launch = alone
+    return ProcessPoolExecutor(1, forkserver(), initializer=interpret)
 
 
 def gradient(n: int, seed: int = 0) -> torch.Tensor:

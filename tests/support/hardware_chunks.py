@@ -44,6 +44,14 @@ def bfp_specs() -> tuple[str, ...]:
     return (*some, *(f"bfp:{bits}x{8 << bits % 8}" for bits in range(1, 16))) if EXHAUSTIVE else some
 
 
+def quantize_specs() -> tuple[str, ...]:
+    """Return formats of ``quantize`` whose blocks are one word and more; more sizes if exhaustive."""
+    some = ("quantize:8,block=48", "quantize:4,block=16", "quantize:4,block=1024")
+    blocks = (16, 48, 1008, 65536)
+    every = (f"quantize:{bits},block={block}" for bits in (8, 4) for block in blocks)
+    return (*some, *every) if EXHAUSTIVE else some
+
+
 def of_bits(bits: list[int]) -> torch.Tensor:
     """Return the floats with these bits."""
     return torch.tensor([each - (1 << 32) if each >> 31 else each for each in bits], dtype=torch.int32).view(
@@ -88,8 +96,13 @@ def payload(codec: Codec, chunk: torch.Tensor) -> bytes:
     return codec.encode(chunk).numpy().tobytes()
 
 
-def padded(codec: Codec, encoded: bytes, count: int, unit: int) -> bytes:
-    """Return what the native codec decodes of a payload, its padding up to whole units included."""
-    out = torch.zeros(-(-count // unit) * unit)
+def decoded(codec: Codec, encoded: bytes, count: int) -> bytes:
+    """Return what the native codec decodes of a payload."""
+    out = torch.zeros(count)
     codec.decode(torch.tensor(list(encoded), dtype=torch.uint8), out)
     return raw(out)
+
+
+def padded(codec: Codec, encoded: bytes, count: int, unit: int) -> bytes:
+    """Return what the native codec decodes of a payload, its padding up to whole units included."""
+    return decoded(codec, encoded, -(-count // unit) * unit)

@@ -57,10 +57,11 @@ def main() -> None:
             module, name, args = pickle.load(inbox)
         except EOFError:
             return
-        faulthandler.dump_traceback_later(CALL_TIMEOUT_S, exit=True)
         result, failure = None, ""
         try:
-            result = getattr(import_module(module), name)(*args)
+            function = getattr(import_module(module), name)  # what it imports may take a busy machine long
+            faulthandler.dump_traceback_later(CALL_TIMEOUT_S, exit=True)
+            result = function(*args)
         except BaseException:
             failure = traceback.format_exc()
         faulthandler.cancel_dump_traceback_later()

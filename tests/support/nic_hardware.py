@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth.sim import Simulator
-
-from support.axi import Run, consumed, produced
+from support.axi import Bench, Run, consumed, produced
 from support.nic_frames import tcp_frame
 
 
@@ -21,19 +19,15 @@ async def open_flow(ctx: Any, card: Any, first: int, index: int = 3) -> None:
     ctx.set(card.flow_write, 0)
 
 
-def handled(card: Any, frames: list[bytes], wanted: int, stalls: str, first: int | None = None) -> Run:
+def handled(on: Bench, frames: list[bytes], wanted: int, stalls: str, first: int | None = None) -> Run:
     """Return what leaves a transmitter whose connection begins at ``first``, or a receiver."""
     run = Run()
-    simulator = Simulator(card)
-    simulator.add_clock(1e-8)
-    send = produced(card.s_axis, frames, stalls, run)
+    send = produced(on.block.s_axis, frames, stalls, run)
 
     async def begin(ctx: Any) -> None:
         if first is not None:
-            await open_flow(ctx, card, first)
+            await open_flow(ctx, on.block, first)
         await send(ctx)
 
-    simulator.add_process(begin)
-    simulator.add_testbench(consumed(card.m_axis, wanted, stalls, run))
-    simulator.run()
+    on.run(begin, consumed(on.block.m_axis, wanted, stalls, run))
     return run

@@ -50,7 +50,8 @@ def counterexample(claim: Claim, folder: Path, steps: int = 0) -> str | None:
     text = rtlil.convert(claim, name="claim", ports=claim.ports, emit_src=False)
     (folder / "claim.il").write_text(text, encoding="utf-8")
     how = f"-seq {steps} -set rst 0" if steps else ""
-    script = f"read_rtlil claim.il; prep -top claim -flatten; sat -prove holds 1 {how} -show-inputs"
+    logic = "prep -top claim -flatten; memory_map; opt -fast"
+    script = f"read_rtlil claim.il; {logic}; sat -prove holds 1 {how} -show-inputs"
     done = subprocess.run(
         [program("yosys"), "-p", script],
         cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=True,
@@ -163,3 +164,35 @@ class Watched:
 
     def _count(self) -> Value:
         return sum((bit for bit in self._stream.tkeep), Const(0, 1))
+
+
+class WatchedPieces:
+    """The pieces of packets that a block shows in a window, against a ``Marked`` byte of what went in."""
+
+    def __init__(self, m: Module, marked: Marked, block: Any) -> None:
+        """Watch a block with the outputs ``valid``, ``last``, and ``window``, and the input ``ready``."""
+        self._m, self._marked, self._block = m, marked, block
+        self._packet, self._idle = Signal.like(marked.packet), Signal(range(32))
+        self.before = Signal.like(marked.place)
+        self.fires = block.valid & block.ready
+        self.here = marked.chosen & (self._packet == marked.packet)
+        pending = (marked.packets != self._packet) & block.ready & ~self.fires
+        m.d.sync += self._idle.eq(Mux(pending, self._idle + (self._idle != 31), 0))
+
+    def takes(self, nbytes: Value) -> None:
+        """Count what an output takes of its packet."""
+        with self._m.If(self.fires):
+            self._m.d.sync += [
+                self._packet.eq(self._packet + self._block.last),
+                self.before.eq(Mux(self._block.last, 0, self.before + nbytes)),
+            ]
+
+    def shows(self, start: Value, before: Value, length: Value) -> Value:
+        """Return whether the marked byte, if it is in this piece, stands where the piece says."""
+        offset = (self._marked.place - before)[: len(self._marked.place)]
+        byte = self._block.window.word_select((start + offset)[:5], 8)
+        return ~(self.here & (offset < length)) | (byte == self._marked.byte)
+
+    def comes(self, latency: int) -> Value:
+        """Return whether outputs follow in time while there are packets, and ``ready``."""
+        return self._idle < latency

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradwire.links import Link, loopback
+
+_CORES = sorted(os.sched_getaffinity(0))
+_OWN = {_CORES[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % len(_CORES)]}
+"""The core of this worker's ranks, where there are more of them than cores.
+
+Python runs one thread at a time, and on a busy machine, handing over to one on another core takes several
+times as long.
+"""
 
 
 def run_ranks(
@@ -28,6 +37,8 @@ def run_ranks(
 
     def run(rank: int) -> None:
         try:
+            if world > len(_CORES):
+                os.sched_setaffinity(0, _OWN)
             finished.put((rank, fn(ends[rank], *args), None))
         except BaseException as error:
             finished.put((rank, None, error))

@@ -23,10 +23,44 @@ std::size_t delta_max_nbytes(Words words, std::size_t n);
 std::size_t delta_encode(const Target& target, Words words, const float* masters, void* base, std::size_t n,
                          std::uint8_t* out, bool code, int threads);
 
-// Changes `base` from what it was before to what it became. Returns null, or a static sentence fragment that says what
-// is wrong; then `base` is as it was.
+// Changes `base` from what it was before, or with `full` from zeros, to what it became. Returns null, or a static
+// sentence fragment that says what is wrong; then `base` is as it was.
 const char* delta_apply(const Target& target, Words words, const std::uint8_t* body, std::size_t nbytes, void* base,
-                        std::size_t n, int threads);
+                        std::size_t n, bool full, int threads);
+
+// One tensor of a message: its `front`, whose last eight bytes become the hash of `base` where it is `hashed`, and the
+// body of its delta. Without a front, it is the masters themselves.
+struct DeltaSource {
+  const float* masters;
+  void* base;
+  std::size_t n;
+  const std::uint8_t* front;
+  std::size_t front_nbytes;
+  bool hashed;
+};
+
+struct Span {
+  std::size_t begin;
+  std::size_t end;
+};
+
+// Writes all of them to `out`, each at a multiple of `align` bytes, and where each one is to `spans`.
+void delta_encode_message(const Target& target, Words words, const DeltaSource* sources, std::size_t count,
+                          std::uint8_t* out, std::size_t align, Span* spans, bool code, int threads);
+
+// The body of a delta, and what it changes. A `plain` body is the words themselves, and as long as they are.
+struct DeltaBody {
+  const std::uint8_t* body;
+  std::size_t nbytes;
+  void* base;
+  std::size_t n;
+  bool full;
+  bool plain;
+};
+
+// Applies them in their order until one is refused. Returns what delta_apply does, and how many were applied.
+const char* delta_apply_message(const Target& target, Words words, const DeltaBody* bodies, std::size_t count,
+                                std::size_t& applied, int threads);
 
 // A hash of 64 bits; kernels/hash64.h defines that of a piece. Those of pieces of 2^21 bytes are folded in their order.
 std::uint64_t hash64(const Target& target, const std::uint8_t* data, std::size_t nbytes, int threads);

@@ -24,6 +24,18 @@ struct Params {
   std::int32_t c = 0;
 };
 
+// How ranges of a payload are decoded one by one, in a format in which no value decides where the next one lies.
+struct Ranges {
+  // What `decode` would return.
+  const char* (*find_fault)(const Target& target, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
+                            const Params& params, int threads);
+  // Ranges begin at multiples of this, and end there or with the chunk.
+  std::size_t (*granule)(const Params& params);
+  // Decodes values [begin, end) of n, of a payload without a fault, to out[0 .. end - begin).
+  void (*decode)(const Target& target, const std::uint8_t* payload, std::size_t n, std::size_t begin, std::size_t end,
+                 const Params& params, float* out, bool add);
+};
+
 struct Format {
   const char* name;
   std::size_t (*max_nbytes)(std::size_t n, const Params& params);
@@ -31,6 +43,7 @@ struct Format {
                         const Params& params, int threads);
   const char* (*decode)(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out,
                         std::size_t n, const Params& params, bool add, int threads);
+  const Ranges* ranges = nullptr;  // where there are such
 };
 
 // Null when no format has this name.

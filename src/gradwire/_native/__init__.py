@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple
 
+from gradwire._native.message import Body, Packed, Source
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, SpecError
 
@@ -24,14 +24,17 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
     ) from error
 
 __all__ = [
+    "Body",
     "Packed",
     "Pass",
+    "Source",
     "Words",
     "available_targets",
     "crc32c",
     "crc32c_of_bytes",
     "decode",
     "decode_add",
+    "decode_finished",
     "delta_apply",
     "delta_encode",
     "delta_max_nbytes",
@@ -39,8 +42,11 @@ __all__ = [
     "entropy_decode",
     "entropy_encode",
     "entropy_max_nbytes",
+    "finish",
+    "has_ranges",
     "hash64",
     "largest_exponent",
+    "lose",
     "max_nbytes",
     "pack_message",
     "scale",
@@ -163,23 +169,79 @@ def sum_norms(
     return _core.sum_norms(how, x.data_ptr(), y.data_ptr(), x.numel(), start, at, ranges, into, threads())
 
 
-class Packed(NamedTuple):
-    """A tensor of a message.
+def has_ranges(name: str) -> bool:
+    """Return whether ranges of a payload are decoded one by one, in which case ``lose`` takes the format."""
+    return _core.has_ranges(name)
 
-    Attributes
-    ----------
-    x
-        Contiguous float32.
-    offset, bits
-        Where the format ``pack`` with so many bits begins in the message, which has room for it.
-    summed
-        Whether its sum of squares is wanted.
+
+def lose(
+    name: str,
+    payload: torch.Tensor,
+    params: tuple[int, ...],
+    x: torch.Tensor,
+    lost: torch.Tensor | None,
+    start: int,
+    borders: torch.Tensor,
+    sums: torch.Tensor,
+    *,
+    divisor: int = 0,
+    compares: bool = False,
+) -> tuple[float, bool]:
+    """Write to ``lost`` what ``payload``, the encoding of ``x``, has lost, in one pass over memory.
+
+    With a ``divisor`` above 0, ``x`` becomes what is decoded, divided by it. Squares are summed by ranges as
+    in ``sum_norms``: the first row of ``sums`` gets those of what was lost; with ``compares``, the second and
+    third get those of the old ``x`` and of what is decoded. Returns the sum over the segment of what was
+    lost, which is finite if and only if all of that is, and whether all of the new ``x`` is finite, if there
+    is one. The sums are the same on every target and for every number of threads. Raises ``PayloadError``.
     """
+    _obey_environment()
+    reason, total, finite = _core.lose(
+        name,
+        payload.data_ptr(),
+        payload.numel(),
+        x.data_ptr(),
+        0 if lost is None else lost.data_ptr(),
+        x.numel(),
+        *_three(params),
+        divisor > 0,
+        float(max(divisor, 1)),
+        start,
+        borders.data_ptr(),
+        borders.numel() - 1,
+        sums.data_ptr(),
+        compares,
+        threads(),
+    )
+    if reason is not None:
+        raise _refusal(name, payload, x.numel(), reason)
+    return total, finite
 
-    x: torch.Tensor
-    offset: int
-    bits: int
-    summed: bool
+
+def decode_finished(
+    name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], divisor: int
+) -> bool:
+    """Decode into ``out``, divide, and return whether all quotients are finite. Raises ``PayloadError``."""
+    _obey_environment()
+    reason, finite = _core.decode_finished(
+        name,
+        payload.data_ptr(),
+        payload.numel(),
+        out.data_ptr(),
+        out.numel(),
+        *_three(params),
+        float(divisor),
+        threads(),
+    )
+    if reason is not None:
+        raise _refusal(name, payload, out.numel(), reason)
+    return finite
+
+
+def finish(x: torch.Tensor, divisor: int) -> bool:
+    """Divide ``x``, where ``divisor`` is not 1, in place; return whether all quotients are finite."""
+    _obey_environment()
+    return _core.finish(x.data_ptr(), x.numel(), float(divisor), threads())
 
 
 def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
@@ -216,19 +278,35 @@ def delta_max_nbytes(words: _core.Words, n: int) -> int:
 
 
 def delta_encode(
-    words: _core.Words, masters: torch.Tensor, base: torch.Tensor, out: torch.Tensor, *, code: bool
-) -> int:
-    """Encode how ``base`` becomes the masters' words, and change it so; return the bytes of ``out`` used."""
+    words: _core.Words, sources: Sequence[Source], out: torch.Tensor, *, align: int = 1, code: bool
+) -> list[tuple[int, int]]:
+    """Write a message to ``out``; return where each source begins, at a multiple of ``align``, and ends."""
     _obey_environment()
-    return _core.delta_encode(
-        words, masters.data_ptr(), base.data_ptr(), base.numel(), out.data_ptr(), code, threads()
-    )
+    rows = [
+        (
+            masters.data_ptr(),
+            0 if base is None else base.data_ptr(),
+            masters.numel(),
+            len(front),
+            hashed,
+        )
+        for masters, base, front, hashed in sources
+    ]
+    fronts = b"".join([each.front for each in sources])
+    return _core.delta_encode(words, rows, fronts, out.data_ptr(), align, code, threads())
 
 
-def delta_apply(words: _core.Words, body: torch.Tensor, base: torch.Tensor) -> str | None:
-    """Change ``base`` in place; return what is wrong, if anything (``base`` is then as before)."""
+def delta_apply(words: _core.Words, bodies: Sequence[Body]) -> tuple[int, str | None]:
+    """Apply bodies in their order; return how many, and what is wrong with the next one, if anything.
+
+    The words of the one that is refused are as before.
+    """
     _obey_environment()
-    return _core.delta_apply(words, body.data_ptr(), body.numel(), base.data_ptr(), base.numel(), threads())
+    rows = [
+        (address, nbytes, held.data_ptr(), held.numel(), full, plain)
+        for address, nbytes, held, full, plain in bodies
+    ]
+    return _core.delta_apply(words, rows, threads())
 
 
 def hash64(data: torch.Tensor) -> int:
@@ -262,10 +340,14 @@ def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int,
         threads(),
     )
     if reason is not None:
-        raise PayloadError(
-            f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements: "
-            f"{reason}; do all ranks use the same codec?"
-        )
+        raise _refusal(name, payload, out.numel(), reason)
+
+
+def _refusal(name: str, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
+    return PayloadError(
+        f"a payload of {payload.numel()} bytes is no {name} encoding of {n} elements: {reason}; do all "
+        "ranks use the same codec?"
+    )
 
 
 def _three(params: tuple[int, ...]) -> tuple[int, int, int]:

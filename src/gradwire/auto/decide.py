@@ -1,11 +1,14 @@
-"""Decide for a plan: the least expected time to the same loss among the codecs that the contract admits."""
+"""Decide for a plan: the least expected time to the same loss among those that keep the contract."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
+from gradwire import collectives
+from gradwire.auto.contract import Lost, in_words, rules_for
 from gradwire.codecs import Codec
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -63,19 +66,22 @@ def decide(
     environment: Environment,
     workload: Workload,
     world: int,
-    lost: Mapping[Codec, float],
+    lost: Lost,
     most: float,
     present: Plan,
     algorithms: Sequence[str] = ALGORITHMS,
+    half: str | None = None,
 ) -> Decision:
     """Return the decision.
 
-    The expected time to a loss is that of a step, times the share of extra steps that the codec's noise may
-    cost: an encoding that loses the share ``q`` of a gradient's norm adds ``q^2`` to its variance. Partial
-    sums of k gradients are encoded in hop k, so over ``world`` ranks noise of ``q^2 (world + 1) / 2`` of a
-    gradient's variance is added to that of the sum, which is ``world`` times one's; where steps are limited
-    by the gradients' noise, they grow by at most that share (McCandlish et al., "An Empirical Model of
-    Large-Batch Training", 2018, section 2).
+    The expected time to a loss is that of a step, times the share of extra steps that the codecs' noise may
+    cost: an exchange that loses the share ``q`` of a gradient's norm adds ``q^2`` to its variance; where
+    steps are limited by the gradients' noise, they grow by at most that share (McCandlish et al., "An
+    Empirical Model of Large-Batch Training", 2018, section 2).
+
+    Parameters of which a codec would lose too much get another one. A step is expected to take a time between
+    those with either codec, by their shares of the values, and the latency of one more exchange of a bucket
+    for each of them, or for each bucket if those are fewer.
 
     Parameters
     ----------
@@ -84,22 +90,34 @@ def decide(
     workload
         The buckets, as parameters, the first to be exchanged last; and the seconds of computation.
     lost
-        For each codec that may be chosen, the share of the norm that it loses of the parameter that loses
-        most.
+        What exchanges with each codec that may be chosen lose of the parameters.
     most
-        The largest such share that is admitted.
+        The largest share that is admitted.
     present
-        The plan in use, which stays unless another one is clearly better.
+        The plan in use, which stays unless another one is clearly better; its pipeline stays in any case.
+    algorithms, half
+        See ``Form``.
     """
-    admitted = [codec for codec, share in lost.items() if share <= most or codec.EXACT]
-    factors = {codec: 1 + lost[codec] ** 2 * (world + 1) / 2 for codec in admitted}
-    predictor = Predictor(workload, world, Family(environment))
-    space = Space(tuple(admitted), tuple(algorithms), buckets_nbytes=(FLOAT_NBYTES,), whole=False)
-    slack = UNCERTAINTY + max(factors.values(), default=1.0) - 1
+    suited = lost.admitted(most, present)
+    mixtures = {codec: _Mixture.of(codec, names, lost, most) for codec, names in suited.items()}
+    predictor = Predictor(workload, world, Family(environment), half=half)
+    pipelines = (present.pipeline,)
+    space = Space(tuple(suited), tuple(algorithms), pipelines, buckets_nbytes=(FLOAT_NBYTES,), whole=False)
+    slack = UNCERTAINTY + max((each.noise + each.part for each in mixtures.values()), default=0.0)
     found = choose(predictor, space, min(0.9, slack))
 
+    @cache
+    def step_s(plan: Plan) -> float:
+        mixture, own_s = mixtures[plan.codec], predictor.predict(plan).step_s
+        if not mixture.names:
+            return own_s
+        other_s = predictor.predict(replace(plan, codec=mixture.gentler)).step_s
+        rounds = sum(1 for _ in collectives.get(plan.algorithm).schedule(0, world))
+        exchanges = min(len(mixture.names), len(workload.counts))
+        return own_s + mixture.part * (other_s - own_s) + exchanges * rounds * environment.line.latency_s
+
     def expected_s(each: Prediction) -> float:
-        return each.step_s * factors.get(each.plan.codec, 1.0)
+        return step_s(each.plan) * (1 + mixtures[each.plan.codec].noise)
 
     def worthwhile(each: Prediction) -> bool:
         worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
@@ -109,17 +127,40 @@ def decide(
     staying = [each for each in found.ranking if _same(each.plan, present) and worthwhile(each)]
     if staying and expected_s(staying[0]) <= (1 + STAY) * expected_s(best):
         best = staying[0]
-    plan = replace(best.plan, bucket_nbytes=None, residual=False)
-    left_out = [str(codec) for codec, share in lost.items() if codec not in admitted]
+    mixture = mixtures[best.plan.codec]
+    rules = rules_for(mixture.names, mixture.gentler)
+    plan = replace(best.plan, bucket_nbytes=None, residual=False, codecs=rules)
+    left_out = [str(codec) for codec in lost.shares if codec not in suited]
+    exceptions = in_words(plan, mixture.names, most)
     reason = (
-        f"{plan.codec} over {plan.algorithm}, {format_duration(best.step_s)} a step expected, "
+        f"{plan.codec} over {plan.algorithm}, {format_duration(step_s(best.plan))} a step expected, "
         f"{format_duration(found.uncompressed.step_s)} without compression, of which "
         f"{format_duration(best.compute_s)} are computation; the slowest line carries "
         f"{format_rate(environment.line.nbytes_per_s)}"
     )
+    reason += f"; {exceptions}" if exceptions else ""
     if left_out:
         reason += f"; {', '.join(left_out)} would lose more than {most:.0%} of a parameter's gradient"
-    return Decision(plan, best.step_s, found.uncompressed.step_s, best.compute_s, reason)
+    return Decision(plan, step_s(best.plan), found.uncompressed.step_s, best.compute_s, reason)
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """The parameters that need another codec than the rest, that one, and their share of the values.
+
+    ``noise`` is the share of extra steps that both codecs' noise may cost.
+    """
+
+    names: frozenset[str]
+    gentler: Codec
+    part: float
+    noise: float
+
+    @classmethod
+    def of(cls, codec: Codec, names: frozenset[str], lost: Lost, most: float) -> _Mixture:
+        gentler = lost.gentler(codec, names, most)
+        worst = max(lost.worst(codec, lost.counts.keys() - names), lost.worst(gentler, names))
+        return cls(names, gentler, lost.part(names), worst**2)
 
 
 def _same(plan: Plan, present: Plan) -> bool:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol, TypeVar
 
 import torch
 
 from gradwire.auto import network, saved
+from gradwire.auto.contract import Contract, Lost, draw, growth, in_words, rules_for
 from gradwire.auto.decide import Decision, decide
+from gradwire.auto.form import BUCKETS, Form
 from gradwire.auto.messages import broadcast, gather
 from gradwire.auto.samples import Samples
 from gradwire.auto.settings import Auto
+from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT, StepTime, StepTimes
 from gradwire.auto.watch import Watch
-from gradwire.codecs import Codec
+from gradwire.codecs import Codec, parse
 from gradwire.collectives import backend
 from gradwire.errors import GradwireError, LinkError
 from gradwire.exchange import Exchange
@@ -26,7 +30,6 @@ from gradwire.planner.inputs.calibration import SEGMENT_NBYTES, excerpt
 from gradwire.planner.inputs.cluster import Cluster
 from gradwire.planner.inputs.threads import use_threads
 from gradwire.planner.inputs.workload import Workload
-from gradwire.planner.search.candidates import ALGORITHMS
 from gradwire.timing.measure.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.replay.environment import CodecCost, Environment
 from gradwire.timing.replay.host import HostCost
@@ -37,6 +40,13 @@ WARM_UP = 5
 RESAMPLE = 12 * KEPT
 """Every so many steps, what the codec in use loses is measured again."""
 
+_REPEATS = 3
+"""Enough to tell codecs apart; training waits meanwhile."""
+
+_RESUMED = "resumed "
+"""Begins the text of a state, in place of a decision."""
+_ANEW = "anew"
+"""In place of a decision: the whole plan has to be chosen once more."""
 _LOG = logging.getLogger("gradwire")
 T = TypeVar("T")
 
@@ -61,6 +71,8 @@ class Pilot:
         Those of the model's parameters.
     timeout_s
         How long a rank waits for the others.
+    form
+        How the run exchanges its gradients.
     clock
         What times steps, in seconds.
 
@@ -68,6 +80,8 @@ class Pilot:
     ----------
     decisions
         The steps before which plans were chosen, and what was decided.
+    note
+        Called with each of them, if it is not None.
     """
 
     def __init__(
@@ -78,13 +92,20 @@ class Pilot:
         shapes: Sequence[Sequence[int]],
         timeout_s: float,
         clock: Callable[[], float] = perf_counter,
+        *,
+        form: Form = BUCKETS,
     ) -> None:
         self.decisions: list[tuple[int, Decision]] = []
+        self.note: Callable[[int, Decision], None] | None = None
         self._settings, self._rank, self._world, self._timeout_s = settings, rank, world, timeout_s
-        self._key = saved.fingerprint(shapes, world)
+        self._form, self._key = form, saved.fingerprint(shapes, world, form.name)
         self._clock, self._times, self._watch = clock, StepTimes(clock), Watch()
+        self._contract = Contract(settings.max_lost_norm, world)
         self._samples: Samples | None = None
+        self._buckets = 0
         self._decide_at, self._delay = WARM_UP + 1, 1
+        self._begun, self._steps, self._before = False, 0, 0
+        self._loaded: State | None = None
         self._host: HostCost | None = None
 
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
@@ -94,14 +115,16 @@ class Pilot:
         """
         if self._world == 1:
             return None
-        began, chosen = self._clock(), None
-        if step == 1:
-            chosen = self._start(ask)
-        elif step == self._decide_at:
-            chosen = self._decide(step, present, ask)
-        elif step > self._decide_at and (step - self._decide_at) % KEPT == 0:
-            self._look(step, present, ask)
-        self._samples = Samples() if self._samples_at(step) else None
+        began = self._clock()
+        if self._begun:
+            step += self._before
+            chosen = self._steer(step, present, ask)
+        else:
+            chosen = self._start(step, ask)
+            step += self._before
+        self._steps = step
+        buckets, self._buckets = self._buckets, 0
+        self._samples = Samples(drawn=draw(step, buckets)) if self._samples_at(step) else None
         self._times.leave_out(self._clock() - began)
         return chosen
 
@@ -112,27 +135,77 @@ class Pilot:
 
     def handed_over(self, count: int) -> None:
         """Note that backward has a bucket of ``count`` floats ready."""
+        self._buckets += 1
         self._times.handed_over(count)
 
     def end(self) -> None:
         """Note that a step's averages are all there."""
         self._times.end()
 
-    def _samples_at(self, step: int) -> bool:
-        due = step > self._decide_at and (step + 1 - self._decide_at) % RESAMPLE == 0
-        return due or step + 1 == self._decide_at
+    def took(self, wait_s: float) -> None:
+        """Note the end of a step that waited this long for averages, in place of the two before."""
+        self._times.took(wait_s)
 
-    def _start(self, ask: Ask) -> Plan | None:
-        """Adopt what a run before has decided, if rank 0 has that."""
-        place = self._settings.place if self._rank == 0 else None
-        found = None if place is None else saved.load(place, self._key)
-        text = "" if found is None else found.to_json()
+    def state(self) -> State:
+        """Return what a checkpoint keeps; call it between two steps."""
+        contract, watch = self._contract, self._watch
+        counts = (self._world, self._steps, self._decide_at, watch.patience, watch.since)
+        refused = sorted(map(str, contract.refused))
+        return State(*counts, list(self.decisions), dict(contract.seen), refused)
+
+    def load(self, state: State) -> None:
+        """Go on where ``state`` was called, from the next step on; all ranks load, and rank 0's counts.
+
+        That of another number of ranks is left out: the run measures anew.
+        """
+        self._loaded = state if state.world == self._world else None
+        self._begun = False
+
+    def _samples_at(self, step: int) -> bool:
+        since = step + 1 - self._decide_at
+        return since in (0, KEPT) or (since > 0 and since % RESAMPLE == 0)
+
+    def _steer(self, step: int, present: Plan, ask: Ask) -> Plan | None:
+        """Decide or look, where that is due."""
+        if step == self._decide_at:
+            return self._decide(step, present, ask)
+        if step > self._decide_at and (step - self._decide_at) % KEPT == 0 and len(self._times):
+            return self._look(step, present, ask)
+        return None
+
+    def _start(self, step: int, ask: Ask) -> Plan | None:
+        """Go on where a checkpoint was written, or with what a run before has decided, if rank 0 has that."""
+        self._begun, self._before, self._decide_at = True, 0, step + WARM_UP
+        place, text = self._settings.place, ""
+        if self._rank == 0 and self._loaded is not None:
+            text = _RESUMED + self._loaded.to_json()
+        elif self._rank == 0 and place is not None:
+            found = saved.load(place, self._key)
+            text = "" if found is None else found.to_json()
         text = ask("the plan of an earlier run", lambda exchange: broadcast(exchange, text, self._timeout_s))
+        if text.startswith(_RESUMED):
+            return self._resume(step, State.from_json(text.removeprefix(_RESUMED)))
         if not text:
             return None
-        decision = Decision.from_json(text)
-        self._decide_at = 1
-        return self._adopt(1, decision, "as in an earlier run: ")
+        self._decide_at = step
+        return self._adopt(step, Decision.from_json(text), "as in an earlier run: ")
+
+    def _resume(self, step: int, state: State) -> Plan | None:
+        """Go on from a checkpoint before ``step``, whose number was another one in the run that wrote it.
+
+        What was measured for a decision that was due then is not there any more.
+        """
+        number = state.steps + 1
+        self._before, self._loaded = number - step, None
+        self._decide_at = state.decide_at if state.decide_at < number else number + WARM_UP
+        self.decisions = list(state.decisions)
+        self._watch.patience, self._watch.since = state.patience, state.since
+        self._contract.seen, self._contract.refused = dict(state.seen), {*map(parse, state.refused)}
+        self._times.forget()
+        if not self.decisions:
+            return None
+        self._tell(number, self.decisions[-1][1], "as before the checkpoint: ")
+        return self.decisions[-1][1].plan
 
     def _decide(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         text = ask("the choice of a plan", lambda exchange: self._choose(exchange, present))
@@ -142,25 +215,82 @@ class Pilot:
         return self._adopt(step, Decision.from_json(text), "")
 
     def _adopt(self, step: int, decision: Decision, why: str) -> Plan:
-        self.decisions.append((step, decision))
         self._watch.decided(step)
         self._times.forget()
-        if self._rank == 0:
-            _LOG.info("from step %d on, %s%s", step, why, decision.reason)
-            if self._settings.place is not None:
-                saved.save(self._settings.place, self._key, decision)
+        self._contract.begin()
+        return self._take(step, decision, why)
+
+    def _take(self, step: int, decision: Decision, why: str = "") -> Plan:
+        self.decisions.append((step, decision))
+        self._tell(step, decision, why)
+        if self._rank == 0 and self._settings.place is not None:
+            saved.save(self._settings.place, self._key, decision)
         return decision.plan
 
-    def _look(self, step: int, present: Plan, ask: Ask) -> None:
-        """Let all ranks compare what steps take, and lose, with what they took; maybe decide once more."""
-        now, lost = self._times.median, 0.0
-        if self._samples is not None and self._samples.finite:
-            lost = self._samples.lost(present.encoding)
-        row = [now.compute_s, now.backward_s, now.exposed_s, lost]
-        rows = ask("the times of steps", lambda exchange: gather(exchange, row, self._timeout_s))
-        broken = max(each[3] for each in rows) > self._settings.max_lost_norm
-        if self._watch.changed(step, _slowest(rows)) or (broken and not present.encoding.EXACT):
+    def _tell(self, step: int, decision: Decision, why: str) -> None:
+        told = replace(decision, reason=why + decision.reason)
+        if self._rank == 0:
+            _LOG.info("from step %d on, %s", step, told.reason)
+        if self.note is not None:
+            self.note(step, told)
+
+    def _look(self, step: int, present: Plan, ask: Ask) -> Plan | None:
+        """Let all ranks compare what steps take, and lose, with what they may; maybe decide once more."""
+        now, samples = self._times.median, self._samples
+        row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
+        text = ""
+
+        def compare(exchange: Exchange) -> list[list[float]]:
+            nonlocal text
+            rows = gather(exchange, row, self._timeout_s)
+            if samples is not None:
+                names = self._contract.judge([each[3:] for each in rows], samples, present)
+                text = "" if names is None else self._excepted(exchange, samples, present, names)
+            return rows
+
+        rows = ask("the times of steps", compare)
+        if self._watch.changed(step, _slowest(rows)) or text == _ANEW:
             self._decide_at = step + 1
+        elif text:
+            return self._take(step, Decision.from_json(text))
+        return None
+
+    def _excepted(self, exchange: Exchange, samples: Samples, present: Plan, names: frozenset[str]) -> str:
+        """Return the decision about parameters with another codec as JSON, the same on all ranks.
+
+        ``_ANEW`` where they have become too many.
+        """
+        most = self._settings.max_lost_norm
+        lost = self._lost(gather(exchange, self._shares(samples), self._timeout_s), samples, present)
+        if lost.part(names) > lost.most_excepted or not self.decisions:
+            return _ANEW
+        text = ""
+        if self._rank == 0:
+            gentler = lost.gentler(present.codec, names, most, self._contract.refused)
+            plan = replace(present, codecs=rules_for(names, gentler))
+            reason = in_words(plan, names, most) or f"{plan.codec} for all parameters again"
+            text = replace(self.decisions[-1][1], plan=plan, reason=reason).to_json()
+        return broadcast(exchange, text, self._timeout_s)
+
+    def _shares(self, samples: Samples) -> list[float]:
+        """Return what every codec that may be chosen loses of this rank's gradient."""
+        return [share for codec in self._settings.candidates for share in samples.shares(codec)]
+
+    def _lost(self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan) -> Lost:
+        """Return what exchanges lose, from all ranks' rows, and from what those with this plan have lost."""
+        more, codecs, count = growth(self._world), self._settings.candidates, len(samples.names)
+        worst = [more * max(values) for values in zip(*rows, strict=True)]
+        shares = {
+            codec: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
+            for i, codec in enumerate(codecs)
+        }
+        for name, share in self._contract.seen.items():
+            if name in shares.get(present.codec, ()):
+                shares[present.codec][name] = max(share, shares[present.codec][name])
+        sizes = dict(zip(samples.names, samples.sizes, strict=True))
+        part = _excerpt(samples)
+        nbytes = {codec: codec.encode(part).numel() / part.numel() for codec in codecs}
+        return Lost(sizes, shares, nbytes, self._form.most_excepted)
 
     def _choose(self, exchange: Exchange, present: Plan) -> str:
         """Return a decision as JSON, the same on all ranks; empty where nothing can be measured yet."""
@@ -168,13 +298,11 @@ class Pilot:
         usable = samples is not None and samples.finite
         if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
             return ""
-        codecs = self._settings.candidates
-        row = [now.compute_s, now.backward_s, now.exposed_s, *map(samples.lost, codecs)]
+        row = [now.compute_s, now.backward_s, now.exposed_s, *self._shares(samples)]
         row += network.own_line(exchange.link)
         rows = gather(exchange, row, self._timeout_s)
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
-        shares = (max(each[3 + i] for each in rows) for i in range(len(codecs)))
-        lost = dict(zip(codecs, shares, strict=True))
+        lost = self._lost([each[3 : -network.LINE_FIELDS] for each in rows], samples, present)
         text = ""
         if self._rank == 0:
             text = self._decided(exchange, samples, line, _slowest(rows), lost, present).to_json()
@@ -186,24 +314,23 @@ class Pilot:
         samples: Samples,
         line: Line,
         now: StepTime,
-        lost: dict[Codec, float],
+        lost: Lost,
         present: Plan,
     ) -> Decision:
         """Return what rank 0 decides; where that fails, all stay with what they have."""
-        algorithms = [each for each in ALGORITHMS if each != backend.NAME or exchange.link.HAS_ALL_REDUCE]
+        may = self._form.algorithms
+        may = tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
         workload = Workload(
-            tuple(reversed(samples.counts)),
+            (sum(samples.counts),) if self._form.whole else tuple(reversed(samples.counts)),
             forward_s=now.compute_s - now.backward_s,
             backward_s=now.backward_s,
         )
         cluster = Cluster(self._world, line)
         try:
-            environment = Environment(
-                line, _costs(lost, samples.flat, line, cluster.threads), self._host_cost(cluster)
-            )
-            return decide(
-                environment, workload, self._world, lost, self._settings.max_lost_norm, present, algorithms
-            )
+            most = self._settings.max_lost_norm
+            costs = _costs(lost.admitted(most, present), _excerpt(samples), line, cluster.threads)
+            environment = Environment(line, costs, self._host_cost(cluster))
+            return decide(environment, workload, self._world, lost, most, present, may, self._form.half)
         except GradwireError as error:
             reason = f"{present.codec} over {present.algorithm} stays, since no plan could be chosen: {error}"
             return Decision(present, now.step_s, now.step_s, now.compute_s, reason)
@@ -219,13 +346,14 @@ class Pilot:
         return self._host
 
 
-def _costs(codecs: Iterable[Codec], sample: torch.Tensor, line: Line, threads: int) -> dict[str, CodecCost]:
-    part, rest_s = (
-        excerpt(sample, SEGMENT_NBYTES // FLOAT_NBYTES),
-        rest_between_segments(line, SEGMENT_NBYTES),
-    )
+def _excerpt(samples: Samples) -> torch.Tensor:
+    return excerpt(samples.flat, SEGMENT_NBYTES // FLOAT_NBYTES)
+
+
+def _costs(codecs: Iterable[Codec], part: torch.Tensor, line: Line, threads: int) -> dict[str, CodecCost]:
+    rest_s = rest_between_segments(line, SEGMENT_NBYTES)
     with use_threads(threads):
-        return {str(each): codec_cost(each, [part], 1, SEGMENT_NBYTES, rest_s) for each in codecs}
+        return {str(each): codec_cost(each, [part], 1, SEGMENT_NBYTES, rest_s, _REPEATS) for each in codecs}
 
 
 def _slowest(rows: Sequence[Sequence[float]]) -> StepTime:

@@ -1,9 +1,9 @@
-"""Samples of a rank's own gradient, and what a codec loses of them."""
+"""Samples of a rank's own gradient, and what codecs and exchanges lose of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -24,15 +24,27 @@ class Samples:
     ----------
     counts
         The floats of each bucket, all of them.
+    names, sizes
+        The parameters, in the order of the buckets, and their floats.
+    drawn
+        The number of the bucket, from 0 up, whose exchange is to be compared with the exact average.
+    shadow
+        What that comparison has found.
     """
 
     counts: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    drawn: int | None = None
+    shadow: Shadow | None = None
     _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
 
-    def expect(self, shapes: Sequence[Sequence[int]]) -> None:
-        """Note the shapes of the next bucket's parameters, in the bucket's order."""
+    def expect(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> None:
+        """Note the shapes and names of the next bucket's parameters, in the bucket's order."""
         self._shapes.append([tuple(each) for each in shapes])
+        self.names += names
+        self.sizes += map(math.prod, shapes)
         self.counts.append(sum(map(math.prod, shapes)))
 
     def add(self, values: torch.Tensor) -> None:
@@ -49,29 +61,50 @@ class Samples:
         """All values that were kept, one bucket after the other."""
         return torch.cat(self._values)
 
-    def lost(self, codec: Codec) -> float:
-        """Return the share of the norm that one encoding loses of the parameter that loses most.
-
-        Of a parameter with rows and columns it is what nine in ten of them stay within, if that is more: the
-        norm of a whole matrix hides columns that are much smaller than others. Where there was no gradient
-        nothing can be lost; where there is one after decoding alone, all is.
-        """
+    def shares(self, codec: Codec) -> list[float]:
+        """Return the share of each parameter's norm that one encoding loses; see ``lost_shares``."""
         buckets = zip(self._values, self._shapes, strict=True)
-        return max((_lost(codec, values, shapes) for values, shapes in buckets), default=0.0)
+        return [share for values, shapes in buckets for share in _lost(codec, values, shapes)]
 
 
-def _lost(codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> float:
+@dataclass(frozen=True)
+class Shadow:
+    """What whole exchanges of one bucket lost of the exact average, by parameter.
+
+    Attributes
+    ----------
+    planned
+        With the codecs that the plan has for them.
+    plain
+        With the plan's codec for all of them.
+    """
+
+    planned: Mapping[str, float]
+    plain: Mapping[str, float]
+
+
+def _lost(codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:
     if codec.EXACT or values.numel() == 0:
-        return 0.0
+        return [0.0] * len(shapes)
     decoded = torch.empty_like(values)
     codec.decode(codec.encode(values), decoded)
-    own, lost = values.double().square(), decoded.sub_(values).double().square()
-    start, worst = 0, 0.0
+    return lost_shares(values, decoded, shapes)
+
+
+def lost_shares(values: torch.Tensor, found: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:
+    """Return the share of each parameter's norm that is missing in ``found``, of the values that are there.
+
+    Of a parameter with rows and columns it is what nine in ten of them stay within, if that is more: the
+    norm of a whole matrix hides columns that are much smaller than others. Where there was no gradient
+    nothing can be lost; where there is one after decoding alone, all is.
+    """
+    own, lost = values.double().square(), (found - values).double().square()
+    start, shares = 0, []
     for shape in shapes:
         stop = min(start + math.prod(shape), len(own))
-        worst = max(worst, _lost_of(own[start:stop], lost[start:stop], shape))
+        shares.append(_lost_of(own[start:stop], lost[start:stop], shape))
         start = stop
-    return worst
+    return shares
 
 
 def _lost_of(own: torch.Tensor, lost: torch.Tensor, shape: tuple[int, ...]) -> float:

@@ -19,9 +19,9 @@ SCHEMA = "gradwire.auto/1"
 _LOG = logging.getLogger("gradwire")
 
 
-def fingerprint(shapes: Sequence[Sequence[int]], world: int) -> str:
-    """Return what a decision is for: a model's parameters, a number of ranks, a machine, and a version."""
-    facts = json.dumps([[*map(list, shapes)], world, machine_id(), version()])
+def fingerprint(shapes: Sequence[Sequence[int]], world: int, way: str) -> str:
+    """Return what a decision is for: parameters, ranks, a way to exchange them, a machine, and a version."""
+    facts = json.dumps([[*map(list, shapes)], world, way, machine_id(), version()])
     return hashlib.sha256(facts.encode()).hexdigest()
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
-from gradwire.codecs import DEFAULT, Codec, Identity, codec_of
+from gradwire.codecs import DEFAULT, FREE_OF_SCALE, Codec, Identity, codec_of
 from gradwire.codecs.spec import is_real
 from gradwire.errors import SpecError, shown
-from gradwire.plan import Plan
-from gradwire.planner.search.candidates import DEFAULT_CODECS
+from gradwire.plan import Plan, PlanLike
 
 NAME = "auto"
-CODECS = (*DEFAULT_CODECS, "ecsq:0.5")
-"""What may be chosen by default: the planner's codecs, and the one with the fewest bytes for its error."""
+CODECS = (*FREE_OF_SCALE, "ecsq:0.25")
+"""What may be chosen by default: the planner's codecs, and the one with the fewest bytes of those that cost a
+GPT no more than 0.2 % of its loss (docs/which_codec.md)."""
 PLACE = "GRADWIRE_AUTO"
 """The environment variable that names the file of decisions, where ``Auto`` names none."""
 
@@ -29,8 +30,9 @@ class Auto:
     Parameters
     ----------
     max_lost_norm
-        The largest share of a parameter's gradient, in the l2 norm, that one encoding may lose; above 0 and
-        at most 1. A codec that loses more of any parameter is left out, and one in use is replaced.
+        The largest share of a parameter's averaged gradient, in the l2 norm, that an exchange may lose; above
+        0 and at most 1. Parameters of which a codec would lose more get a gentler one, and a codec that suits
+        less than half of the values is left out.
     codecs
         Codecs or their specs that may be chosen, besides no compression; by default those whose error is a
         known share of the values. Codecs that keep residuals are used without them.
@@ -44,7 +46,7 @@ class Auto:
         For an invalid value.
     """
 
-    max_lost_norm: float = 0.2
+    max_lost_norm: float = 0.15
     codecs: Sequence[Codec | str] = CODECS
     path: str | os.PathLike[str] | None = None
 
@@ -65,6 +67,17 @@ class Auto:
     def of(cls, plan: object) -> Auto | None:
         """Return the settings if a run is to choose its plan, for ``"auto"`` or an ``Auto``; else None."""
         return cls() if plan == NAME else plan if isinstance(plan, cls) else None
+
+    @classmethod
+    def begin(cls, plan: PlanLike | Auto, pipeline: int = 1) -> tuple[Auto | None, Plan]:
+        """Return the settings if a run is to choose its plan, and the plan that it begins with.
+
+        ``pipeline`` is for a plan that does not say its own. Raises ``SpecError``.
+        """
+        auto = cls.of(plan)
+        if auto is not None:
+            return auto, replace(auto.first_plan, pipeline=pipeline)
+        return None, Plan.of(cast(PlanLike, plan), pipeline=pipeline)
 
     @property
     def candidates(self) -> tuple[Codec, ...]:

@@ -56,6 +56,13 @@ class StepTimes:
         compute_s = last - began
         self._latest.append(StepTime(compute_s, min(backward_s, compute_s), now - last))
 
+    def took(self, wait_s: float) -> None:
+        """Note that a step is over, which waited this long for averages."""
+        now, began = self._clock(), self._ended
+        self._ended = now
+        if began is not None:
+            self._latest.append(StepTime(max(now - began - wait_s, 0.0), 0.0, wait_s))
+
     def forget(self) -> None:
         """Begin anew: the latest steps are no sample of those to come."""
         self._latest.clear()

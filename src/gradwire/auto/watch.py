@@ -20,26 +20,28 @@ class Watch:
     ----------
     patience
         The fewest steps from one decision to the next.
+    since
+        The step of the latest decision, 0 before there is one.
     """
 
     def __init__(self) -> None:
         self.patience = PATIENCE
+        self.since = 0
         self._reference: StepTime | None = None
-        self._since = 0
 
     def decided(self, step: int) -> None:
         """Begin anew after a decision before ``step``; the next one has to wait longer."""
-        if self._since:
-            quiet = step - self._since > self.patience + QUIET
+        if self.since:
+            quiet = step - self.since > self.patience + QUIET
             self.patience = PATIENCE if quiet else min(2 * self.patience, MOST_PATIENCE)
-        self._since, self._reference = step, None
+        self.since, self._reference = step, None
 
     def changed(self, step: int, now: StepTime) -> bool:
         """Return whether the window that ended before ``step`` asks for another decision."""
         if self._reference is None:
             self._reference = now
             return False
-        if step - self._since < self.patience:
+        if step - self.since < self.patience:
             return False
         before = self._reference
         change_s = max(abs(now.exposed_s - before.exposed_s), abs(now.compute_s - before.compute_s))

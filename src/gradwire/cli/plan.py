@@ -35,8 +35,9 @@ def _parser() -> Parser:
         description="Predict a training step with every plan, and choose one; maybe none at all.",
         epilog="example:\n  gradwire plan --model 25.6M --hosts 8 --rate 1gbit --backward 200ms",
     )
-    _add_training(parser.add_argument_group("what is trained"))
-    _add_line(parser.add_argument_group("where"))
+    where = parser.add_argument_group("what is trained, and where")
+    _add_training(where)
+    _add_line(where)
     _add_plans(parser.add_argument_group("which plans"))
     _add_results(parser.add_argument_group("results"))
     return parser
@@ -70,6 +71,16 @@ def _add_plans(group: argparse._ArgumentGroup) -> None:
         "--pipeline", type=int, metavar="K", default=1, help="offer Pipe-SGD, K-1 steps stale (1: not)"
     )
 
+    group.add_argument(
+        "--objective",
+        choices=("step", "loss"),
+        metavar="WHAT",
+        help="'step' or 'loss': what is shortest (loss with --gradients)",
+    )
+    group.add_argument("--scale", metavar="auto", help="offer scales for codecs with absolute bounds, too")
+    group.add_argument("--nic", metavar="CODEC", help="of NICs on the way; offer to leave encoding to them")
+    group.add_argument("--sharded", type=float, metavar="LR", help="offer Sharded; the learning rate")
+
 
 def _add_results(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--top", type=int, metavar="N", default=10, help="plans to show (10)")
@@ -93,6 +104,11 @@ def _check(words: argparse.Namespace) -> None:
             raise SpecError(f"--{name} must be {low} to {high}, but is {value}")
     if words.hosts > MOST_HOSTS:
         raise SpecError(f"--hosts must be 2 to {MOST_HOSTS}, but is {words.hosts}")
+    if words.objective == "loss" and words.gradients is None:
+        raise SpecError(
+            "--objective loss needs the noise of real gradients; record some with gradwire.record_gradients, "
+            "and give --gradients FILE"
+        )
     if words.json is not None:
         check_writable("--json", words.json, words.overwrite)
     if words.out is not None:

@@ -77,7 +77,7 @@ def _parser() -> Parser:
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     others = ", ".join(method for method in METHODS if method != "pipe")
     group.add_argument("--method", metavar="M", choices=METHODS, help=f"pipe, or {others}")
-    group.add_argument("--codec", metavar="SPEC", help="one that 'gradwire codecs' lists (identity)")
+    group.add_argument("--codec", metavar="SPEC", help="one that 'gradwire codecs' lists, or auto (identity)")
     group.add_argument(
         "--compare",
         nargs="?",

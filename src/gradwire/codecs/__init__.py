@@ -31,6 +31,7 @@ from gradwire.errors import SpecError, shown
 
 __all__ = [
     "DEFAULT",
+    "FREE_OF_SCALE",
     "TABLE",
     "Bf16",
     "Bfp",
@@ -80,6 +81,16 @@ TABLE = (
 """All codecs. Wire ids are part of the protocol: they never change and are never reused."""
 DEFAULT = "fp8"
 """Works at any scale of the gradients; docs/which_codec.md has the measured losses behind the choice."""
+FREE_OF_SCALE = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
+"""What a choice tries when nobody names codecs, in the order in which they win ties: those whose error is a
+known share of the values, so that they need no knowledge of the gradients' scale. Left out are
+
+- ``errbound`` with an absolute bound, which wants a bound that suits the gradients (and then is the best);
+- ``fp16``, whose range ends at 65520 and at 6e-8; ``truncate:16``, which is bf16 without its rounding;
+- ``ecsq``, whose step is a choice between bytes and loss;
+- ``quantize:4``, ``terngrad`` and ``topk``, which need their losses fed back; ``lossless``, slower than most
+  lines.
+"""
 
 
 def codec_of(codec: Codec | str | None, name: str = "codec") -> Codec | None:

@@ -126,6 +126,15 @@ class Codec(ABC):
         check_chunk(acc, "acc", on_cuda=self.ON_CUDA)
         self._decode_add(payload.detach(), acc.detach())
 
+    def decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
+        """Decode to ``out``, on the CPU, divide, and return whether all quotients are finite.
+
+        A ``divisor`` of 1 leaves all bits as they are. Raises ``PayloadError`` or ``TensorError``.
+        """
+        check_bytes(payload, "payload")
+        check_chunk(out, "out")
+        return self._decode_finished(payload.detach(), out.detach(), divisor)
+
     @abstractmethod
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
         """Fill ``out`` and return the number of bytes used; the arguments are checked and detached."""
@@ -143,6 +152,11 @@ class Codec(ABC):
         self._decode(payload, decoded.view(torch.float32))
         # acc += decoded, even where the caller's thread flushes subnormals: the format that keeps 32 bits.
         _native.decode_add("pack", decoded, acc, (32,))
+
+    def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
+        """Do what compiled kernels do in one pass; the arguments are checked as for ``_decode``."""
+        self._decode(payload, out)
+        return _native.finish(out, divisor)
 
 
 def check_chunk(x: torch.Tensor, what: str, *, on_cuda: bool = False) -> None:

@@ -29,14 +29,17 @@ class Kernels(Protocol):
         """Decode and add to ``acc``."""
 
 
-def _kernels_for(x: torch.Tensor, on_cuda: bool) -> Kernels:
-    """Return the kernels for a chunk where it is, such as on a simulated device; only this decides."""
-    devices = sys.modules.get("gradwire.devices")
-    if not on_cuda:
-        return _native
+def kernels_beside(x: torch.Tensor) -> Kernels | None:
+    """Return the kernels of the accelerator that a chunk is on; None on the CPU. Only this decides."""
+    devices = sys.modules.get("gradwire.devices")  # nothing is on a simulated one before it is imported
     if x.is_cpu and (devices is None or devices.device_of(x) is devices.CPU):
-        return _native
+        return None
     return _on_accelerators()
+
+
+def _kernels_for(x: torch.Tensor, on_cuda: bool) -> Kernels:
+    """Return the kernels for a chunk where it is."""
+    return (kernels_beside(x) if on_cuda else None) or _native
 
 
 @cache
@@ -81,6 +84,9 @@ class NativeCodec(Codec):
 
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
         _kernels_for(acc, self.ON_CUDA).decode_add(self._format, payload, acc, self._params)
+
+    def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
+        return _native.decode_finished(self._format, payload, out, self._params, divisor)
 
 
 class PlainCodec(NativeCodec):

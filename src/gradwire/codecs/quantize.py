@@ -10,6 +10,10 @@ from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_whole, join
 from gradwire.deferred import torch
 
+SMALLEST_PEAK = 2.0**-100
+"""Blocks of smaller values are sent as zeros."""
+CLEARED_BITS = 8
+"""The lowest bits of a scale, which are 0."""
 _BLOCK = 1024
 
 
@@ -75,6 +79,11 @@ class Quantize(NativeCodec):
         return self.bits == 4
 
     @property
+    def largest_code(self) -> int:
+        """127 or 7; its negative is the smallest code."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
     def _params(self) -> tuple[int, ...]:
         return self.bits, self.block
 
@@ -93,4 +102,4 @@ class Quantize(NativeCodec):
     def bound(self, x: torch.Tensor) -> float:
         """Return about half a step of the block with the largest magnitude."""
         largest = largest_finite(x)
-        return 0.51 * largest / (127 if self.bits == 8 else 7) + 2.0**-100 if largest else 0.0
+        return 0.51 * largest / self.largest_code + SMALLEST_PEAK if largest else 0.0

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.magnitude import largest_finite
+from gradwire.codecs.native import kernels_beside
 from gradwire.codecs.spec import Reader, error, is_real, write_real
 from gradwire.deferred import np, torch
 
@@ -53,6 +54,7 @@ class TopK(Codec):
     wire_id: ClassVar[int] = 10
     EXAMPLES: ClassVar[tuple[str, ...]] = ("topk:0.01", "topk:0.3", "topk:1")
     WANTS_RESIDUAL: ClassVar[bool] = True
+    ON_CUDA: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not is_real(self.fraction, 0.0, 1.0) or self.fraction == 0:
@@ -72,8 +74,13 @@ class TopK(Codec):
 
     def kept(self, n: int) -> int:
         """Return k, the number of values that are kept of ``n``."""
-        share = Fraction(repr(float(self.fraction)))
-        return -(-share.numerator * n // share.denominator)
+        numerator, denominator = self.compiled[1]
+        return -(-numerator * n // denominator)
+
+    @property
+    def compiled(self) -> tuple[str, tuple[int, ...]]:
+        """The format, and f as a fraction, for kernels on GPUs (``gradwire.gpu``)."""
+        return self.name, Fraction(repr(float(self.fraction))).as_integer_ratio()
 
     def max_nbytes(self, n: int) -> int:
         """Return 8 bytes per kept value."""
@@ -87,6 +94,9 @@ class TopK(Codec):
         return largest_finite(x[dropped])
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
+        kernels, (name, params) = kernels_beside(x), self.compiled
+        if kernels is not None:
+            return kernels.encode(name, x, out, params)
         k = self.kept(x.numel())
         magnitudes = _magnitudes(x)
         if np.count_nonzero(magnitudes == _INFINITY_BITS) > k:
@@ -100,10 +110,13 @@ class TopK(Codec):
         return 8 * k
 
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        kernels, (name, params) = kernels_beside(out), self.compiled
+        if kernels is not None:
+            return kernels.decode(name, payload, out, params)
         n = out.numel()
         k = self.kept(n)
         if payload.numel() != 8 * k:
-            raise malformed(self, payload, n, f"it must have {8 * k} bytes")
+            raise malformed(self, payload, n, "its length does not match")
         # A copy, because a view of other bytes need not be aligned.
         words = payload.numpy().copy().view(np.uint32)
         indices, values = words[:k].astype(np.int64), words[k:]
@@ -111,12 +124,20 @@ class TopK(Codec):
             if not (values == _QUIET_NAN_BITS).all():
                 raise malformed(self, payload, n, "a chunk marked as NaN must hold quiet NaN only")
             out.numpy().fill(np.nan)
-            return
+            return None
         if k and (indices[-1] >= n or not (indices[1:] > indices[:-1]).all()):
             raise malformed(self, payload, n, "its indices must ascend strictly and be less than the count")
         decoded = out.numpy().view(np.uint32)
         decoded.fill(0)
         decoded[indices] = values
+        return None
+
+    def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
+        kernels, (name, params) = kernels_beside(acc), self.compiled
+        if kernels is None:
+            super()._decode_add(payload, acc)
+        else:
+            kernels.decode_add(name, payload, acc, params)
 
 
 def _magnitudes(x: torch.Tensor) -> Words:

@@ -7,11 +7,13 @@ full copy is the delta from weights that are all +0. ``docs/weight_delta.md`` de
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from gradwire import _native
-from gradwire._native import Words
+from gradwire._native import Body, Source, Words
 from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
 from gradwire.entropy.header import HASH_NBYTES, HEADER_NBYTES, LAST_VERSION, Header
@@ -142,6 +144,13 @@ class DeltaEncoder:
         out
             Memory of ``max_nbytes``, whose used front is returned; without it, new memory.
         """
+        header = self.header(masters, version, full=full, checked=checked)
+        return front_of(
+            out, self.max_nbytes, lambda room: self._write(masters, header, room, bounded=bounded)
+        )
+
+    def header(self, masters: torch.Tensor, version: int, *, full: bool, checked: bool) -> Header:
+        """Return the header of the next payload; raise where ``encode`` would."""
         check_tensor(masters, "masters", torch.float32)
         if masters.numel() != self.base.numel():
             raise SpecError(
@@ -151,32 +160,32 @@ class DeltaEncoder:
         self._check_version(version, full=full)
         base = None if full else self.version
         plain = base is None and not self._entropy
-        header = Header(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
-        return front_of(
-            out, self.max_nbytes, lambda room: self._write(masters, header, room, bounded=bounded)
-        )
+        return Header(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
+
+    def source(self, masters: torch.Tensor, header: Header) -> Source:
+        """Return what the kernels encode, after which the receiver holds the header's version."""
+        if header.base is None:
+            self.base.zero_()
+        return Source(masters, self.base, header.write(), header.check is not None)
 
     def _write(self, masters: torch.Tensor, header: Header, out: torch.Tensor, *, bounded: bool) -> int:
-        body = out[header.nbytes :]
-        used = 0 if header.plain else self._write_delta(masters, body, header.base)
-        if header.plain or (bounded and used > self.base.nbytes):
-            header = replace(header, base=None, plain=True)
-            used = self._write_plain(masters, body)
+        used = 0
+        if not header.plain:
+            source = self.source(masters, header)
+            ((_, used),) = _native.delta_encode(self._kind.words, [source], out, code=self._entropy)
+        if header.plain or (bounded and used > header.nbytes + self.base.nbytes):
+            used = self._write_plain(masters, replace(header, base=None, plain=True), out)
+        self.version = header.version
+        return used
+
+    def _write_plain(self, masters: torch.Tensor, header: Header, out: torch.Tensor) -> int:
+        round_masters(masters, self.base)
         if header.check is not None:
             header = replace(header, check=_native.hash64(self.base))
+        used = header.nbytes + self.base.nbytes
         out[: header.nbytes] = torch.frombuffer(bytearray(header.write()), dtype=torch.uint8)
-        self.version = header.version
-        return header.nbytes + used
-
-    def _write_delta(self, masters: torch.Tensor, body: torch.Tensor, base: int | None) -> int:
-        if base is None:
-            self.base.zero_()
-        return _native.delta_encode(self._kind.words, masters, self.base, body, code=self._entropy)
-
-    def _write_plain(self, masters: torch.Tensor, body: torch.Tensor) -> int:
-        round_masters(masters, self.base)
-        body[: self.base.nbytes] = self.base.view(torch.uint8)
-        return self.base.nbytes
+        out[header.nbytes : used] = self.base.view(torch.uint8)
+        return used
 
     def _check_version(self, version: int, *, full: bool) -> None:
         if not 0 <= version <= LAST_VERSION:
@@ -219,19 +228,26 @@ class DeltaDecoder:
         """
         check_tensor(payload, "payload", torch.uint8)
         check_tensor(weights, "weights", self._kind.dtype)
-        header = Header.read(payload)
-        self.check(header, weights)
-        self._apply_body(payload[header.nbytes :], weights, header)
+        apply_message(payload, [(0, payload.numel())], [self], [weights])
+        assert self.version is not None
+        return self.version
+
+    @property
+    def words(self) -> Words:
+        """What the kernels take the weights for."""
+        return self._kind.words
+
+    def take(self, header: Header, hash64: Callable[[], int]) -> None:
+        """Note that the weights are the header's version. Raises ``VersionError`` if their hash differs."""
         self.version = header.version
-        if header.check is not None and header.check != _native.hash64(weights):
+        if header.check is not None and header.check != hash64():
             self.version = None
             raise VersionError(
                 f"the weights differ from version {header.version} after its delta was applied; "
                 "send a full copy"
             )
-        return header.version
 
-    def check(self, header: Header, weights: torch.Tensor) -> None:
+    def check(self, header: Header, nbytes: int, weights: torch.Tensor) -> None:
         """Raise ``PayloadError`` or ``VersionError`` unless a payload with this header is the next one."""
         if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
             raise PayloadError(
@@ -244,26 +260,79 @@ class DeltaDecoder:
             raise VersionError(
                 f"a delta from version {header.base} came, but the receiver holds {held}; send a full copy"
             )
-
-    def _apply_body(self, body: torch.Tensor, weights: torch.Tensor, header: Header) -> None:
-        target = weights if header.base is not None else torch.zeros(weights.numel(), dtype=weights.dtype)
-        reason = (
-            _apply_plain(body, target)
-            if header.plain
-            else _native.delta_apply(self._kind.words, body, target)
-        )
-        if reason is not None:
+        if header.plain and nbytes != header.nbytes + weights.nbytes:
             raise PayloadError(
-                f"a body of {body.numel()} bytes is no delta of {weights.numel()} weights: {reason}; "
-                "send a full copy"
+                f"a body of {nbytes - header.nbytes} bytes is no delta of {weights.numel()} weights: "
+                f"a plain copy has {weights.nbytes} bytes; send a full copy"
             )
-        if target is not weights:
-            weights.copy_(target)
 
 
-def _apply_plain(body: torch.Tensor, weights: torch.Tensor) -> str | None:
-    words = weights.view(torch.uint8)
-    if body.numel() != words.numel():
-        return f"a plain copy has {words.numel()} bytes"
-    words.copy_(body)
-    return None
+def encode_message(
+    masters: Sequence[torch.Tensor],
+    encoders: Sequence[DeltaEncoder | None],
+    version: int,
+    out: torch.Tensor,
+    dtype: WordName,
+    *,
+    full: bool,
+    checked: bool,
+    align: int,
+) -> list[tuple[int, int]]:
+    """Write payloads, as ``encode`` makes them, one after the other; return where they begin and end.
+
+    Masters without an encoder are written as they are. ``out`` has room for the largest payloads, each at a
+    multiple of ``align`` bytes.
+    """
+    headers = list[Header | None]()
+    for each, encoder in zip(masters, encoders, strict=True):
+        if encoder is None:
+            check_tensor(each, "masters", torch.float32)
+            headers.append(None)
+        else:
+            headers.append(encoder.header(each, version, full=full, checked=checked))
+    sources = [
+        Source(each) if encoder is None or header is None else encoder.source(each, header)
+        for each, encoder, header in zip(masters, encoders, headers, strict=True)
+    ]
+    spans = _native.delta_encode(_kind(dtype).words, sources, out, align=align, code=True)
+    for encoder in encoders:
+        if encoder is not None:
+            encoder.version = version
+    return spans
+
+
+def apply_message(
+    message: torch.Tensor,
+    spans: Sequence[tuple[int, int]],
+    decoders: Sequence[DeltaDecoder],
+    weights: Sequence[torch.Tensor],
+) -> None:
+    """Apply the payloads that lie there in a message, as ``DeltaDecoder.apply`` does and with its errors.
+
+    The dtypes of the decoders are the same. Payloads before the one that is refused may have been applied.
+    """
+    data, address, headers = message.numpy(), message.data_ptr(), list[Header]()
+    for (begin, end), decoder, each in zip(spans, decoders, weights, strict=True):
+        front = data[begin : min(end, begin + HEADER_NBYTES + HASH_NBYTES)].tobytes()
+        headers.append(Header.parse(front, end - begin))
+        decoder.check(headers[-1], end - begin, each)
+    bodies = [
+        Body(
+            address + begin + header.nbytes,
+            end - begin - header.nbytes,
+            each,
+            header.base is None,
+            header.plain,
+        )
+        for (begin, end), header, each in zip(spans, headers, weights, strict=True)
+    ]
+    applied, reason = _native.delta_apply(decoders[0].words, bodies)
+    for decoder, header in zip(decoders[:applied], headers, strict=False):
+        decoder.version = header.version
+    for decoder, header, each in zip(decoders[:applied], headers, weights, strict=False):
+        decoder.take(header, partial(_native.hash64, each))
+    if reason is not None:
+        raise PayloadError(
+            f"a body of {bodies[applied].nbytes} bytes is no delta of {weights[applied].numel()} weights: "
+            f"{reason}; send a full copy"
+        )

@@ -8,7 +8,7 @@ from gradwire import _native
 from gradwire.devices import Event, device_of, on_host
 from gradwire.entropy.delta import DeltaDecoder, WordName
 from gradwire.entropy.header import Header
-from gradwire.errors import PayloadError, VersionError
+from gradwire.errors import PayloadError
 from gradwire.gpu.table import delta_kernels
 
 
@@ -46,19 +46,10 @@ class DeviceDeltaDecoder:
         except PayloadError:
             if header.base is not None:  # a full copy makes up for what was refused
                 raise
-        self._decoder.check(header, weights)
-        body = payload[header.nbytes :]
-        if header.plain and body.numel() != weights.nbytes:
-            raise PayloadError(f"a plain copy has {weights.nbytes} bytes, but {body.numel()} came")
+        self._decoder.check(header, payload.numel(), weights)
         if weights.numel():
-            self._launch(body, weights, header)
-        self._decoder.version = header.version
-        if header.check is not None and header.check != _native.hash64(on_host(weights)):
-            self._decoder.version = None
-            raise VersionError(
-                f"the weights differ from version {header.version} after its delta was applied; "
-                "send a full copy"
-            )
+            self._launch(payload[header.nbytes :], weights, header)
+        self._decoder.take(header, lambda: _native.hash64(on_host(weights)))
         return header.version
 
     def _launch(self, body: torch.Tensor, weights: torch.Tensor, header: Header) -> None:

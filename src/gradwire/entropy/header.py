@@ -46,23 +46,25 @@ class Header:
     @classmethod
     def read(cls, payload: torch.Tensor) -> Header:
         """Return the header of a payload. Raises ``PayloadError``."""
-        front = payload[: HEADER_NBYTES + HASH_NBYTES].numpy().tobytes()
+        return cls.parse(payload[: HEADER_NBYTES + HASH_NBYTES].numpy().tobytes(), payload.numel())
+
+    @classmethod
+    def parse(cls, front: bytes, nbytes: int) -> Header:
+        """Return the header of a payload of ``nbytes``, which begins with ``front``, or raise as ``read``."""
         if len(front) < HEADER_NBYTES:
-            raise _malformed(payload, f"it ends within the {HEADER_NBYTES} bytes of its header")
+            raise _malformed(nbytes, f"it ends within the {HEADER_NBYTES} bytes of its header")
         version, word_nbytes, flags, unused, n, base, made = _LAYOUT.unpack_from(front)
         if version != FORMAT_VERSION:
-            raise _malformed(payload, f"its format has the version {version}, but {FORMAT_VERSION} is known")
+            raise _malformed(nbytes, f"its format has the version {version}, but {FORMAT_VERSION} is known")
         if flags not in _MEANT or unused or (flags & _FULL and base):
-            raise _malformed(payload, "unused bits of its header are set")
+            raise _malformed(nbytes, "unused bits of its header are set")
         check = None
         if flags & _HASHED:
             if len(front) < HEADER_NBYTES + HASH_NBYTES:
-                raise _malformed(payload, "it ends within its hash")
+                raise _malformed(nbytes, "it ends within its hash")
             (check,) = struct.unpack_from("<Q", front, HEADER_NBYTES)
         return cls(word_nbytes, n, made, None if flags & _FULL else base, check, bool(flags & _PLAIN))
 
 
-def _malformed(payload: torch.Tensor, reason: str) -> PayloadError:
-    return PayloadError(
-        f"a payload of {payload.numel()} bytes is no delta of weights: {reason}; send a full copy"
-    )
+def _malformed(nbytes: int, reason: str) -> PayloadError:
+    return PayloadError(f"a payload of {nbytes} bytes is no delta of weights: {reason}; send a full copy")

@@ -18,10 +18,11 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import OwnAllReduce
-from gradwire.exchange.feedback import Feedback, Losses, check_residual
+from gradwire.exchange.feedback import Feedback, Losses
 from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
 from gradwire.exchange.on_device import DeviceLosses
+from gradwire.exchange.residual import Residual, check_residual
 from gradwire.exchange.stream import Resources
 from gradwire.exchange.walk import Walk
 from gradwire.links.base import Link
@@ -77,7 +78,7 @@ class Exchange:
         self._outgoing: dict[int, Buffers] = {}
         self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
         self._own = OwnAllReduce(self.link) if OwnAllReduce.serves(self.link, plan) else None
-        self._feedback = Feedback(self._segment_count)
+        self._feedback = Feedback()
 
     def follow(self, plan: Plan) -> None:
         """Use another plan from the next call on; all ranks call this between the same two calls.
@@ -96,9 +97,10 @@ class Exchange:
         self,
         tensor: torch.Tensor,
         average: bool = True,
-        residual: torch.Tensor | None = None,
+        residual: torch.Tensor | Residual | None = None,
         norms: Norms | None = None,
         timeout_s: float | None = None,
+        codec: Codec | None = None,
     ) -> ExchangeCost:
         """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
 
@@ -116,13 +118,16 @@ class Exchange:
             its own. It is added to ``tensor`` before anything is sent and then holds what this rank's
             encodings lost, in any hop: the sum plus all ranks' residuals is the exact sum of the tensors and
             the old residuals, within float rounding. Where the sum is not finite, which nobody can use, it
-            holds what it held before on all ranks, and so it does after a failure.
+            holds what it held before on all ranks, and so it does after a failure. The owner of a
+            ``Residual`` gives the memory for what is lost, too.
         norms
             Gets, by ranges of the bucket, the sums of squares of this rank's own ``tensor``, and of what its
             encodings lost of the sum in any hop. It costs a decoding of what is encoded where no residual is
             kept, and nothing beside a residual.
         timeout_s
             How long nothing may move, on any rank, before that is an error; the link's timeout by default.
+        codec
+            Encodes this bucket, on all ranks; the plan's by default.
 
         Raises
         ------
@@ -132,7 +137,8 @@ class Exchange:
             When a peer fails or disagrees.
         """
         flags = AVERAGE if average else 0
-        return self._run("schedule", tensor, self.plan.encoding, flags, residual, norms, timeout_s)
+        chosen = self.plan.encoding if codec is None else codec
+        return self._run("schedule", tensor, chosen, flags, residual, norms, timeout_s)
 
     def reduce(
         self,
@@ -190,17 +196,19 @@ class Exchange:
         tensor: torch.Tensor,
         codec: Codec,
         flags: int = 0,
-        residual: torch.Tensor | None = None,
+        residual: torch.Tensor | Residual | None = None,
         norms: Norms | None = None,
         timeout_s: float | None = None,
     ) -> ExchangeCost:
         check_chunk(tensor, "tensor", on_cuda=True)
-        if residual is not None:
-            check_residual(residual, tensor)
+        kept = residual.lost if isinstance(residual, Residual) else residual
+        if kept is not None:
+            check_residual(kept, tensor)
         if norms is not None:
             check_norms(norms, tensor)
-        is_here = device_of(tensor) is CPU
-        if not (is_here or (codec.ON_CUDA and residual is None and norms is None and self._own is None)):
+        device = device_of(tensor)
+        is_here, is_beside = device is CPU, kept is None or device_of(kept) is device
+        if not (is_here or (codec.ON_CUDA and is_beside and self._own is None)):
             return self._run_on_host(half, tensor, codec, flags, residual, norms, timeout_s)
         if not self._at_work.acquire(blocking=False):
             own = self.link.name_of(self.link.rank)
@@ -209,7 +217,7 @@ class Exchange:
             self.check()
             start = time.perf_counter()
             tensor = tensor.detach()
-            losses = self._feedback.of(codec, residual, norms) if is_here else DeviceLosses(codec, tensor)
+            losses = self._losses(codec, tensor, residual, norms)
             lent = self._lend(codec, flags, timeout_s)
             if half == "schedule" and self._own is not None and self._own.takes(codec, tensor.numel()):
                 return self._sum_by_transport(self._own, tensor, losses, lent)
@@ -225,6 +233,19 @@ class Exchange:
             return accounting
         finally:
             self._at_work.release()
+
+    def _losses(
+        self,
+        codec: Codec,
+        tensor: torch.Tensor,
+        residual: torch.Tensor | Residual | None,
+        norms: Norms | None,
+    ) -> Losses:
+        """Return who notes what this walk loses."""
+        if device_of(tensor) is CPU:
+            return self._feedback.of(codec, residual, norms)
+        assert not isinstance(residual, Residual), "which is on the host"
+        return DeviceLosses(codec, tensor, None if residual is None else residual.detach(), norms)
 
     def _run_on_host(self, half: str, tensor: torch.Tensor, *way: Any) -> ExchangeCost:
         """Exchange a copy of a bucket that is on a device, where the host alone can do what is asked for."""

@@ -14,60 +14,62 @@ from typing import ClassVar
 
 import torch
 
+from gradwire import _native
 from gradwire.codecs import Codec
-from gradwire.codecs.base import check_chunk
-from gradwire.errors import TensorError
+from gradwire.devices import CPU, device_of
 from gradwire.exchange.norms import Norms
+from gradwire.exchange.residual import Residual
 
 
 class Losses:
     """Nobody keeps what is lost; a published value is replaced by what its receivers decode.
 
-    ``finite`` tells, after a walk, whether all final values that passed by are finite.
+    ``finite`` tells, after a walk, whether all final values that passed by are finite, and ``crossed_nbytes``
+    how much has crossed a bus but for what was received.
     """
 
     ON_DEVICE: ClassVar[bool] = False
     """Whether the bucket is on a device, and payloads cross its bus."""
 
     def __init__(self, codec: Codec) -> None:
-        self.finite = True
+        self.finite, self.crossed_nbytes = True, 0
         self._codec = codec
 
     def begin(self, tensor: torch.Tensor) -> None:
         """Prepare the bucket; nothing of it has been encoded."""
 
+    def encode(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Return the payload of ``x``, a view of ``out``, which has room for it."""
+        return self._codec.encode(x, out)
+
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
         """Note that ``elements``, which begin at ``start``, were sent on as ``payload``."""
 
-    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:  # noqa: ARG002
-        """Let ``elements``, which begin at ``start``, adopt what others decode from ``payload``."""
-        if not self._codec.EXACT:
-            self._codec.decode(payload, elements)
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
+        """Let the sums ``elements``, which begin at ``start``, adopt what others decode, and finish them."""
+        if self._codec.EXACT:
+            self.finished(elements, start, ranks)
+        else:
+            self.received(payload, elements, start, ranks)
 
-    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:  # noqa: ARG002
-        """Divide the sums ``elements``, which begin at ``start``, by ``ranks``, and look at the final values.
+    def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:  # noqa: ARG002
+        """Decode the sums ``elements``, which begin at ``start``, and finish them."""
+        self.finite &= self._codec.decode_finished(payload, elements, ranks)
 
-        Both while a cache holds them.
-        """
-        if ranks > 1:
-            elements.div_(ranks)
-        self.finite = self.finite and is_finite(elements)
+    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:  # noqa: ARG002 - for KeptLosses
+        """Divide the sums ``elements``, which begin at ``start``, by ``ranks``, and look at the results."""
+        self.finite &= _native.finish(elements, ranks)
 
     def commit(self) -> None:
         """Keep what was noted; the walk has succeeded."""
 
 
 class MeasuredLosses(Losses):
-    """Nobody keeps what is lost by a codec that is not exact, but it is measured.
+    """Nobody keeps what is lost by a codec that is not exact, but ``norms`` gets its sums of squares."""
 
-    Sums of squares are added up in ``norms``. ``scratch`` is 1-D float32, as long as a segment: what is lost
-    is looked at while a cache holds it, and forgotten.
-    """
-
-    def __init__(self, codec: Codec, norms: Norms, scratch: torch.Tensor) -> None:
+    def __init__(self, codec: Codec, norms: Norms) -> None:
         super().__init__(codec)
         self._norms = norms
-        self._lost = scratch
 
     def begin(self, tensor: torch.Tensor) -> None:
         """Measure this rank's own gradient."""
@@ -76,29 +78,18 @@ class MeasuredLosses(Losses):
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
         """Measure what the receiver will not get."""
         if not self._codec.EXACT:
-            lost = self._place(elements, start)
-            self._codec.decode(payload, lost)
-            self._compare(elements, lost, start)
-            self._look_at(self._norms.subtract(elements, lost, start))
+            self._lose(payload, elements, start, 0)
 
-    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
         """Measure what adopting takes away."""
-        if not self._codec.EXACT:
-            lost = self._place(elements, start)
-            self._codec.decode(payload, lost)
-            self._compare(elements, lost, start)
-            self._look_at(self._norms.adopt(elements, lost, start))
+        if self._codec.EXACT:
+            self.finished(elements, start, ranks)
+        else:
+            self.finite &= self._lose(payload, elements, start, ranks)
 
-    def _place(self, elements: torch.Tensor, start: int) -> torch.Tensor:  # noqa: ARG002 - for KeptLosses
-        """Return where to put what ``elements`` lose."""
-        return self._lost[: elements.numel()]
-
-    def _compare(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> None:
-        """Measure what ``elements`` were, and what others have of them."""
-        self._norms.compare(elements, decoded, start)
-
-    def _look_at(self, lost: float) -> None:
-        """Note the sum of squares of what a segment has lost."""
+    def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
+        """Return whether all that was adopted is finite; nothing is with 0 ``ranks``."""
+        return self._norms.lose(self._codec, payload, elements, start, None, ranks)[1]
 
 
 class KeptLosses(MeasuredLosses):
@@ -108,31 +99,41 @@ class KeptLosses(MeasuredLosses):
     lost (a gradient scaler skips it), and the residual stays for the next one. After an all-reduce every rank
     has the same bits, so all of them decide alike.
 
+    What is done for the residual measures what is lost, too, in the same passes; what was encoded and what is
+    decoded is not measured, because nothing is lost for good.
+
     Parameters
     ----------
     codec
         What elements are encoded with.
     residual
-        1-D contiguous float32, as long as the bucket; only ``commit`` changes it.
-    scratch
-        The same kind of memory, for what is lost until then.
+        As long as the bucket; only ``commit`` changes its values.
     norms
-        Where sums of squares are added up. What is done for the residual measures, too, in the same passes.
+        Where sums of squares are added up.
     """
 
-    def __init__(
-        self, codec: Codec, residual: torch.Tensor, scratch: torch.Tensor, norms: Norms | None = None
-    ) -> None:
-        super().__init__(codec, Norms([0, residual.numel()]) if norms is None else norms, scratch)
+    def __init__(self, codec: Codec, residual: Residual, norms: Norms | None = None) -> None:
+        self._lost = residual.lost
+        super().__init__(codec, Norms([0, self._lost.numel()]) if norms is None else norms)
         self._residual = residual
-        self._tensor = residual
+        self._tensor = self._lost
         self._noted: list[tuple[int, int]] = []
         self._finished: list[tuple[int, int]] = []
+        self._lost_finite = True
 
     def begin(self, tensor: torch.Tensor) -> None:
         """Add the old residual to the bucket; what an earlier walk noted does not count any more."""
-        self._tensor, self._noted, self._finished, self.finite = tensor, [], [], True
-        self._norms.add(tensor, self._residual)
+        self._tensor, self._noted, self._finished = tensor, [], []
+        self.finite = self._lost_finite = True
+        start = 0
+        for values in self._residual.values:
+            self._norms.add(tensor, values, start)
+            start += values.numel()
+
+    def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
+        """Finish what came, and note where it was."""
+        self._finished.append((start, start + elements.numel()))
+        super().received(payload, elements, start, ranks)
 
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
         """Finish sums, and note where they were."""
@@ -141,54 +142,51 @@ class KeptLosses(MeasuredLosses):
 
     def commit(self) -> None:
         """Make what was lost the new residual, or leave the old one, whose values are finite after this."""
-        unseen = _gaps(self._finished, self._tensor.numel())
-        self.finite = self.finite and all(is_finite(self._tensor[start:stop]) for start, stop in unseen)
-        if self.finite:
-            for start, stop in _gaps(self._noted, self._lost.numel()):
+        for start, stop in gaps(self._finished, self._tensor.numel()):
+            self.finished(self._tensor[start:stop], start)
+        self._residual.finite = self.finite
+        if self.finite and self._lost_finite:
+            for start, stop in gaps(self._noted, self._lost.numel()):
                 self._lost[start:stop].zero_()
-            self._residual.copy_(self._lost)
+            self._residual.replace()
         else:
-            torch.nan_to_num(self._residual, nan=0.0, posinf=0.0, neginf=0.0, out=self._residual)
+            self._residual.heal()
 
-    def _compare(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> None:
-        """Spare this: what is lost is not lost for good, so nobody asks what kind of loss it is."""
-
-    def _place(self, elements: torch.Tensor, start: int) -> torch.Tensor:
+    def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
         stop = start + elements.numel()
         self._noted.append((start, stop))
-        return self._lost[start:stop]
-
-    def _look_at(self, lost: float) -> None:
-        self.finite = self.finite and math.isfinite(lost)
+        if ranks:
+            self._finished.append((start, stop))
+        way = self._codec, payload, elements, start, self._lost[start:stop]
+        squares, finite = self._norms.lose(*way, ranks)
+        self._lost_finite &= math.isfinite(squares)
+        return finite
 
 
 class Feedback:
-    """Chooses who notes what one walk after the other loses, and keeps the memory for it.
+    """Chooses who notes what one walk after the other loses, and keeps the memory for it."""
 
-    At most ``segment_count`` elements are encoded at once.
-    """
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
 
-    def __init__(self, segment_count: int) -> None:
-        self._segment_count = segment_count
-        self._scratch = torch.empty(0, dtype=torch.float32, device="cpu")
-
-    def of(self, codec: Codec, residual: torch.Tensor | None, norms: Norms | None) -> Losses:
+    def of(self, codec: Codec, residual: torch.Tensor | Residual | None, norms: Norms | None) -> Losses:
         """Return the losses of a walk with this codec that keeps or measures them, or neither."""
         if norms is not None:
             norms.clear()
         if residual is not None:
-            return KeptLosses(codec, residual.detach(), self._memory(residual.numel()), norms)
-        if norms is None or codec.EXACT:
-            return Losses(codec)
-        return MeasuredLosses(codec, norms, self._memory(min(norms.count, self._segment_count)))
+            return KeptLosses(codec, self._prepared(residual), norms)
+        return Losses(codec) if norms is None or codec.EXACT else MeasuredLosses(codec, norms)
 
-    def _memory(self, count: int) -> torch.Tensor:
-        if self._scratch.numel() < count:
-            self._scratch = torch.empty(count, dtype=torch.float32, device="cpu")
-        return self._scratch[:count]
+    def _prepared(self, residual: torch.Tensor | Residual) -> Residual:
+        if isinstance(residual, Residual):
+            return residual
+        count = residual.numel()
+        if self._memory.numel() < count:
+            self._memory = torch.empty(count, dtype=torch.float32, device="cpu")
+        return Residual([residual.detach()], self._memory[:count])
 
 
-def _gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
     """Yield what lies between the noted ranges, of all ``count`` elements."""
     end = 0
     for start, stop in sorted(noted):
@@ -203,18 +201,15 @@ def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
     """Return whether all values are finite, also once rounded to ``dtype``; in one pass, without a copy."""
     if tensor.numel() == 0:
         return True
+    device = device_of(tensor)
+    if device is not CPU:
+        told = device.pinned(1)
+
+        def tell() -> None:
+            told.copy_(tensor.to(dtype).isfinite().all().float(), non_blocking=True)
+
+        device.launch(tell, [tensor], [told])
+        device.event().wait()
+        return float(told) == 1.0
     ends = torch.stack(torch.aminmax(tensor))  # they show an infinity, and a NaN too
     return bool(ends.to(dtype).isfinite().all())
-
-
-def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Raise ``TensorError`` unless ``residual`` can be the residual of ``tensor``."""
-    check_chunk(residual, "residual")
-    if residual.numel() != tensor.numel():
-        raise TensorError(
-            f"residual must have as many elements as the tensor, {tensor.numel()}, but has "
-            f"{residual.numel()}; keep one for every bucket"
-        )
-    nbytes = tensor.nbytes
-    if nbytes and abs(residual.data_ptr() - tensor.data_ptr()) < nbytes:
-        raise TensorError("residual must have memory of its own, but shares the tensor's; use .clone()")

@@ -14,6 +14,8 @@ import torch
 
 from gradwire import _native
 from gradwire._native import Pass
+from gradwire.codecs import Codec
+from gradwire.codecs.native import NativeCodec
 from gradwire.errors import TensorError
 
 
@@ -39,13 +41,15 @@ class Norms:
         Of the partial sums that it has encoded, and of what others decode; 0 where a residual is kept.
     sums
         All four, one below the other.
+    borders
+        Those of the parameter, as int64.
     """
 
     def __init__(self, borders: Sequence[int]) -> None:
         if not borders or borders[0] != 0 or any(a > b for a, b in pairwise(borders)):
             raise TensorError(f"borders of ranges rise from 0 to the bucket's length, but are {[*borders]}")
         self.count = borders[-1]
-        self._borders = torch.tensor(borders, dtype=torch.int64, device="cpu")
+        self.borders = torch.tensor(borders, dtype=torch.int64, device="cpu")
         self.sums = torch.zeros(4, len(borders) - 1, dtype=torch.float64, device="cpu")
         self.own, self.lost, self.encoded, self.decoded = self.sums
 
@@ -55,24 +59,40 @@ class Norms:
 
     def look(self, gradient: torch.Tensor) -> None:
         """Take in this rank's own gradient, all of the bucket."""
-        _native.sum_norms(Pass.LOOK, gradient, gradient, 0, self._borders, self.own)
+        _native.sum_norms(Pass.LOOK, gradient, gradient, 0, self.borders, self.own)
 
-    def add(self, gradient: torch.Tensor, residual: torch.Tensor) -> None:
-        """Take in this rank's own gradient, then add its residual to it: one pass for both."""
-        _native.sum_norms(Pass.ADD, gradient, residual, 0, self._borders, self.own)
+    def add(self, gradient: torch.Tensor, values: torch.Tensor, start: int) -> None:
+        """Take in this rank's own gradient from ``start`` on, then add the residual's ``values`` to it."""
+        part = gradient[start : start + values.numel()]
+        _native.sum_norms(Pass.ADD, part, values, start, self.borders, self.own)
 
-    def compare(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> None:
-        """Take in ``elements``, which begin at ``start`` and have been encoded, and what is decoded."""
-        _native.sum_norms(Pass.LOOK, elements, elements, start, self._borders, self.encoded)
-        _native.sum_norms(Pass.LOOK, decoded, decoded, start, self._borders, self.decoded)
+    def lose(
+        self,
+        codec: Codec,
+        payload: torch.Tensor,
+        elements: torch.Tensor,
+        start: int,
+        lost: torch.Tensor | None,
+        divisor: int = 0,
+    ) -> tuple[float, bool]:
+        """Take in what ``payload``, the encoding of ``elements``, which begin at ``start``, has lost.
 
-    def subtract(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> float:
-        """Let ``decoded`` be what ``elements``, which begin at ``start``, lost; return its sum of squares."""
-        return _native.sum_norms(Pass.SUBTRACT, elements, decoded, start, self._borders, self.lost)
-
-    def adopt(self, elements: torch.Tensor, decoded: torch.Tensor, start: int) -> float:
-        """Do what ``subtract`` does, but let ``elements`` have the decoded values."""
-        return _native.sum_norms(Pass.ADOPT, elements, decoded, start, self._borders, self.lost)
+        It is written to ``lost``, unless that is None; then what was encoded and what is decoded is taken in,
+        too. With a ``divisor``, ``elements`` adopt what is decoded, divided by it. Returns the sum of squares
+        of what was lost, and whether all that was adopted is finite.
+        """
+        if isinstance(codec, NativeCodec) and _native.has_ranges(codec.compiled[0]):
+            name, params = codec.compiled
+            way = name, payload, params, elements, lost, start, self.borders, self.sums[1:]
+            return _native.lose(*way, divisor=divisor, compares=lost is None)
+        decoded = torch.empty_like(elements) if lost is None else lost
+        codec.decode(payload, decoded)
+        if lost is None:
+            _native.sum_norms(Pass.LOOK, elements, elements, start, self.borders, self.encoded)
+            _native.sum_norms(Pass.LOOK, decoded, decoded, start, self.borders, self.decoded)
+        how = Pass.ADOPT if divisor else Pass.SUBTRACT
+        total = _native.sum_norms(how, elements, decoded, start, self.borders, self.lost)
+        return total, divisor == 0 or _native.finish(elements, divisor)
 
 
 def check_norms(norms: Norms, tensor: torch.Tensor) -> None:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
+from gradwire.codecs.wrappers.scaled import Scaled
 from gradwire.collectives.frame_order import AHEAD
-from gradwire.costs import ExchangeCost
+from gradwire.costs import ExchangeCost, Scales
 from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences
 from gradwire.links.base import Link, Receiving, Sending
+from gradwire.wire import HEADER_NBYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +103,21 @@ class Stream(Generic[P]):
         self.accounting.decode_s += perf_counter() - start
         return Incoming(frame, payload, buffer, sequence)
 
-    def encode(self, place: P, framer: Framer, elements: torch.Tensor) -> Outgoing:
-        """Return the next frame for its peer."""
+    def encode(
+        self,
+        place: P,
+        framer: Framer,
+        elements: torch.Tensor,
+        encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+    ) -> Outgoing:
+        """Return the next frame for its peer, which ``encode`` makes if that is given."""
         start = perf_counter()
-        outgoing = framer.encode(elements, self._own.sent.take(place.peer), self._own.flags)
+        sequence = self._own.sent.take(place.peer)
+        outgoing = framer.encode(elements, sequence, self._own.flags, encode=encode)
         self.accounting.encode_s += perf_counter() - start
+        if isinstance(framer.codec, Scaled):
+            exponent = framer.codec.exponent_of(outgoing.frame[HEADER_NBYTES:])
+            self.accounting.scales += Scales.of(exponent)
         return outgoing
 
     def send(self, place: P, outgoing: Outgoing, raw_nbytes: int = 0) -> None:

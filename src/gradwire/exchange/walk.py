@@ -11,7 +11,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Outgoing, renumber
 from gradwire.exchange.stream import Incoming, Resources, Stream
-from gradwire.gpu.contract import SIZE_NBYTES, STATUS_NBYTES
+from gradwire.gpu.contract import STATUS_NBYTES
 from gradwire.wire import AVERAGE, HEADER_NBYTES
 
 
@@ -25,6 +25,7 @@ class Walk:
         self._tensor = tensor
         self._actions = actions
         self._losses = losses
+        self._ranks = resources.link.world if resources.flags & AVERAGE else 1  # what a sum is divided by
         self._stream = Stream[Action](resources)
         self._accounting = self._stream.accounting
         self._kept: dict[Segment, Outgoing] = {}
@@ -58,23 +59,14 @@ class Walk:
         if self._own.link.world == 1:
             self._losses.finished(self._tensor, 0)  # no step has
         self._losses.commit()
-        if self._losses.ON_DEVICE:
-            self._accounting.device_nbytes += STATUS_NBYTES
+        self._accounting.device_nbytes += self._losses.crossed_nbytes
         self._accounting.decode_s += perf_counter() - start
         return self._accounting
 
     def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
-        outgoing = self._stream.encode(action, self._own.framer, elements)
-        if self._losses.ON_DEVICE:
-            nbytes, adopts = outgoing.frame.numel() - HEADER_NBYTES, action.do is Do.PUBLISH
-            adopts = adopts and not self._own.framer.codec.EXACT
-            self._accounting.device_nbytes += nbytes + SIZE_NBYTES + adopts * (nbytes + STATUS_NBYTES)
-        if action.do is Do.PUBLISH:
-            start = perf_counter()
-            self._losses.published(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
-            self._accounting.decode_s += perf_counter() - start
-            if action.keep:
-                self._kept[action.segment] = outgoing
+        outgoing = self._stream.encode(action, self._own.framer, elements, self._losses.encode)
+        if action.do is Do.PUBLISH and action.keep:
+            self._kept[action.segment] = outgoing
         return outgoing
 
     def _forwarded(self, action: Action) -> Outgoing:
@@ -89,10 +81,11 @@ class Walk:
 
     def _sent(self, action: Action, outgoing: Outgoing, elements: torch.Tensor) -> None:
         """Do what can be done while the frame is on its way."""
+        start, payload = action.segment.start, outgoing.frame[HEADER_NBYTES:]
         if action.do is Do.SEND_PARTIAL:
-            self._losses.sent(outgoing.frame[HEADER_NBYTES:], elements, action.segment.start)
+            self._losses.sent(payload, elements, start)
         elif action.do is Do.PUBLISH:
-            self._finish(elements, action.segment.start)
+            self._losses.published(payload, elements, start, self._ranks)
 
     def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
         frame, payload, buffer, sequence = incoming
@@ -102,8 +95,7 @@ class Walk:
         if action.do is Do.ADD:
             self._own.framer.codec.decode_add(payload, elements)
         else:
-            self._own.framer.codec.decode(payload, elements)
-            self._finish(elements, action.segment.start)
+            self._losses.received(payload, elements, action.segment.start, self._ranks)
         self._accounting.decode_s += perf_counter() - start
         if not action.keep:
             self._own.incoming.give(buffer)
@@ -113,7 +105,3 @@ class Walk:
             frame = buffer[: frame.numel()].copy_(frame)
         floats_nbytes = elements.nbytes if self._own.framer.floats else 0
         self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence, floats_nbytes)
-
-    def _finish(self, elements: torch.Tensor, start: int) -> None:
-        """Turn a finished sum into the average, if that is wanted."""
-        self._losses.finished(elements, start, self._own.link.world if self._own.flags & AVERAGE else 1)

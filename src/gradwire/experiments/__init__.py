@@ -10,9 +10,11 @@ from gradwire.experiments import (
     a2dtwp,
     fine_tuning,
     line_share,
+    loss_prediction,
     prediction,
     scaling,
     smart_nic,
+    software_nic,
     training_speed,
     weight_delta,
 )
@@ -24,6 +26,7 @@ EXPERIMENTS: MappingProxyType[str, Experiment[Any]] = MappingProxyType(
         module.EXPERIMENT.name: module.EXPERIMENT
         for module in (
             prediction,
+            loss_prediction,
             scaling,
             line_share,
             training_speed,
@@ -31,6 +34,7 @@ EXPERIMENTS: MappingProxyType[str, Experiment[Any]] = MappingProxyType(
             fine_tuning,
             a2dtwp,
             smart_nic,
+            software_nic,
         )
     }
 )

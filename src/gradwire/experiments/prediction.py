@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gradwire.benchmark.lists import listed
@@ -26,9 +26,14 @@ from gradwire.units import exact_size, parse_size
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire.experiments.hosts.ranks import Ranks
+    from gradwire.timing.replay.environment import Environment
 
 ALGORITHMS = ("backend", "ring", "butterfly", "tree", "star", "hierarchical")
 CODECS = ("identity", "errbound:2^-10", "quantize:8")
+SHARDED = "sharded"
+"""In an algorithm's place: a ring's reduce half with the codec, and changes of weights in the other half."""
+LEARNING_RATE = 1e-3
+"""Of the weights in a sharded exchange."""
 SEGMENT_NBYTES = 1 << 20
 LEAST_HOSTS = {"hierarchical": 4}
 BUDGET_S = 2.0
@@ -36,9 +41,6 @@ BUDGET_S = 2.0
 GOOD = 0.03
 """A choice is good that loses no more than this share to the best plan."""
 POINTS = (
-    Column("hosts"),
-    Column("rate"),
-    Column("size"),
     Column.of_text("algorithm"),
     Column.of_text("codec"),
     Column("measured", "ms"),
@@ -48,9 +50,6 @@ POINTS = (
     Column("error", "%"),
 )
 CHOICES = (
-    Column("hosts"),
-    Column("rate"),
-    Column("size"),
     Column("codecs"),
     Column.of_text("chosen plan"),
     Column("measured", "ms"),
@@ -77,6 +76,7 @@ class Options:
         (8, "100mbit"),
     )
     sizes: tuple[int, ...] = (2 << 20, 8 << 20)
+    sharded: bool = False
 
     def __post_init__(self) -> None:
         check_networks(self.networks)
@@ -90,12 +90,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--networks", metavar="LIST", default=networks, help="HOSTS:RATE,... (2:200mbit to 8:100mbit)"
     )
     parser.add_argument("--sizes", metavar="LIST", default="2MiB,8MiB", help="of buckets (2MiB,8MiB)")
+    parser.add_argument("--sharded", action="store_true", help="time sharded exchanges, too")
 
 
 def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``SpecError``."""
     networks = tuple(dict.fromkeys(_network(text) for text in words.networks.split(",")))
-    return Options(networks, listed(tuple(parse_size(text) for text in words.sizes.split(","))))
+    sizes = listed(tuple(parse_size(text) for text in words.sizes.split(",")))
+    return Options(networks, sizes, words.sharded)
 
 
 def _network(text: str) -> tuple[int, str]:
@@ -118,7 +120,7 @@ def cells(options: Options) -> list[Cell]:
         }
         for hosts, rate in options.networks
         for nbytes in options.sizes
-        for algorithm in ALGORITHMS
+        for algorithm in (*ALGORITHMS, *([SHARDED] if options.sharded else []))
         for codec in CODECS
         if hosts >= LEAST_HOSTS.get(algorithm, 1) and (algorithm != "backend" or codec == CODECS[0])
     ]
@@ -134,19 +136,65 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     environment = ranks.environment(list(CODECS))
     for cell in cells:
         algorithm, codec, count = cell["algorithm"], cell["codec"], cell["nbytes"] // FLOAT_NBYTES
-        seconds = ranks.time_s(Plan(parse(codec), algorithm, SEGMENT_NBYTES), count, BUDGET_S, least=3)
+        if _is_sharded(cell):
+            seconds, predicted_s = _sharded(ranks, codec, count, environment)
+        else:
+            seconds = ranks.time_s(Plan(parse(codec), algorithm, SEGMENT_NBYTES), count, BUDGET_S, least=3)
+            predicted_s = 0.0
+            if environment is not None:
+                done = replay(algorithm, ranks.world, count, SEGMENT_NBYTES, codec, environment)
+                predicted_s = done.total_s
         if environment is None:
             continue
-        predicted = replay(algorithm, ranks.world, count, SEGMENT_NBYTES, codec, environment)
         figures = {
             "measured_s": statistics.median(seconds),
             "fastest_s": min(seconds),
             "slowest_s": max(seconds),
-            "predicted_s": predicted.total_s,
+            "predicted_s": predicted_s,
             "line_latency_s": environment.line.latency_s,
             "line_nbytes_per_s": environment.line.nbytes_per_s,
         }
         ranks.report(cell, figures)
+
+
+def _sharded(
+    ranks: Ranks, codec: str, count: int, environment: Environment | None
+) -> tuple[list[float], float]:
+    """Return the seconds of steps of ``Sharded`` whose computation takes next to none; those predicted."""
+    import torch
+
+    from gradwire.experiments.hosts.ranks import gradient
+    from gradwire.planner.inputs.weights import WEIGHTS, measure_weights
+    from gradwire.planner.inputs.workload import Workload
+    from gradwire.planner.search.exchange_times import Family
+    from gradwire.planner.search.predict import Predictor
+    from gradwire.training import Sharded
+
+    plan = Plan(parse(codec), segment_nbytes=SEGMENT_NBYTES, exchange=SHARDED)
+    weights, own = torch.nn.Parameter(20 * gradient(count, 1)), ranks.gradient(count)
+    model = torch.nn.ParameterList([weights])
+
+    def loss() -> torch.Tensor:
+        return (weights * own).sum()
+
+    def time_s(run: Callable[[], object]) -> list[float]:
+        return ranks.repeat_s(run, budget_s=BUDGET_S / 3, least=3, most=15)
+
+    backward_s = statistics.median(time_s(lambda: torch.autograd.backward(loss())))
+    update_s = statistics.median(time_s(torch.optim.Adam([weights], lr=0.0).step))
+    weights.grad = None
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    with Sharded(model, optimizer, plan, group=ranks.link) as method:
+        for _ in range(3):  # full copies, and an optimizer's first steps
+            method.step(loss)
+        seconds = time_s(lambda: method.step(loss))
+    if environment is None:
+        return seconds, 0.0
+    samples = [gradient(count, seed) for seed in range(4)]
+    costs = {**environment.codecs, WEIGHTS: measure_weights(samples, LEARNING_RATE, 1)}
+    family = Family(replace(environment, codecs=costs))
+    workload = Workload((count,), backward_s=backward_s, update_s=update_s)
+    return seconds, Predictor(workload, ranks.world, family).predict(plan).step_s
 
 
 def error(row: Row) -> float:
@@ -164,35 +212,42 @@ def choose(rows: Sequence[Row]) -> Row:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return all points, the choices by prediction under three accuracy budgets, and a summary of both."""
-    points = [(*_place(row), row["algorithm"], row["codec"], *_times(row)) for row in rows]
-    errors = sorted(abs(error(row)) for row in rows)
+    """Return all points of each network and size, and the choices under three accuracy budgets; a summary."""
     there = defaultdict(list)
     for row in rows:
         there[row["hosts"], row["rate"], row["nbytes"]].append(row)
-    choices, losses = [], []
-    for group in there.values():
-        for number in range(1, len(CODECS) + 1):
-            allowed = [row for row in group if row["codec"] in CODECS[:number]]
-            chosen, best = choose(allowed), min(allowed, key=lambda row: row["measured_s"])
-            losses.append(chosen["measured_s"] / best["measured_s"] - 1)
-            plans = [text for row in (chosen, best) for text in (_plan(row), _ms(row["measured_s"]))]
-            choices.append((*_place(chosen), str(number), *plans, f"{100 * losses[-1]:.1f}"))
+    found: list[str | Table] = []
+    losses: list[float] = []
+    for (hosts, rate, nbytes), group in there.items():
+        points = [(row["algorithm"], row["codec"], *_times(row)) for row in group]
+        found += [f"{hosts} hosts at {rate}, {exact_size(nbytes)}:", "", Table(POINTS, points), ""]
+        found += [Table(CHOICES, _choices([row for row in group if not _is_sharded(row)], losses)), ""]
+    errors = sorted(abs(error(row)) for row in rows)
     good = sum(loss <= GOOD for loss in losses)
     return [
-        Table(POINTS, points),
-        "",
+        *found,
         f"Error of {len(rows)} predictions: median {100 * errors[len(errors) // 2]:.1f} %, 90th percentile "
         f"{100 * errors[int(0.9 * len(errors))]:.1f} %, largest {100 * errors[-1]:.1f} %.",
-        "",
-        Table(CHOICES, choices),
         "",
         f"{good} of {len(losses)} choices by prediction are within {100 * GOOD:.0f} % of the best plan.",
     ]
 
 
-def _place(row: Row) -> tuple[str, str, str]:
-    return str(row["hosts"]), row["rate"], exact_size(row["nbytes"])
+def _choices(group: Sequence[Row], losses: list[float]) -> list[tuple[str, ...]]:
+    """Return the choices among these rows; what they lose is added to ``losses``."""
+    found = []
+    for number in range(1, len(CODECS) + 1):
+        allowed = [row for row in group if row["codec"] in CODECS[:number]]
+        chosen, best = choose(allowed), min(allowed, key=lambda row: row["measured_s"])
+        losses.append(chosen["measured_s"] / best["measured_s"] - 1)
+        plans = [text for row in (chosen, best) for text in (_plan(row), _ms(row["measured_s"]))]
+        found.append((str(number), *plans, f"{100 * losses[-1]:.1f}"))
+    return found
+
+
+def _is_sharded(row: Row) -> bool:
+    """Return whether a row moves weights, too, so that it is no choice among all-reduces."""
+    return bool(row["algorithm"] == SHARDED)
 
 
 def _times(row: Row) -> tuple[str, ...]:

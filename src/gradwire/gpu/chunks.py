@@ -9,7 +9,6 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from gradwire import _native
 from gradwire.errors import PayloadError, TensorError
 from gradwire.gpu.contract import Format, Params
 from gradwire.gpu.table import PLACES, format_of
@@ -68,7 +67,7 @@ def encode(
     """
     found, name, params = _kernels(codec)
     _check(x, "x", torch.float32)
-    capacity = _native.max_nbytes(name, x.numel(), params)
+    capacity = found.max_nbytes(name, x.numel(), params)
     if out is None:
         out = torch.empty(capacity, dtype=torch.uint8, device=x.device)
     _check(out, "out", torch.uint8)
@@ -100,7 +99,7 @@ def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool
     _check(out, "acc" if add else "out", torch.float32)
     n = out.numel()
     described = f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements"
-    if found.is_fixed and payload.numel() != _native.max_nbytes(name, n, params):
+    if found.is_fixed and payload.numel() != found.max_nbytes(name, n, params):
         raise malformed(described, "its length does not match")
     with _on(out):
         status = queue_decode(found, payload, out.detach(), params, add=add)

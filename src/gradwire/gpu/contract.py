@@ -17,6 +17,8 @@ from typing import ClassVar, TypeAlias
 
 import torch
 
+from gradwire import _native
+
 Params: TypeAlias = tuple[int, ...]
 """A format's parameters, as ``gradwire._native`` takes them."""
 SIZE_NBYTES = 8
@@ -33,6 +35,10 @@ class Format(ABC):
 
     faults: ClassVar[tuple[str, ...]] = ()
     """What is wrong with a payload of status 1, 2, ...; of several faults the highest number wins."""
+
+    def max_nbytes(self, name: str, n: int, params: Params) -> int:
+        """Return the largest payload of n values in the format of this name."""
+        return _native.max_nbytes(name, n, params)
 
     @abstractmethod
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:

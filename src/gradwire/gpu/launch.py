@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
 from typing import Any
 
 import torch
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_turn: AbstractContextManager[object] = Lock() if _INTERPRETED else nullcontext()
+"""Triton's interpreter has one state, so that threads take turns."""
 
 
 def launch(kernel: Any, programs: int, *args: Any, warps: int = 4, **constants: Any) -> None:
     """Queue a kernel on the current stream. No product may be fused with a sum: the host's are not."""
     if programs:
-        kernel[(programs,)](*args, num_warps=warps, enable_fp_fusion=False, **constants)
+        with _turn:
+            kernel[(programs,)](*args, num_warps=warps, enable_fp_fusion=False, **constants)
 
 
 def words_of(x: torch.Tensor) -> torch.Tensor:

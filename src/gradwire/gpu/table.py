@@ -23,6 +23,7 @@ PLACES = {
     "pack": ("pack", "PACK"),
     "quantize": ("quantize", "QUANTIZE"),
     "terngrad": ("terngrad", "TERNGRAD"),
+    "topk": ("topk", "TOPK"),
 }
 """The module in ``formats`` and the name of each format's kernels."""
 

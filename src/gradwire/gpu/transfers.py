@@ -1,14 +1,19 @@
 """Chunks on a device, payloads on the host: encoded before they cross the bus, and decoded behind it.
 
-These are the kernels that a codec chooses for a chunk on an accelerator. They read and write payloads, sizes,
-and faults in pinned memory, and the host waits for an event: no stream is ever synchronised.
+These are the kernels that a codec chooses for a chunk on an accelerator. A payload is made in the device's
+memory. It crosses in pinned memory, with its size and the status, and the host waits for an event: no stream
+is ever synchronised.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
 import torch
 
-from gradwire import _native
 from gradwire.devices import device_of
 from gradwire.gpu.chunks import malformed, queue_decode
 from gradwire.gpu.contract import SIZE_NBYTES, STATUS_NBYTES
@@ -17,14 +22,31 @@ from gradwire.gpu.table import format_of
 
 def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
     """Encode ``x`` into ``out``, on the host; return the bytes used."""
+    return encode_and_keep(name, x, out, params).numel()
+
+
+def encode_and_keep(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> torch.Tensor:
+    """Encode ``x`` into ``out``, on the host; return the same payload on the device."""
     found, device = format_of(name), device_of(x)
-    capacity = _native.max_nbytes(name, x.numel(), params)
-    payload, size = _pinned(x, capacity), _pinned(x, SIZE_NBYTES).view(torch.int64)
-    device.launch(lambda: found.encode(x, payload, params, size), [x], [payload, size])
+    capacity = found.max_nbytes(name, x.numel(), params)
+    there, size = _pinned(x, capacity), _pinned(x, SIZE_NBYTES).view(torch.int64)
+
+    def queue() -> torch.Tensor:
+        here = torch.empty(capacity, dtype=torch.uint8, device=x.device)
+        nbytes = torch.empty(1, dtype=torch.int64, device=x.device)
+        found.encode(x, here, params, nbytes)
+        if found.is_fixed:
+            there.copy_(here, non_blocking=True)
+        else:
+            _queue_carry()(here, there, nbytes)
+            size.copy_(nbytes, non_blocking=True)
+        return here
+
+    here = device.launch(queue, [x], [there, size])
     device.event().wait()
     nbytes = capacity if found.is_fixed else int(size)
-    out[:nbytes] = payload[:nbytes]
-    return nbytes
+    out[:nbytes] = there[:nbytes]
+    return here[:nbytes]
 
 
 def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
@@ -42,7 +64,7 @@ def _decode(
 ) -> None:
     found, device = format_of(name), device_of(out)
     described = f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements"
-    if found.is_fixed and payload.numel() != _native.max_nbytes(name, out.numel(), params):
+    if found.is_fixed and payload.numel() != found.max_nbytes(name, out.numel(), params):
         raise malformed(described, "its length does not match")
     there, fault = _pinned(out, payload.numel()), _pinned(out, STATUS_NBYTES).view(torch.int32)
     there.copy_(payload)
@@ -62,3 +84,10 @@ def _pinned(beside: torch.Tensor, nbytes: int) -> torch.Tensor:
     """Return so many bytes of pinned memory for the device of a tensor."""
     with torch.inference_mode(mode=False):
         return device_of(beside).pinned(-(-nbytes // 4)).view(torch.uint8)[:nbytes]
+
+
+@cache
+def _queue_carry() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
+    found: Any = import_module("gradwire.gpu.carry")  # it imports Triton
+    queue: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = found.queue_carry
+    return queue

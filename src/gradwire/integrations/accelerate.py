@@ -68,7 +68,7 @@ def attach_prepared(
     attached = attachment.attach(ddp_inside(model, "Accelerate"))
     attachment.follow(accelerator.scaler)
     accelerator.register_load_state_pre_hook(lambda _models, _folder: attachment.loads())
-    if attachment.keeps_residuals:
+    if attachment.keeps_state:
         _keep_with_checkpoints(accelerator, attachment)
     return attached
 

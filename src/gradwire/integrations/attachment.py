@@ -76,9 +76,9 @@ class Attachment:
         return self._attached
 
     @property
-    def keeps_residuals(self) -> bool:
-        """Whether there are residuals: the plan keeps them, and there is a model."""
-        return self._attached is not None and self.plan.keeps_residual
+    def keeps_state(self) -> bool:
+        """Whether each rank has a state: residuals, or what it has chosen; and there is a model."""
+        return self._attached is not None and (self.plan.keeps_residual or self._auto is not None)
 
     def attach(self, model: DistributedDataParallel) -> Attached:
         """Attach to ``model`` on all ranks, and release an earlier one. Raises as ``gradwire.attach``."""
@@ -126,7 +126,7 @@ class Attachment:
                 self._attached.ledger.close()
 
     def state(self, step: int | None) -> dict[str, Any]:
-        """Return this rank's state: its residuals, the step of their checkpoint, and a checksum."""
+        """Return this rank's state: its residuals, or choices, the step of the checkpoint, a checksum."""
         return sealed({"step": step, "residuals": self.attached.state_dict()})
 
     def resume(self, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None) -> None:
@@ -139,7 +139,12 @@ class Attachment:
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a checkpoint's folder. Raises ``StateError`` as ``resume``, or if none."""
+        """Load the states in a checkpoint's folder. Raises ``StateError`` as ``resume``, or if none.
+
+        A run that chooses its plan does without, and measures anew.
+        """
+        if self._auto is not None and folder.empty:
+            return
         with _advice():
             saved_world = folder.saved_world(self.world)
         self.resume(saved_world, folder.read(saved_world), step)

@@ -79,7 +79,7 @@ class StrategyParts(Attaches, _Base):
         self, checkpoint: dict[str, Any], filepath: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
         """Save; every rank writes its residuals beside the checkpoint, which records the number of ranks."""
-        if "optimizer_states" in checkpoint and self._gradwire.keeps_residuals:
+        if "optimizer_states" in checkpoint and self._gradwire.keeps_state:
             checkpoint[_KEY] = {"world": self._gradwire.world}
             record = self._gradwire.state(checkpoint["global_step"])
             path = self._residual_path(filepath, self._gradwire.rank, self._gradwire.world)
@@ -89,7 +89,7 @@ class StrategyParts(Attaches, _Base):
     def remove_checkpoint(self, filepath: str | os.PathLike[str]) -> None:
         """Remove the checkpoint, and with it this rank's residuals."""
         super().remove_checkpoint(filepath)
-        if self._gradwire.keeps_residuals:
+        if self._gradwire.keeps_state:
             path = self._residual_path(filepath, self._gradwire.rank, self._gradwire.world)
             self.checkpoint_io.remove_checkpoint(path)
 

@@ -91,6 +91,11 @@ class ResidualFolder:
             f"there are {what}; name the folder that has them"
         )
 
+    @property
+    def empty(self) -> bool:
+        """Whether no rank's file is there."""
+        return not self._worlds()
+
     def read(self, saved_world: int) -> Callable[[int], Mapping[str, Any]]:
         """Return a function that reads a rank's file."""
 

@@ -80,13 +80,13 @@ class GradwireCallback(Attaches, TrainerCallback):
         self._began_at = state.global_step
         if state.global_step:
             self._gradwire.loads()
-        if state.global_step and self._gradwire.keeps_residuals and self._gradwire.resume_residuals:
+        if state.global_step and self._gradwire.keeps_state and self._gradwire.resume_residuals:
             self._gradwire.resume_from(self._resumed_folder(args, state), state.global_step)
 
     def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> ResidualFolder:
         """Return the folder of the residuals; the Trainer tells its callbacks the step, not the folder."""
         folder = Path(self._resume_from or _checkpoint(args, state))
-        if not folder.is_dir():
+        if not folder.is_dir() and self._gradwire.plan.keeps_residual:
             given = "the folder given as resume_from" if self._resume_from else "a folder below output_dir"
             raise StateError(
                 f"this plan keeps residuals, which each rank saves with the checkpoint, but {folder}, {given}"
@@ -97,7 +97,7 @@ class GradwireCallback(Attaches, TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Write this rank's residuals to the checkpoint's folder."""
-        if args.save_only_model or state.is_hyper_param_search or not self._gradwire.keeps_residuals:
+        if args.save_only_model or state.is_hyper_param_search or not self._gradwire.keeps_state:
             return  # nothing to resume from, or nothing kept
         record = self._gradwire.state(state.global_step)
         ResidualFolder(_checkpoint(args, state)).write(record, self._gradwire.rank, self._gradwire.world)

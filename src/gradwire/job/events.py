@@ -42,7 +42,8 @@ class RunResult:
     """What a run came to. Times are seconds per step, averaged over steps and workers.
 
     ``wire_nbytes`` are the bytes that all ranks together (the server too) sent in the whole run, frame
-    headers included; ``raw_nbytes`` are the bytes of the floats that they carried.
+    headers included; ``raw_nbytes`` are the bytes of the floats that they carried. ``decided`` are the steps
+    before which a run with ``auto`` took a plan, and why.
     """
 
     run: Run
@@ -54,6 +55,7 @@ class RunResult:
     raw_nbytes: int
     wire_nbytes: int
     weights_sha256: str
+    decided: tuple[tuple[int, str], ...] = ()
 
     @property
     def diverged(self) -> bool:

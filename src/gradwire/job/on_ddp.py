@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.auto.decide import Decision
 from gradwire.costs import ExchangeCost
 from gradwire.launch.group import in_words
 from gradwire.plan import Plan
@@ -72,11 +73,14 @@ class OnDDP:
         return StepRecord(loss=loss.item(), compute_s=compute_s, steps=1)
 
     @property
+    def decisions(self) -> list[tuple[int, Decision]]:
+        """The steps before which the run has chosen a plan, where it chooses, and what was decided."""
+        return self._hooked.decisions if isinstance(self._hooked, Attached) else []
+
+    @property
     def chosen(self) -> Plan | None:
         """The plan that the run has chosen last, where it chooses."""
-        if not isinstance(self._hooked, Attached) or not self._hooked.decisions:
-            return None
-        return self._hooked.plan
+        return self.decisions[-1][1].plan if self.decisions else None
 
     def drain(self) -> StepRecord:
         """Return what the steps since the last call have waited for; nothing is under way."""

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gradwire import _native
+from gradwire.auto import Auto
 from gradwire.codecs import parse
-from gradwire.errors import JobError
+from gradwire.errors import JobError, SpecError
 from gradwire.files import check_folder_new, check_folder_writable
 from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
@@ -93,9 +94,17 @@ class JobOptions:
             return self.weights == "delta:fp32"
         return self.weights is None or parse(self.weights).EXACT
 
+    def plan_or_auto(self, run: Run) -> Plan | Auto:
+        """Return the plan that a run follows, or how it chooses its own. Raises ``SpecError``."""
+        return Auto.of(run.codec) or self.plan(run)
+
     def plan(self, run: Run) -> Plan:
-        """Return the plan that a run follows. Raises ``SpecError``."""
-        base, codec = self.exchange, parse(run.codec)
+        """Return the plan that a run follows, or begins with. Raises ``SpecError``."""
+        auto, base = Auto.of(run.codec), self.exchange
+        if auto is not None:
+            _check_unsaid(self)
+            return replace(auto.first_plan, pipeline=base.pipeline if run.method == "pipe" else 1)
+        codec = parse(run.codec)
         scales = run.codec != UNCOMPRESSED or base.offload is not None
         base = replace(base, codec=codec, scale=base.scale or (self.scale if scales else None))
         if run.method == "server":  # its gradient stays whole
@@ -113,6 +122,15 @@ class JobOptions:
         """Return the steps of a run."""
         steps = self.epochs * self.steps_per_epoch(dataset)
         return steps if self.max_steps is None else min(steps, self.max_steps)
+
+
+def _check_unsaid(options: JobOptions) -> None:
+    """Refuse to say what a run chooses."""
+    if options.exchange != Plan(pipeline=PIPELINE) or options.scale is not None:
+        raise SpecError(
+            f"a run with auto chooses how it exchanges, with {PIPELINE} steps under way by pipe; leave "
+            "--algorithm, --segment, --bucket, --offload, --scale, and --pipeline out, or name a codec"
+        )
 
 
 def check(options: JobOptions) -> None:

@@ -51,6 +51,7 @@ def _describe_run(
         "run": str(result.run),
         "label": result.run.label,
         "plan": None if result.run.method in TORCHS else json.loads(options.plan(result.run).to_json()),
+        "decided": [{"step": step, "reason": reason} for step, reason in result.decided],
         "diverged": result.diverged,
         "accuracy": result.accuracy,
         "steps": result.steps,

@@ -50,6 +50,9 @@ def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     equal = _judged(results)
     note = f"{NOTE} {SPEEDS if equal is None else _explain(equal)}"
     show(f"{title}, {results[0].steps} steps", "", Table(columns(results), rows(results)), "", note)
+    for result in results:
+        for step, reason in result.decided:
+            show("", f"{result.run.label}: from step {step} on, {reason}")
     if equal is not None:
         said, command = verdict(equal, max(2, options.workers), options.link or rates_in_words() or "1gbit")
         show("", said)

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gradwire.auto.settings import NAME as AUTO
 from gradwire.codecs import parse
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError
@@ -32,6 +33,9 @@ ON_DDP = ("ddp", "bf16-hook", "attach")
 TORCHS = ("ddp", "bf16-hook")
 """Those of them that PyTorch exchanges by itself, without a plan."""
 
+CHOOSE = ("attach", "sync", "pipe")
+"""Those that choose their plan by themselves with ``auto`` in place of a codec."""
+
 UNCOMPRESSED = "identity"
 
 _SHORT_NUMBER = re.compile("[0-9]{1,9}")
@@ -42,7 +46,7 @@ LARGEST_STALENESS = 1000
 
 @dataclass(frozen=True)
 class Run:
-    """One training from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec.
+    """One training from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec, or ``auto``.
 
     ``staleness`` is for the method ``server``: by how many steps a worker may be ahead of the slowest (stale
     synchronous parallel, SSP); None is PS-Sync.
@@ -73,14 +77,16 @@ COMPARISONS = ("paper", "ddp")
 
 
 def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = None) -> Run:
-    """Return a run with the codec's canonical spec. Raises ``SpecError``."""
+    """Return a run with the codec's canonical spec, or ``auto``. Raises ``SpecError``."""
     if method not in METHODS:
         raise SpecError(f"a method is one of {', '.join(METHODS)}, but {method!r} came")
     if staleness is not None:
         _check_staleness(method, staleness)
     if method in TORCHS and codec != UNCOMPRESSED:
         raise SpecError(f"{method} is PyTorch's own exchange and takes no codec; write attach:{codec}")
-    return Run(method, str(parse(codec)), staleness)
+    if codec == AUTO and method not in CHOOSE:
+        raise SpecError(f"auto is for {', '.join(CHOOSE)}, but the method is {method}; name a codec")
+    return Run(method, codec if codec == AUTO else str(parse(codec)), staleness)
 
 
 def comparison(codec: str, what: str = COMPARISONS[0]) -> tuple[Run, ...]:

@@ -194,7 +194,13 @@ def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], own: StepRecord,
         raw_nbytes=int(ranks[:, 3].sum()),
         wire_nbytes=int(ranks[:, 4].sum()),
         weights_sha256=weights,
+        decided=_decided(side.method),
     )
+
+
+def _decided(method: WorkerMethod | OnDDP | Server | StaleServer) -> tuple[tuple[int, str], ...]:
+    decisions = method.decisions if isinstance(method, WorkerMethod | OnDDP) else []
+    return tuple((step, each.reason) for step, each in decisions)
 
 
 def _same_weights(side: _Side) -> str:
@@ -228,7 +234,7 @@ def _on_ddp(run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimiz
         return OnDDP(model, optimizer, group=group, timeout_s=timeout_s)
     if run.method == "bf16-hook":
         return OnDDP(model, optimizer, bf16_hook, group, float_nbytes=2, timeout_s=timeout_s)
-    plan = job.options.plan(run)
+    plan = job.options.plan_or_auto(run)
     return OnDDP(model, optimizer, lambda ddp: attach(ddp, plan, timeout_s=timeout_s), group)
 
 
@@ -240,16 +246,16 @@ def _make_method(
         return _on_ddp(run, job, model, optimizer)
     options, link = job.options, _make_link(run, job)
     stack.callback(link.close)
-    plan = options.plan(run)
     if run.method == "sync":
-        return DSync(model, optimizer, plan, group=link)
+        return DSync(model, optimizer, options.plan_or_auto(run), group=link)
+    plan = options.plan(run)
     if run.method == "sharded":
         words: WordName = "fp32" if options.weights == "delta:fp32" else "bf16"
         return Sharded(model, optimizer, plan, replicas=words, group=link)
     if run.method == "pipe":
         warmup_steps = options.warmup_epochs * options.steps_per_epoch(job.dataset)
-        how = options.correction
-        return PipeSGD(model, optimizer, plan, warmup_steps=warmup_steps, correction=how, group=link)
+        how, chosen = options.correction, options.plan_or_auto(run)
+        return PipeSGD(model, optimizer, chosen, warmup_steps=warmup_steps, correction=how, group=link)
     serves, weights = job.team.is_server, options.weights
     if run.staleness is None:
         if serves:

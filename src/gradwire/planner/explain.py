@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.codecs import Identity
+from gradwire.codecs import Codec, Identity
+from gradwire.codecs.wrappers.projected import Projected
+from gradwire.codecs.wrappers.scaled import Scaled
 from gradwire.plan import Plan
 from gradwire.planner.inputs.budget import Admission
 from gradwire.planner.search.predict import Prediction
-from gradwire.planner.search.select import UNCERTAINTY, Selection
+from gradwire.planner.search.select import UNCERTAINTY, Selection, is_exact
 from gradwire.units import format_duration
 
 
 def explain(selection: Selection, admissions: Sequence[Admission]) -> str:
     """Return the reasons for a choice: what it gains, what decides its time, what it costs the training."""
-    compressed = not isinstance(selection.plan.codec, Identity)
+    compressed = not is_exact(selection.plan)
     sentences = [_gain(selection) if compressed else _no_compression(selection, admissions)]
     sentences += [
+        *_extra_steps(selection.prediction),
         *_tie(selection),
         *_noise(selection.uncertainty),
         _where_the_time_goes(selection.prediction),
@@ -34,7 +37,25 @@ def explain(selection: Selection, admissions: Sequence[Admission]) -> str:
 def name_plan(plan: Plan) -> str:
     """Return a plan in a few words."""
     pipeline = f", pipeline {plan.pipeline}" if plan.pipeline > 1 else ""
-    return f"{plan.codec} over {plan.algorithm}{pipeline}"
+    sharded = ", sharded" if plan.is_sharded else ""
+    return f"{name_coding(plan.encoding)} over {plan.algorithm}{pipeline}{sharded}"
+
+
+def name_coding(encoding: Codec) -> str:
+    """Return a plan's encoding in a few words."""
+    if isinstance(encoding, Scaled):
+        return f"{name_coding(encoding.codec)} scaled"
+    return f"{encoding.codec} in NICs" if isinstance(encoding, Projected) else str(encoding)
+
+
+def _extra_steps(chosen: Prediction) -> list[str]:
+    if not chosen.extra.share:
+        return []
+    share, deviation = 100 * chosen.extra.share, 100 * chosen.extra.deviation
+    return [
+        f"To a loss, it should need {share:.1f} % more steps (give or take {deviation:.1f} %), so a step "
+        f"counts as {format_duration(chosen.to_loss_s)}."
+    ]
 
 
 def _gain(selection: Selection) -> str:
@@ -48,22 +69,22 @@ def _gain(selection: Selection) -> str:
 
 def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> str:
     chosen, plain = selection.prediction, selection.uncompressed
-    begin = f"no compression: {name_plan(chosen.plan)} takes {format_duration(chosen.step_s)} a step"
+    begin = f"no compression: {name_plan(chosen.plan)} takes {format_duration(chosen.to_loss_s)} a step"
     others = [each for each in admissions if not isinstance(each.codec, Identity)]
     if not others:
         return f"{begin}, and no other codec was to be tried."
     if not any(each.admitted for each in others):
         return f"{begin}, and no other codec is allowed within the accuracy budget."
-    best = next((each for each in selection.ranking if not isinstance(each.plan.codec, Identity)), None)
+    best = next((each for each in selection.ranking if not is_exact(each.plan)), None)
     least = 1 - selection.uncertainty
     if (
-        best is None or best.step_s * least > plain.step_s
+        best is None or best.to_loss_s * least > plain.to_loss_s
     ):  # then others may be faster that were not predicted
         return f"{begin}, and every plan with compression takes longer."
-    percent = 100 * (1 - best.step_s / plain.step_s)
+    percent = 100 * (1 - best.to_loss_s / plain.to_loss_s)
     than = "" if plain is chosen else f" than {name_plan(plain.plan)}"
     compared = f"{percent:.1f} % less{than}" if percent > 0 else f"{-percent:.1f} % more{than}"
-    best_step = f"{format_duration(best.step_s)} with compression ({name_plan(best.plan)})"
+    best_step = f"{format_duration(best.to_loss_s)} with compression ({name_plan(best.plan)})"
     reason = f"{begin}, and at best {best_step}, {compared}"
     if percent > 0:
         percent = 100 * selection.uncertainty
@@ -73,15 +94,15 @@ def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> st
 
 def _tie(selection: Selection) -> list[str]:
     """Return why a faster plan of the same kind, if the ranking has one, wasn't chosen."""
-    chosen, kind = selection.prediction, isinstance(selection.plan.codec, Identity)
-    same = (each for each in selection.ranking if isinstance(each.plan.codec, Identity) == kind)
+    chosen, kind = selection.prediction, is_exact(selection.plan)
+    same = (each for each in selection.ranking if is_exact(each.plan) == kind)
     fastest = next(same, chosen)
-    if fastest.step_s >= chosen.step_s:
+    if fastest.to_loss_s >= chosen.to_loss_s:
         return []
     return [
         f"The fastest {'such' if kind else 'compressed'} plan ({name_plan(fastest.plan)}) takes "
-        f"{format_duration(fastest.step_s)}; within the {100 * selection.uncertainty:.0f} % that predictions "
-        "may be wrong by, the simpler one is chosen."
+        f"{format_duration(fastest.to_loss_s)}; within the {100 * selection.uncertainty:.0f} % that "
+        "predictions may be wrong by, the simpler one is chosen."
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -10,22 +11,29 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from gradwire.codecs import Codec, parse
+from gradwire.codecs import FREE_OF_SCALE, Codec
 from gradwire.errors import SpecError, TensorError
-from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES
+from gradwire.plan import EXCHANGES, FLOAT_NBYTES, SEGMENT_UNIT_NBYTES
+from gradwire.planner.explain import name_coding
 from gradwire.planner.inputs.budget import check_budget
-from gradwire.planner.inputs.calibration import Show, measure_codecs, synthetic_gradients
+from gradwire.planner.inputs.calibration import Show, excerpt, measure_codecs, synthetic_gradients
 from gradwire.planner.inputs.cluster import Cluster
+from gradwire.planner.inputs.encodings import behind_nics, offered
 from gradwire.planner.inputs.source import Input
+from gradwire.planner.inputs.weights import WEIGHTS, check_rate, measure_weights
 from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.loss.noise import noise_scale
 from gradwire.planner.query import Query
 from gradwire.planner.result import Choice
-from gradwire.planner.search.candidates import ALGORITHMS, DEFAULT_CODECS, Space
+from gradwire.planner.search.candidates import ALGORITHMS, Space
+from gradwire.timing.measure.calibrate import sums
 from gradwire.timing.replay.environment import CodecCost, Environment
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line, LineRate
 from gradwire.units import format_duration
 
+OBJECTIVES = ("step", "loss")
+"""What may be as short as possible: a step, or the time to a loss."""
 Model = int | nn.Module | Workload | Iterable[nn.Parameter]
 
 
@@ -44,6 +52,10 @@ def choose_plan(
     algorithms: Sequence[str] | None = None,
     pipelines: Sequence[int] = (1,),
     largest_error: float | None = None,
+    objective: str | None = None,
+    scale: str | None = None,
+    nic: str | Codec | None = None,
+    sharded: float | None = None,
     gradients: Sequence[torch.Tensor] | None = None,
     costs: Mapping[str, CodecCost] | None = None,
     host: HostCost | None = None,
@@ -73,7 +85,7 @@ def choose_plan(
         Seconds of computation in a step. Without them the plan with the fastest exchange is chosen.
     codecs
         Codecs that may be used, the preferred first; None for those whose error is a known share of the
-        values, see ``planner.candidates.DEFAULT_CODECS``.
+        values, see ``codecs.FREE_OF_SCALE``.
     algorithms
         The preferred first; None for ring, butterfly, tree and star, and hierarchical where there are groups.
     pipelines
@@ -81,10 +93,22 @@ def choose_plan(
         step before has come: faster, but another training.
     largest_error
         The largest absolute error that an element of the gradients' sum over all hosts may have.
+    objective
+        ``"step"`` for the shortest step, or ``"loss"`` for the shortest time to a loss: the step's, times the
+        share of extra steps that the codec's noise and staleness may cost. None for the loss if there are
+        gradients to learn their noise from, otherwise for the step.
+    scale
+        ``"auto"`` also offers those codecs with a scale that can have one (``Plan.scale``).
+    nic
+        The codec of NICs on the way, which is offered as a plan's ``offload``; None if there are none.
+    sharded
+        The learning rate of an optimizer like Adam, if ``training.Sharded`` is offered: the bytes of weights'
+        changes depend on it.
     gradients
-        Real gradients to measure codecs on, such as ``record_gradients`` keeps; synthetic ones if None.
+        Real gradients to measure codecs on, such as ``record_gradients`` keeps; synthetic ones if None. Their
+        noise is that of different steps, or ranks.
     costs
-        The costs of codecs, by their specs, where they have been measured already.
+        The costs of encodings (``Plan.encoding``), by their specs, where they have been measured already.
     host
         What frames cost; None takes what was measured with the line, or measures it here.
     shared_machine
@@ -116,6 +140,10 @@ def choose_plan(
         algorithms=algorithms,
         pipelines=pipelines,
         largest_error=largest_error,
+        objective=objective,
+        scale=scale,
+        nic=nic,
+        sharded=sharded,
         gradients=gradients,
         costs=costs,
     )
@@ -130,6 +158,10 @@ def pose(
     algorithms: Sequence[str] | None = None,
     pipelines: Sequence[int] = (1,),
     largest_error: float | None = None,
+    objective: str | None = None,
+    scale: str | None = None,
+    nic: str | Codec | None = None,
+    sharded: float | None = None,
     gradients: Sequence[torch.Tensor] | None = None,
     costs: Mapping[str, CodecCost] | None = None,
     most_hosts: int = 0,
@@ -141,10 +173,13 @@ def pose(
     """
     _check_lists(codecs, algorithms, pipelines)
     _check_gradients(gradients, min(workload.count, SEGMENT_UNIT_NBYTES // FLOAT_NBYTES))
-    tried = _codecs(codecs)
+    noise = _noise(objective, gradients, told=costs is not None)
+    tried = offered(FREE_OF_SCALE if codecs is None else codecs, scale, nic)
     ways = _algorithms(algorithms, cluster)
-    Space(tried, ways, tuple(pipelines))
+    exchanges = EXCHANGES[:1] if sharded is None else EXCHANGES
+    Space(tried, ways, tuple(pipelines), exchanges=exchanges)
     check_budget(largest_error)
+    check_rate(sharded)
     found_line, inputs = cluster.find_line()
     found_host, of_host = cluster.find_host()
     if costs is not None and not isinstance(costs, Mapping):
@@ -153,20 +188,24 @@ def pose(
         samples = synthetic_gradients(workload.count) if gradients is None else gradients
         most = max(cluster.hosts, most_hosts)
         costs = measure_codecs(tried, samples, most, cluster.threads, found_line, show)
+        if nic is not None:
+            costs = behind_nics(costs, tried, sums([excerpt(each) for each in samples], most))
+        if sharded is not None:
+            costs = {**costs, WEIGHTS: measure_weights(samples, sharded, cluster.threads)}
         source = "measured here"
     else:
         source = "told"
     environment = Environment(
         found_line, costs, found_host, groups=cluster.groups, core_nbytes_per_s=cluster.core_nbytes_per_s
     )
-    for codec in tried:
-        environment.cost(str(codec))
-    query = Query(workload, environment, tried, ways, tuple(pipelines), largest_error)
-    kind = "synthetic (Laplace)" if gradients is None else f"{len(gradients)} recorded"
+    for spec in (*map(str, tried), *(() if sharded is None else (WEIGHTS,))):
+        environment.cost(spec)
+    query = Query(workload, environment, tried, ways, tuple(pipelines), largest_error, noise, exchanges)
     inputs += [
         *of_host,
-        Input("codecs", ", ".join(str(codec) for codec in tried), source),
-        Input("gradients", kind, "assumed" if gradients is None else "measured"),
+        Input("codecs", ", ".join(map(name_coding, tried)), source),
+        *_of_gradients(gradients, noise),
+        *_of_weights(environment, sharded),
         _computation(workload),
     ]
     return query, tuple(inputs)
@@ -238,9 +277,44 @@ def _computation(workload: Workload) -> Input:
     return Input("computation", f"{format_duration(workload.compute_s)} a step", "told")
 
 
-def _codecs(codecs: Sequence[str | Codec] | None) -> tuple[Codec, ...]:
-    named = DEFAULT_CODECS if codecs is None else ("identity", *codecs)
-    return tuple(dict.fromkeys(parse(codec) if isinstance(codec, str) else codec for codec in named))
+def _noise(objective: str | None, gradients: Sequence[torch.Tensor] | None, *, told: bool) -> float | None:
+    """Return the noise scale by which plans are compared; None for the step. Raises ``SpecError``.
+
+    By default the step counts where costs are told, which need not say what codecs lose.
+    """
+    if objective not in (None, *OBJECTIVES):
+        raise SpecError(f"objective must be one of {', '.join(OBJECTIVES)}, but is {objective!r}")
+    if objective == "loss" and gradients is None:
+        raise SpecError(
+            "what a codec costs in steps to a loss depends on the gradients' noise; pass recorded gradients, "
+            "or plan for the step"
+        )
+    if objective == "step" or gradients is None or (objective is None and told):
+        return None
+    return noise_scale(gradients)
+
+
+def _of_gradients(gradients: Sequence[torch.Tensor] | None, noise: float | None) -> list[Input]:
+    if gradients is None:
+        return [Input("gradients", "synthetic (Laplace)", "assumed")]
+    found = [Input("gradients", f"{len(gradients)} recorded", "measured")]
+    if noise is not None:
+        value = f"{noise:.3g} batches of a host" if noise < math.inf else "beyond what these gradients show"
+        found.append(Input("noise scale", value, "measured"))
+    return found
+
+
+def _of_weights(environment: Environment, learning_rate: float | None) -> list[Input]:
+    if learning_rate is None:
+        return []
+    bits = 8 * environment.cost(WEIGHTS).at(1).nbytes
+    return [
+        Input(
+            "weights",
+            f"{bits:.2g} bits of each change, at the learning rate {learning_rate:g}",
+            "measured here",
+        )
+    ]
 
 
 def _algorithms(algorithms: Sequence[str] | None, cluster: Cluster) -> tuple[str, ...]:

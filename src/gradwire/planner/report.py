@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.planner.explain import name_plan
+from gradwire.plan import Plan
+from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.result import Choice
 from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, paying_ranges
 from gradwire.planner.search.predict import Prediction
 from gradwire.tables import Column, Table, figure
 from gradwire.units import format_duration
 
-_LEGEND = (
-    "step = compute + exposed; exposed: what computation does not hide of the exchange, which is codec + "
-    "frames + wait. codec: encoding and decoding; frames: handing them over and taking them; wait: for the "
-    "wire, other hosts and cores. seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
+_STEP_LEGEND = "step = compute + exposed; exposed: what computation does not hide of the exchange"
+_TERMS_LEGEND = (
+    ", which is codec + frames + wait. codec: encoding and decoding; frames: handing them over and taking "
+    "them; wait: for the wire, other hosts and cores."
 )
+_LOSS_LEGEND = (
+    ". extra: steps that the plan needs in addition to reach a loss, from the gradients' noise and what such "
+    "plans have cost other runs; to loss: the product, and its standard deviation."
+)
+_SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
 Report = list[str | Table]
 """What ``tables.show`` takes."""
 
@@ -39,19 +45,23 @@ def ranking(choice: Choice, top: int) -> Report:
     shown = list(choice.ranking[:top])
     if choice.prediction not in shown:
         shown.append(choice.prediction)
-    slowest_s = max(each.step_s for each in shown)
+    slowest_s = max(each.to_loss_s for each in shown)
     unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
+    by_loss = choice.query.noise is not None
+    terms = () if by_loss else ("codec", "frames", "wait")
     columns = (
         *map(Column.of_text, ("", "plan")),
         *(Column(name, "B") for name in ("seg", "bkt")),
-        *(Column(name, unit) for name in ("step", "exposed", "codec", "frames", "wait")),
+        *(Column(name, unit) for name in ("step", "exposed", *terms)),
         Column("wire", "MB"),
         Column("ratio"),
+        *((Column("extra", "%"), Column("to loss", unit), Column("±", unit)) if by_loss else ()),
     )
-    rows = [_row(each, each is choice.prediction, scale) for each in shown]
+    rows = [_row(each, each is choice.prediction, scale, by_loss) for each in shown]
+    legend = _STEP_LEGEND + (_LOSS_LEGEND if by_loss else _TERMS_LEGEND) + _SIZES_LEGEND
     more = len(choice.ranking) - len(shown)
     pruned = choice.selection.considered - len(choice.ranking)
-    note = f"{_LEGEND} {_compute(choice, shown)}"
+    note = f"{legend} {_compute(choice, shown)}"
     if more > 0 or pruned > 0:
         within = f"{100 * choice.selection.uncertainty:.0f} % of the fastest"
         note += f" Not shown: {max(0, more)} slower plans, and {pruned} that cannot come within {within}."
@@ -98,23 +108,32 @@ def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
     return f"{words}."
 
 
-def _row(prediction: Prediction, is_chosen: bool, scale: float) -> tuple[str, ...]:
+def _row(prediction: Prediction, is_chosen: bool, scale: float, by_loss: bool) -> tuple[str, ...]:
     plan, cost = prediction.plan, prediction.cost
-    seconds = (prediction.step_s, prediction.exposed_s, cost.codec_s, cost.handling_s, cost.wait_s)
+    seconds = [prediction.step_s, prediction.exposed_s]
+    if not by_loss:
+        seconds += [cost.codec_s, cost.handling_s, cost.wait_s]
+    to_loss = [prediction.to_loss_s, prediction.to_loss_deviation_s] if by_loss else []
     return (
         ">" if is_chosen else "",
-        f"{plan.codec} {plan.algorithm}{'' if plan.pipeline == 1 else f' K={plan.pipeline}'}",
+        f"{name_coding(plan.encoding)} {plan.algorithm}{_training(plan)}",
         _size(plan.segment_nbytes),
         "" if plan.bucket_nbytes is None else _size(plan.bucket_nbytes),
         *(figure(scale * each) for each in seconds),
         figure(cost.wire_nbytes / 1e6),
         f"{prediction.ratio:.3g}",
+        *([f"{100 * prediction.extra.share:.1f}"] if by_loss else []),
+        *(figure(scale * each) for each in to_loss),
     )
+
+
+def _training(plan: Plan) -> str:
+    return " sharded" if plan.is_sharded else f" K={plan.pipeline}" if plan.pipeline > 1 else ""
 
 
 def _refused(choice: Choice) -> list[str]:
     over = [
-        f"{each.codec} ({each.error:.2g}{'' if each.guaranteed else ', measured'})"
+        f"{name_coding(each.codec)} ({each.error:.2g}{'' if each.guaranteed else ', measured'})"
         for each in choice.admissions
         if not each.admitted
     ]

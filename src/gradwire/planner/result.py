@@ -68,6 +68,7 @@ class Choice:
             "explanation": self.explanation,
             "prediction": self.prediction.values(),
             "uncompressed": self.uncompressed.values(),
+            "objective": "step" if self.query.noise is None else "loss",
             "uncertainty": self.selection.uncertainty,
             "inputs": [asdict(each) for each in self.inputs],
             "codecs": [_admission(each) for each in self.admissions],

@@ -94,4 +94,4 @@ def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) 
 
 def narrowed(query: Query, prediction: Prediction) -> Query:
     """Return the query with the codec of a prediction only (identity is always a candidate)."""
-    return replace(query, codecs=(prediction.plan.codec,))
+    return replace(query, codecs=(prediction.plan.encoding,))

@@ -1,4 +1,4 @@
-"""The battery that every row of the table inherits, for each spec in its EXAMPLES."""
+"""The battery of every codec: each row of the table with its EXAMPLES, and what plans make of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 
 from gradwire import _native
-from gradwire.codecs import TABLE, Codec, parse
+from gradwire.codecs import Codec
 from gradwire.errors import PayloadError, TensorError
+from support.every_codec import EVERY, make
 
-SPECS = [spec for row in TABLE for spec in row.codec.EXAMPLES]
 LENGTHS = (0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 4099)
 THREADED = 3 * (1 << 17) + 5
 """Long enough for three parts of kMinPartElements (native/include/gradwire/parallel.h)."""
@@ -97,18 +97,18 @@ def check_contract(codec: Codec, x: torch.Tensor) -> None:
         assert not error.numel() or float(error.max()) <= bound
 
 
-@pytest.fixture(params=SPECS, scope="module")
+@pytest.fixture(params=EVERY, scope="module")
 def codec(request: pytest.FixtureRequest) -> Codec:
-    return parse(request.param)
+    return make(request.param)
 
 
 class TestValue:
     def test_the_spec_comes_back(self, codec: Codec) -> None:
-        assert parse(str(codec)) == codec
-        assert str(parse(str(codec))) == str(codec)
+        assert make(str(codec)) == codec
+        assert str(make(str(codec))) == str(codec)
 
     def test_equal_codecs_are_one_value(self, codec: Codec) -> None:
-        other = parse(str(codec))
+        other = make(str(codec))
         assert other is not codec
         assert len({codec, other, copy.deepcopy(codec), pickle.loads(pickle.dumps(codec))}) == 1
         assert other.fingerprint == codec.fingerprint

@@ -15,9 +15,8 @@ from gradwire import Plan
 from gradwire.codecs import TABLE, Codec, parse
 from gradwire.exchange import Exchange
 from gradwire.links import Link
+from support.every_codec import EVERY, make
 from support.project import DOCS
-
-SPECS = [spec for row in TABLE for spec in row.codec.EXAMPLES]
 
 Unit = Callable[[Any, int], int]
 ITSELF: Unit = lambda _codec, _n: 1  # noqa: E731
@@ -38,6 +37,8 @@ UNITS: dict[str, Unit] = {
     "fp8": BLOCK,
     "ecsq": BLOCK,
     "terngrad": CHUNK,
+    "projected": ITSELF,
+    "scaled": ITSELF,
 }
 """Of how many values a single one that is not finite makes NaN, beginning at a multiple of that."""
 SAYS = {
@@ -50,9 +51,9 @@ SAYS = {
 """How cards and pages put it."""
 
 
-@pytest.fixture(params=SPECS)
+@pytest.fixture(params=EVERY)
 def codec(request: pytest.FixtureRequest) -> Codec:
-    return parse(request.param)
+    return make(request.param)
 
 
 def gradient(n: int) -> torch.Tensor:

@@ -37,3 +37,12 @@ def test_it_gives_what_the_cpu_gives_and_nothing_right_without_any_one_wait(
             ):
                 needless.append(f"{kind} {number} of {count}")
     assert not needless
+
+
+def test_ddp_with_gradients_encoded_on_devices_trains_to_the_weights_and_residuals_of_the_cpu(
+    run_processes: RunProcesses,
+) -> None:
+    results = run_processes(WORLD, device_ranks.encoded, "quantize:4", alone=True, timeout_s=120)
+    for on_cpu, on_device in results:
+        assert len(on_cpu) == 1 + 8
+        assert same(on_device, on_cpu)

@@ -1,6 +1,6 @@
 """What encodes on the simulated device gives the CPU's bits, and needs each of its waits.
 
-Triton interprets the kernels. The second of the steps is measured, so that its buckets go through the host.
+Triton interprets the kernels. In the second of the steps it is measured what encoding loses.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ from support.fake_buckets import FakeBucket
 from support.ranks import run_ranks
 
 HALVES = partial(Plan, parse("bf16"), encode_on="device")
+KEPT = partial(Plan, parse("quantize:4,block=64"), encode_on="device")
 WORLD = 2
 
 
-def rounds(dtype: torch.dtype, link: Link, model: nn.Module, loss: Callable[[int], torch.Tensor]) -> None:
+def rounds(
+    plan: Plan, dtype: torch.dtype, link: Link, model: nn.Module, loss: Callable[[int], torch.Tensor]
+) -> None:
     """Train the last two parameters as DDP does: a bucket for each, in the order of their numbers."""
-    plan, no_group = HALVES(), None
+    no_group = None
     exchange, residuals = Exchange(link, plan), Residuals(plan, link.rank, link.world)
     names = {each: name for name, each in model.named_parameters()}
     averaging = Rounds(exchange, no_group, names, residuals, Ledger(link.rank))  # type: ignore[arg-type]
@@ -58,8 +61,12 @@ BODIES: dict[str, Body] = {
     "DSync, one bucket": partial(d_sync, HALVES()),
     "DSync, buckets": partial(d_sync, HALVES(bucket_nbytes=80)),
     "PipeSGD, resumed": partial(resumed, HALVES(pipeline=3)),
-    "DDP": partial(rounds, torch.float32),
-    "DDP, halves": partial(rounds, torch.bfloat16),
+    "DDP": partial(rounds, HALVES(), torch.float32),
+    "DDP, halves": partial(rounds, HALVES(), torch.bfloat16),
+    "DSync, residual": partial(d_sync, KEPT()),
+    "PipeSGD, residual, resumed": partial(resumed, KEPT(pipeline=2)),
+    "DDP, residual": partial(rounds, KEPT(), torch.float32),
+    "DDP, halves, residual": partial(rounds, KEPT(), torch.float16),
 }
 
 

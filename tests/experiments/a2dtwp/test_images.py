@@ -93,3 +93,13 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path, content: dict[s
     (tmp_path / "train.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match="cannot read images and labels from"):
         read_images(tmp_path)
+
+
+def test_an_epoch_has_each_image_once_at_most(tmp_path: Path) -> None:
+    for seed, name in enumerate(("data_batch_1.bin", "test_batch.bin")):
+        write_binary(tmp_path / name, 7, seed)
+    images = read_images(tmp_path)
+    assert [images.epoch(size) for size in (1, 2, 7, 8)] == [7, 3, 1, 1]
+    labels = [y for _, (_, y) in zip(range(6), images.batches(2, seed=0), strict=False)]
+    for epoch in (labels[:3], labels[3:]):
+        assert len({*torch.cat(epoch).tolist()}) == 6

@@ -78,3 +78,17 @@ def test_it_is_close_where_the_line_decides() -> None:
     bound = least("ring", 4, 10_000_000, 1 << 20, "c", environment)
     found = replay("ring", 4, 10_000_000, 1 << 20, "c", environment)
     assert bound.total_s == pytest.approx(found.total_s, rel=0.05)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["reduce", "broadcast"]), st.integers(2, 7), st.integers(1, 60_000), POINTS, HOSTS, LINES
+)
+def test_no_half_of_a_ring_is_faster_than_its_bound(
+    half: str, world: int, count: int, point: CodecPoint, host: HostCost, line: Line
+) -> None:
+    environment = Environment(line, {"c": CodecCost("c", (point,), 2e-5)}, host)
+    bound = least("ring", world, count, 1 << 14, "c", environment, half)
+    found = replay("ring", world, count, 1 << 14, "c", environment, half)
+    assert bound.total_s <= found.total_s * (1 + 1e-9)
+    assert bound.wire_nbytes <= max(rank.wire_nbytes for rank in found.ranks)

@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.codecs import Codec, Identity, parse
+from gradwire.codecs import FREE_OF_SCALE, Codec, Identity, parse
 from gradwire.errors import SpecError
+from gradwire.plan import Plan
 from gradwire.planner.inputs.workload import Workload
-from gradwire.planner.search.candidates import DEFAULT_CODECS, SEGMENTS_NBYTES, Space, candidates
+from gradwire.planner.search.candidates import SEGMENTS_NBYTES, Space, candidates, coded
 
 
 def space(*specs: str, **more: object) -> Space:
@@ -63,8 +64,36 @@ def test_what_cannot_be_is_refused(more: dict[str, object], reason: str) -> None
 
 
 def test_the_default_codecs_keep_a_finite_bound_on_any_gradient() -> None:
-    for spec in DEFAULT_CODECS:
+    for spec in FREE_OF_SCALE:
         codec: Codec = parse(spec)
         for scale in (1e-20, 1.0, 1e20):
             gradient = scale * torch.tensor([0.3, -1.0, 0.001, 1e-9])
             assert codec.bound(gradient) <= 0.1 * scale
+
+
+def test_a_sharded_exchange_is_offered_around_a_ring() -> None:
+    asked = space("bf16", pipelines=(1, 2), exchanges=("all_reduce", "sharded"))
+    plans = [each for each in candidates(asked, Workload.of_count(30_000_000, 0, 1.0), 4) if each.is_sharded]
+    assert {str(each.codec) for each in plans} == {"identity", "bf16"}
+    assert {(each.algorithm, each.pipeline, each.bucket_nbytes) for each in plans} == {("ring", 1, None)}
+    assert not any(each.is_sharded for each in candidates(space("bf16"), Workload.of_count(10), 4))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(parse("errbound:2^-8"), scale="auto"),
+        Plan(offload="truncate:16"),
+        Plan(offload="inceptionn:2^-10", scale="auto"),
+        Plan(parse("quantize:8")),
+    ],
+    ids=str,
+)
+def test_an_encoding_says_which_plan_has_it(plan: Plan) -> None:
+    assert Plan(**coded(plan.encoding)).encoding == plan.encoding
+    (found,) = {
+        each.encoding
+        for each in candidates(Space((plan.encoding,)), Workload.of_count(1000), 2)
+        if not isinstance(each.encoding, Identity)
+    }
+    assert found == plan.encoding

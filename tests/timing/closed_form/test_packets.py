@@ -35,7 +35,7 @@ def frames_nbytes(spec: str, mtu: int, *, merge: bool) -> tuple[float, float]:
 @pytest.mark.parametrize("merge", [False, True])
 def test_it_is_that_of_the_packets_that_a_nic_sends(spec: str, mtu: int, merge: bool) -> None:
     ratio, measured = frames_nbytes(spec, mtu, merge=merge)
-    assert packet_ratio(ratio, mtu, merge=merge) == pytest.approx(measured, rel=0.06 if merge else 0.02)
+    assert packet_ratio(ratio, mtu, merge=merge) == pytest.approx(measured, rel=0.02)
 
 
 def test_headers_cap_what_a_packet_for_each_segment_gains() -> None:

@@ -17,6 +17,7 @@ from gradwire.timing.measure.calibrate import (
     REPEATS,
     codec_cost,
     end_cost,
+    lost_share,
     rest_between_segments,
 )
 from gradwire.timing.replay.host import EndCost, both_ends
@@ -71,6 +72,25 @@ def test_non_finite_gradients_do_not_spoil_the_largest_error() -> None:
 def test_gradients_that_cannot_be_used_are_refused(samples: list[torch.Tensor]) -> None:
     with pytest.raises(TensorError, match="calibration wants"):
         codec_cost(parse("bf16"), samples, world=2)
+
+
+@pytest.mark.parametrize("spec", ["identity", "truncate:16", "quantize:4"])
+def test_the_lost_share_is_that_of_one_encoding(spec: str) -> None:
+    codec, x = parse(spec), laplace(10_000, 0)
+    decoded = torch.empty_like(x)
+    for part, out in zip(torch.split(x, 4096), torch.split(decoded, 4096), strict=True):
+        codec.decode(codec.encode(part), out)
+    share = float((decoded - x).double().norm() / x.double().norm())
+    assert lost_share(codec, x, 4096) == pytest.approx(share)
+    assert (share == 0) == codec.EXACT
+    (point,) = codec_cost(codec, [x[:4096]], 1, 4 * 4096).points
+    assert point.lost == pytest.approx(lost_share(codec, x[:4096]))
+
+
+def test_of_nothing_all_that_is_decoded_counts_and_of_no_number_too() -> None:
+    bf16 = parse("bf16")
+    assert lost_share(bf16, torch.zeros(9)) == 0
+    assert lost_share(bf16, torch.tensor([1.0, math.inf])) == 1
 
 
 def test_a_thread_rests_as_long_as_a_compressed_segment_is_on_the_line() -> None:

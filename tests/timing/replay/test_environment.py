@@ -37,6 +37,22 @@ def test_points_must_rise(terms: tuple[int, ...]) -> None:
         CodecCost("identity", tuple(CodecPoint(each, 4.0, 0.0, 0.0, 0.0) for each in terms))
 
 
+def test_what_was_not_measured_stays_unknown_between_points() -> None:
+    points = [
+        CodecPoint(terms, 4.0, 0.0, 0.0, 0.0, lost=lost) for terms, lost in ((1, 0.1), (4, 0.3), (16, None))
+    ]
+    cost = CodecCost("x", tuple(points))
+    assert cost.at(2).lost == pytest.approx(0.2)
+    assert cost.at(8).lost is None
+    assert cost.at(2).carried_nbytes == 4.0
+
+
+def test_on_the_line_there_is_what_nics_leave() -> None:
+    cost = CodecCost("x", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0, line_nbytes=0.5),))
+    assert cost.at(1).carried_nbytes == 0.5
+    assert cost.ratio() == 8.0
+
+
 def test_an_unmeasured_codec_is_named_with_the_measured_ones() -> None:
     environment = Environment(Line(0.0, math.inf), {"free": FREE})
     assert environment.cost("free") is FREE

@@ -13,7 +13,7 @@ from torch import nn
 
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkTimeoutError
-from gradwire.exchange import Exchange, Norms
+from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.faults import Fault, FaultyLink
 from gradwire.links.loopback import loopback
@@ -36,18 +36,11 @@ class _Broken(Exchange):
 
     calls = 0
 
-    def all_reduce(
-        self,
-        tensor: torch.Tensor,
-        average: bool = True,
-        residual: torch.Tensor | None = None,
-        norms: Norms | None = None,
-        timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
-    ) -> ExchangeCost:
+    def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
         self.calls += 1
         if self.calls == 3:
             raise ZeroDivisionError("the third gradient, of all things")
-        return super().all_reduce(tensor, average, residual, norms)
+        return super().all_reduce(tensor, *rest, **named)
 
 
 class _Gated(Exchange):
@@ -58,18 +51,11 @@ class _Gated(Exchange):
         self.calls = 0
         self.entered, self.gate = threading.Event(), threading.Event()
 
-    def all_reduce(
-        self,
-        tensor: torch.Tensor,
-        average: bool = True,
-        residual: torch.Tensor | None = None,
-        norms: Norms | None = None,
-        timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
-    ) -> ExchangeCost:
+    def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
         self.calls += 1
         self.entered.set()
         assert self.gate.wait(20)
-        return super().all_reduce(tensor, average, residual, norms)
+        return super().all_reduce(tensor, *rest, **named)
 
 
 def _pipe(model: nn.Module, exchange: Exchange, pipeline: int = 2) -> PipeSGD:

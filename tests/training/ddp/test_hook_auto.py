@@ -36,3 +36,17 @@ def test_all_ranks_choose_alike_and_the_next_run_starts_with_it(
 def test_one_rank_alone_cannot_choose(run_processes: RunProcesses) -> None:
     found = run_processes(2, auto_ranks.differing, 1)
     assert all("auto" in sentence for sentence in found), found
+
+
+def test_a_run_that_is_resumed_in_the_middle_ends_with_the_same_bits(run_processes: RunProcesses) -> None:
+    results = run_processes(2, auto_ranks.halved)
+    for result in results:
+        assert torch.equal(bits(result["whole"]), bits(result["resumed"]))
+        assert torch.equal(bits(result["whole"]), bits(results[0]["whole"]))
+        assert not torch.equal(result["whole"], result["middle"])
+        assert result["decisions"][0] == result["decisions"][1] == results[0]["decisions"][0]
+        assert str(result["plan"].codec) == "quantize:8"
+        assert [sentence.partition(":")[0] for sentence in result["told"]] == [
+            f"from step {auto_ranks.STEPS + 1} on, as before the checkpoint"
+        ]
+    assert [step for step, _ in results[0]["decisions"][0]] == [WARM_UP + 1]

@@ -68,7 +68,7 @@ def test_where_residuals_are_kept_every_step_is_measured(run_processes: RunProce
 
 
 def test_where_parameters_are_left_out_the_rest_is_measured_as_one() -> None:
-    layouts = UnitLayouts("0", ("0.weight", "0.bias"), (6, 2))
+    layouts = UnitLayouts("0", ("0.weight", "0.bias"), ((2, 3), (2,)))
     whole, part = layouts.scattered(16, 2), layouts.scattered(12, 2)
     assert (whole.names, whole.counts, whole.copies) == (("0.weight", "0.bias"), (6, 2), 2)
     assert (part.names, part.counts, part.copies) == (("0 (some of its parameters)",), (12,), 1)

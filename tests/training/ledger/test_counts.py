@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from dataclasses import astuple
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.costs import ExchangeCost
+from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import StateError
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
 
 whole = st.integers(0, 1 << 40)
 seconds = st.integers(0, 1 << 20).map(lambda n: n / 1024)  # whose sums are exact
-costs = st.builds(ExchangeCost, seconds, seconds, seconds, seconds, whole, whole, whole, whole, seconds)
+scales = st.lists(st.integers(-126, 126).map(Scales.of)).map(lambda each: sum(each, Scales()))
+amounts = (seconds, seconds, seconds, seconds, whole, whole, whole, whole, seconds)
+costs = st.builds(ExchangeCost, *amounts, scales=scales)
 counts = st.builds(BucketCounts, whole, whole, seconds, costs)
 names = st.sampled_from(["bucket 1", "bucket 2", "gradient"])
 tallies = st.builds(
@@ -32,8 +35,9 @@ def test_a_sum_of_buckets_is_that_of_its_figures(rows: list[BucketCounts]) -> No
     assert (total.exchanges, total.gradient_nbytes, total.exposed_s) == tuple(
         sum(getattr(row, name) for row in rows) for name in ("exchanges", "gradient_nbytes", "exposed_s")
     )
-    columns = zip(*(astuple(row.cost) for row in rows), strict=True)
-    assert astuple(total.cost) == tuple(map(sum, columns))
+    *columns, _ = zip(*(astuple(row.cost) for row in rows), strict=True)
+    assert astuple(total.cost)[:-1] == tuple(map(sum, columns))
+    assert total.cost.scales == sum((row.cost.scales for row in rows), Scales())
 
 
 @given(tallies, tallies)
@@ -57,6 +61,7 @@ def test_a_state_through_json_is_the_same_tally(tally: Tally) -> None:
 
 
 ROW = Tally({"a": BucketCounts()}).state()["buckets"]["a"]
+ALTERED = {**ROW, "cost": {**ROW["cost"], "scales": [1, 2]}}
 
 
 @pytest.mark.parametrize(
@@ -65,6 +70,10 @@ ROW = Tally({"a": BucketCounts()}).state()["buckets"]["a"]
         (None, "a ledger's state has counts in 'buckets', but this one has None"),
         ({"buckets": {}, "bypasses": 3}, "a ledger's state has counts in 'bypasses', but this one has 3"),
         ({"buckets": {"a": {}}}, "a ledger's state has no such counts in 'buckets': 'a': {}"),
+        (
+            {"buckets": {"a": ALTERED}, "bypasses": {}},
+            f"a ledger's state has no such counts in 'buckets': 'a': {reprlib.repr(ALTERED)}",
+        ),
         (
             {"buckets": {}, "bypasses": {"why": {"count": True, "nbytes": 2}}},
             "a ledger's state has no such counts in 'bypasses': 'why': {'count': True, 'nbytes': 2}",
@@ -88,8 +97,9 @@ def test_no_figure_may_be_missing(name: str) -> None:
         Tally.of_state({"buckets": {"a": row}, "bypasses": {}})
 
 
-def test_a_state_of_before_bytes_across_the_bus_were_counted_is_read() -> None:
+@pytest.mark.parametrize("later", ["device_nbytes", "scales"])
+def test_a_state_of_before_something_was_counted_is_read(later: str) -> None:
     tally = Tally({"bucket 1": BucketCounts(1, cost=ExchangeCost(wire_nbytes=8))})
     state = json.loads(json.dumps(tally.state()))
-    del state["buckets"]["bucket 1"]["cost"]["device_nbytes"]
+    del state["buckets"]["bucket 1"]["cost"][later]
     assert Tally.of_state(state) == tally

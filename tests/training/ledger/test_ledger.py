@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
@@ -17,6 +18,7 @@ from gradwire.errors import SpecError, StateError
 from gradwire.training.ledger import ledger as ledger_module
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts
 from gradwire.training.ledger.ledger import Ledger
+from support.forks import Program
 from support.ledgers import LARGE, SMALL, Broken, Kept
 
 
@@ -153,11 +155,13 @@ def test_each_reason_is_logged_once_and_all_bypasses_are_counted(
     }
 
 
-def test_a_program_without_logging_reads_it_on_standard_error() -> None:
-    code = "from gradwire import Ledger; Ledger(0).bypassed('its gradient is sparse', 'bucket 4', 24)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+def bypass() -> None:
+    Ledger(0).bypassed("its gradient is sparse", "bucket 4", 24)
+
+
+@pytest.mark.processes
+def test_a_program_without_logging_reads_it_on_standard_error(tmp_path: Path) -> None:
+    done = Program(tmp_path / "log", tmp_path, {}, bypass).ended()
     assert done.stderr.startswith(
         "gradwire: compression did not run for bucket 4 (24B): its gradient is sparse"
     )
@@ -267,7 +271,7 @@ def altered(**changes: object) -> dict[str, Any]:
     ("state", "word"),
     [
         (altered(rank=0), "rank 0's"),
-        (altered(version=5), "version 1 to 4"),
+        (altered(version=6), "version 1 to 5"),
         (altered(steps="3"), "counts steps"),
         (altered(ended={}), "buckets"),
         (altered(ended={"buckets": {"a": {"exchanges": 1}}, "bypasses": {}}), "'a'"),

@@ -57,6 +57,7 @@ def test_lines_sum_to_the_summary(tmp_path: Path) -> None:
         sum(line["bypasses"]["sparse"]["nbytes"] for line in lines[:5]) == summary.bypasses["sparse"].nbytes
     )
     assert lines[5]["bypasses"] == {}
+    assert not any(name.startswith("scales") for name in lines[0]["total"])
 
 
 def test_a_line_can_be_read_as_soon_as_its_step_has_ended(tmp_path: Path) -> None:

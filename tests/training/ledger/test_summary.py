@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gradwire.costs import ExchangeCost
+import pytest
+
+from gradwire.costs import ExchangeCost, Scales
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.training.ledger.summary import Summary
 
@@ -69,6 +71,19 @@ def test_what_is_not_finite_is_said_and_where_it_was() -> None:
         "\nNaN or infinity came out of 6 of 24 exchanges, most of last (5 times), first (1 time); look at "
         "the loss\n"
     ) in text
+
+
+@pytest.mark.parametrize(
+    ("scales", "line"),
+    [
+        (Scales(-3, 20), "frames were scaled by 2^-3 to 2^20"),
+        (Scales(7, 8, 1), "frames were scaled by 2^7 to 2^8, and 1 left as they were"),
+        (Scales(unscaled=5), "the plan's scale left all frames as they were"),
+    ],
+)
+def test_what_frames_were_scaled_by_is_said(scales: Scales, line: str) -> None:
+    counts = BucketCounts(1, cost=ExchangeCost(raw_nbytes=400, wire_nbytes=200, scales=scales))
+    assert str(Summary(0, 1, 1.0, Tally({"bucket 1": counts}))).splitlines()[-2] == line
 
 
 def test_where_all_went_around_it_says_so() -> None:

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from gradwire.codecs import parse
-from gradwire.errors import ExchangeError
+from gradwire.errors import ExchangeError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import DSync, StepRecord
+from support.mixed import exact_mean, is_bf16_mean
 
 Ranks = Callable[..., list[Any]]
 MakeModel = Callable[[], nn.Sequential]
@@ -147,5 +148,49 @@ def test_a_closed_method_refuses_to_step(make_model: MakeModel, run_ranks: Ranks
         method.close()
         with pytest.raises(ExchangeError, match="rank 0: this DSync is closed"):
             method.step(lambda: model(torch.ones(1, 5)).sum())
+
+    run_ranks(1, body)
+
+
+@pytest.mark.parametrize("bucket_nbytes", [None, 100, 4 * 50])
+def test_every_parameter_goes_through_its_own_codec(
+    bucket_nbytes: int | None, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    rules = [{"match": "bias$", "codec": "identity"}]
+    plan = Plan(parse("bf16"), bucket_nbytes=bucket_nbytes, codecs=rules)
+
+    def gradient(rank: int) -> dict[str, torch.Tensor]:
+        model = make_model()
+        torch.autograd.backward(batch_loss(model, 0, slice(rank, rank + 1))())
+        return {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+
+    def body(exchange: Exchange) -> dict[str, torch.Tensor]:
+        model, rank = make_model(), exchange.link.rank
+        sgd = torch.optim.SGD(model.parameters(), lr=0.0)
+        with DSync(model, sgd, plan, group=exchange.link) as method:
+            method.step(batch_loss(model, 0, slice(rank, rank + 1)))
+            return {
+                name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None
+            }
+
+    own, results = [gradient(rank) for rank in range(2)], run_ranks(2, body)
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+    for name, average in results[0].items():
+        exact = exact_mean(own[0][name], own[1][name])
+        if name.endswith("bias"):
+            assert torch.equal(average, exact)
+        else:
+            assert is_bf16_mean(average, own[0][name], own[1][name])
+            assert not torch.equal(average, exact)
+
+
+def test_a_codec_for_parameters_that_the_model_has_not_is_refused(
+    run_ranks: Ranks, make_model: MakeModel
+) -> None:
+    def body(exchange: Exchange) -> None:
+        model = make_model()
+        plan = Plan(codecs=[{"match": "embedding", "codec": "fp8"}])
+        with pytest.raises(SpecError, match="match 'embedding', but this model has none"):
+            DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, group=exchange.link)
 
     run_ranks(1, body)

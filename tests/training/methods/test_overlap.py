@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from gradwire.codecs import parse
 from gradwire.costs import ExchangeCost
 from gradwire.errors import TensorError
-from gradwire.exchange import Exchange, Norms
+from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import DSync, StepRecord
 from support.pipes import made
@@ -83,16 +83,9 @@ class Seen(Exchange):
         self.counts: list[int] = []
         self.one_is_done = threading.Event()
 
-    def all_reduce(
-        self,
-        tensor: torch.Tensor,
-        average: bool = True,
-        residual: torch.Tensor | None = None,
-        norms: Norms | None = None,
-        timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
-    ) -> ExchangeCost:
+    def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
         self.counts.append(tensor.numel())
-        accounting = super().all_reduce(tensor, average, residual, norms)
+        accounting = super().all_reduce(tensor, *rest, **named)
         self.one_is_done.set()
         return accounting
 

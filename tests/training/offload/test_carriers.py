@@ -26,8 +26,12 @@ def transfer(
     return Transfer(masters, [End(each, device) for each in ends], CPU.pinned)
 
 
-def carried(carrier: Carrier, bits: int, *, full: bool = False) -> int:
-    nbytes = carrier.pack(bits, full=full)
+def alike(carrier: Carrier, bits: int) -> dict[int, int]:
+    return dict.fromkeys(range(len(carrier._masters)), bits)
+
+
+def carried(carrier: Carrier, bits: int | dict[int, int], *, full: bool = False) -> int:
+    nbytes = carrier.pack(alike(carrier, bits) if isinstance(bits, int) else bits, full=full)
     for each in carrier.on_device:
         each[:nbytes] = carrier.host[:nbytes]
     carrier.host.fill_(255)
@@ -63,20 +67,20 @@ def test_a_look_packs_what_pack_would_and_returns_the_norm() -> None:
     carrier = BitpackCarrier(transfer(masters, [torch.zeros_like(each) for each in masters]))
     norm = math.sqrt(sum(float(each.double().square().sum()) for each in masters if each.dim() > 1))
     for bits in (8, 16, 24, 32):
-        nbytes = carrier.pack(bits, full=False)
+        nbytes = carrier.pack(alike(carrier, bits), full=False)
         packed = carrier.host[:nbytes].clone()
         carrier.host.fill_(255)
-        look = carrier.look(bits)
+        look = carrier.look(alike(carrier, bits))
         assert look.norm == pytest.approx(norm)
         assert look.packed_nbytes == nbytes
-        spans = [carrier.host[slice(*each)] for each in carrier._spans]
-        assert all(torch.equal(a, packed[slice(*b)]) for a, b in zip(spans, carrier._spans, strict=True))
+        spans = [slice(*each) for each in carrier.spans.values()]
+        assert all(torch.equal(carrier.host[each], packed[each]) for each in spans)
     carrier.host.fill_(255)
     assert carrier.look(None).packed_nbytes is None
     assert int(carrier.host.min()) == 255, "nothing was to be packed"
     deltas = DeltaCarrier(transfer(masters, [torch.zeros_like(each) for each in masters]), "bf16", 1)
-    assert deltas.look(16).norm == pytest.approx(norm)
-    assert deltas.look(16).packed_nbytes is None, "to pack deltas twice is to lose one"
+    assert deltas.look(alike(deltas, 16)).norm == pytest.approx(norm)
+    assert deltas.look(alike(deltas, 16)).packed_nbytes is None, "to pack deltas twice is to lose one"
 
 
 def test_weights_in_another_layout_arrive_where_they_belong() -> None:
@@ -113,7 +117,7 @@ def test_a_device_of_its_own_has_the_memory_that_it_needs() -> None:
         BitpackCarrier(transfer(weights, weights, device=device)),
         DeltaCarrier(transfer(weights, weights, device=device), "bf16", 1),
     ):
-        assert carrier.on_device[0].numel() >= carrier.pack(32, full=True)
+        assert carrier.on_device[0].numel() >= carrier.pack(alike(carrier, 32), full=True)
 
 
 def test_deltas_on_an_accelerator_without_triton_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,3 +140,30 @@ def test_all_ends_get_what_was_packed_once(dtype: str) -> None:
             for end in ends[1:]:
                 assert all(torch.equal(a, b) for a, b in zip(end, ends[0], strict=True))
             assert torch.equal(ends[0][1], masters[1])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_a_message_brings_the_masters_that_it_is_to_bring_and_no_others(dtype: str) -> None:
+    masters = [torch.randn(9, 7), torch.randn(7), torch.randn(0, 3), torch.randn(7, 5), torch.randn(5)]
+    replicas = [torch.zeros_like(each) for each in masters]
+    carrier = DeltaCarrier(transfer(masters, replicas), dtype, 2)  # type: ignore[arg-type]
+    expected = [torch.zeros_like(each) for each in masters]
+    for brought in ([0, 1, 2], [3, 4], [0, 1, 2, 3, 4], [4], [2, 3], [3]):
+        for each in masters:
+            each.mul_(1.001)
+        carried(carrier, dict.fromkeys(brought, 16), full=brought == [2, 3])
+        assert {*carrier.spans} == {*brought}
+        for number in brought:
+            rounded = dtype == "bf16" and masters[number].dim() > 1
+            expected[number] = masters[number].bfloat16().float() if rounded else masters[number].clone()
+        assert all(torch.equal(a, b) for a, b in zip(replicas, expected, strict=True))
+
+
+def test_each_master_has_bits_of_its_own() -> None:
+    masters = [torch.randn(5, 5) for _ in range(3)]
+    replicas = [torch.zeros_like(each) for each in masters]
+    nbytes = carried(BitpackCarrier(transfer(masters, replicas)), {2: 8, 0: 24})
+    assert nbytes == 32 + 75, "26 bytes, those up to a multiple of 16, and the others"
+    for number, kept in ((2, -1 << 24), (0, -1 << 8)):
+        assert torch.equal(replicas[number].view(torch.int32), masters[number].view(torch.int32) & kept)
+    assert not replicas[1].any()

@@ -14,6 +14,7 @@ from torch import nn
 from gradwire.devices import Simulated, on_host
 from gradwire.devices.kernels import Kernels
 from gradwire.errors import SpecError, StateError, TensorError, VersionError
+from gradwire.training.offload import sender
 from gradwire.training.offload.awp import AWP
 from gradwire.training.offload.host_offload import HostOffload
 from gradwire.training.offload.policies import Policy
@@ -191,7 +192,9 @@ def test_with_deltas_the_device_has_the_rounded_masters_after_every_step(
         assert offload.bits_by_batch == [[16] * len(offload.layer_names)] * (STEPS + 1)
 
 
-def test_it_needs_each_of_its_waits() -> None:
+@pytest.mark.parametrize("messages", [2, 1])
+def test_it_needs_each_of_its_waits(messages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "_TOGETHER_NBYTES", 1 << 20 if messages == 1 else 0)
     x, y = torch.randn(6, 5), torch.randn(6, 2)
 
     def trained(device: Simulated) -> list[torch.Tensor]:
@@ -218,7 +221,8 @@ def test_it_needs_each_of_its_waits() -> None:
     # Each backward pass has four gradients. A stream's last copy has ended after those before it, and the two
     # gradients of a layer are computed together. What is sent then waits for nothing that hasn't ended.
     follows = {("follow", first + number) for first in (1, 6, 11) for number in (0, 2)}
-    assert needed == {("order", n) for n in range(6)} | {("wait", n) for n in (3, 9, 15)} | follows
+    last = {("wait", 3 + number * (4 + messages)) for number in range(3)}
+    assert needed == {("order", n) for n in range(3 * messages)} | last | follows
 
 
 def test_weights_are_not_sent_while_the_device_unpacks_those_before() -> None:
@@ -332,8 +336,9 @@ def test_after_an_error_everything_is_sent_again() -> None:
     with offloaded("delta", None) as offload:
         step(offload, 0, None)
         offload.wait()  # what is under way has been decoded
-        route = next(each for each in offload._sender._routes if each.layer.name == "embed")
-        route.carrier._decoders[0][0].version = 99  # type: ignore[attr-defined]
+        parts = [(each, part) for each in offload._sender._routes for part in each.parts]
+        route, embed = next((route, part) for route, part in parts if part.layer.name == "embed")
+        route.carrier._decoders[0][embed.numbers.start].version = 99  # type: ignore[attr-defined]
         step(offload, 1, None)
         with pytest.raises(VersionError, match="send a full copy"):
             offload.wait()

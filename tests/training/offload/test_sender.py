@@ -4,19 +4,20 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
 from gradwire.devices.cpu import CPU
-from gradwire.training.offload.carriers import BitpackCarrier
+from gradwire.training.offload.carriers import BitpackCarrier, Bits
 from gradwire.training.offload.host_offload import HostOffload
 from gradwire.training.offload.layers import Layer, layers_of
 from gradwire.training.offload.ledger import OffloadLedger
 from gradwire.training.offload.places import Place
-from gradwire.training.offload.policies import Policy
-from gradwire.training.offload.sender import Sender
+from gradwire.training.offload.policies import Policy, policy_of
+from gradwire.training.offload.sender import Sender, _split
 
 
 class Recorded(Policy):
@@ -131,8 +132,8 @@ def test_only_layers_whose_bits_change_are_packed_twice(
     packs = list[int]()
     pack = BitpackCarrier.pack
 
-    def counted(own: BitpackCarrier, bits: int, *, full: bool) -> int:
-        packs.append(bits)
+    def counted(own: BitpackCarrier, bits: Bits, *, full: bool) -> int:
+        packs.append(*{*bits.values()})
         return pack(own, bits, full=full)
 
     monkeypatch.setattr(BitpackCarrier, "pack", counted)
@@ -162,3 +163,41 @@ def test_a_layer_that_is_not_sent_is_looked_at_but_not_packed(
     assert sender._ledger.packing_cpu_s > 0
     assert sender._ledger.layers["0"].sends == sent
     assert sender._ledger.layers["2"].sends == sent + 1
+
+
+@pytest.mark.parametrize("counts", [[], [9], [3, 3, 3, 3], [1, 1, 99, 1, 1], [99, 99], [0, 5, 5, 5, 0, 0]])
+def test_consecutive_layers_travel_together_while_they_are_small(counts: list[int]) -> None:
+    parts = [*_split(counts, 40)]
+    assert [number for each in parts for number in each] == [*range(len(counts))]
+    sizes = [[4 * counts[number] for number in each] for each in parts]
+    assert all(sum(each) <= 40 or len(each) == 1 for each in sizes)
+    assert all(sum(a) + b[0] > 40 for a, b in pairwise(sizes)), "none could join"
+
+
+@pytest.mark.parametrize("policy", ["delta", "delta:fp32", "static:24"])
+def test_layers_that_travel_together_are_sent_counted_and_refused_as_if_alone(policy: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 40), nn.LayerNorm(40), nn.Linear(40, 20))
+    places = [Place(CPU, layers_of(model, copy.deepcopy(model))) for _ in range(2)]
+    ledger = OffloadLedger()
+    sender = Sender(places, policy_of(policy), ledger)
+    assert len(sender._routes) == 1
+    layers, every = places[0].layers, change(model)
+    sender.send(layers, observe=True, full=True, only=every)
+    sender.arrive(layers[2:])
+    sender.arrive(places[1].layers[:1])
+    change(model)
+    sender.send(layers[::-1], observe=True, full=False, only={*layers[2].masters})
+    for place in places:
+        sender.arrive(place.layers)
+    assert [row.sends for row in ledger.layers.values()] == [2, 2, 4]
+    assert [row.float32_nbytes // row.sends for row in ledger.layers.values()] == [4960, 320, 3280]
+    assert ledger.layers["1"].sent_nbytes == 2 * 320
+    for place in places:
+        kept = [own.detach() - int(number < 2) for number, each in enumerate(layers) for own in each.masters]
+        found = [own.detach() for each in place.layers for own in each.replicas]
+        for number, (master, replica) in enumerate(zip(kept, found, strict=True)):
+            assert torch.allclose(master, replica, atol=1e-6, rtol=2**-8 if master.dim() > 1 else 1e-6), (
+                number
+            )
+    sender.close()

@@ -11,7 +11,7 @@ from torch import nn
 
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
-from gradwire.exchange import Exchange, Norms
+from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import DSync, StepRecord
 from support.noise import likely, undisturbed
@@ -291,16 +291,9 @@ def test_no_gradient_memory_is_allocated_per_step(
     class Seen(Exchange):
         addresses: list[int]
 
-        def all_reduce(
-            self,
-            tensor: torch.Tensor,
-            average: bool = True,
-            residual: torch.Tensor | None = None,
-            norms: Norms | None = None,
-            timeout_s: float | None = None,  # noqa: ARG002 - an exchange takes it
-        ) -> Any:
+        def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> Any:
             self.addresses.append(tensor.data_ptr())
-            return super().all_reduce(tensor, average, residual, norms)
+            return super().all_reduce(tensor, *rest, **named)
 
     def body(exchange: Exchange) -> list[int]:
         seen = Seen(exchange.link, exchange.plan)

@@ -14,7 +14,7 @@ from gradwire.codecs import parse
 from gradwire.errors import LossyError, LossyWarning
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training import Ledger, PipeSGD
+from gradwire.training import DSync, Ledger, PipeSGD
 from support.pipes import pipe_sgd
 
 Ranks = Callable[..., list[Any]]
@@ -64,3 +64,24 @@ def test_each_rank_warns_once_for_an_optimizers_group_and_tells_its_ledger(
     told = [str(each.message) for each in seen if each.category is LossyWarning]
     assert sorted(text[:6] for text in told) == ["rank 0", "rank 1"]
     assert all("errbound:2^10 loses 100.0%" in text for text in summaries)
+
+
+@pytest.mark.parametrize("bucket_nbytes", [None, 100])
+def test_parameters_with_codecs_of_their_own_train_as_without_a_pipeline(
+    bucket_nbytes: int | None, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    rules = [{"match": "bias", "codec": "identity"}, {"match": "^0", "codec": "quantize:4"}]
+    plan = Plan(parse("fp8"), pipeline=1, bucket_nbytes=bucket_nbytes, codecs=rules)
+
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        models, rank = [make_model() for _ in range(2)], exchange.link.rank
+        for make, model in zip((PipeSGD, DSync), models, strict=True):
+            with make(
+                model, torch.optim.SGD(model.parameters(), lr=0.1), plan, group=exchange.link
+            ) as method:
+                for t in range(4):
+                    method.step(batch_loss(model, t, slice(rank, rank + 1)))
+        return [nn.utils.parameters_to_vector(model.parameters()).detach() for model in models]
+
+    results = run_ranks(3, body)
+    assert all(torch.equal(weights, results[0][0]) for result in results for weights in result)

@@ -35,12 +35,16 @@ class Images:
         """How many classes there are."""
         return int(self.train_labels.max()) + 1
 
+    def epoch(self, size: int) -> int:
+        """Return how many batches of so many images an epoch has."""
+        return max(len(self.train_labels) // size, 1)
+
     def batches(self, size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield training batches without end: each epoch in an order of its own."""
         generator = torch.Generator().manual_seed(seed)
         while True:
             order = torch.randperm(len(self.train_labels), generator=generator)
-            for chosen in torch.split(order, size)[: max(len(order) // size, 1)]:
+            for chosen in torch.split(order, size)[: self.epoch(size)]:
                 yield self._normalise(self.train[chosen]), self.train_labels[chosen]
 
     def validation(self, count: int, size: int = 250) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from gradwire.codecs import parse
+from gradwire.codecs.bitpack import BitPack
 from gradwire.experiments.a2dtwp.options import AWP, BF16, FP32
 from gradwire.training.offload import awp
-from gradwire.training.offload.carriers import Carrier, Transfer
+from gradwire.training.offload.carriers import Bits, Carrier, Transfer, aligned
 from gradwire.training.offload.policies import Policy, policy_of
 
 
@@ -30,7 +31,7 @@ class Rounded(Policy):
         return [16] * len(norms)
 
     def carrier(self, transfer: Transfer) -> Carrier:
-        """Return what carries a layer."""
+        """Return what carries layers."""
         return RoundedCarrier(transfer)
 
 
@@ -39,13 +40,20 @@ class RoundedCarrier(Carrier):
 
     def __init__(self, transfer: Transfer) -> None:
         super().__init__(transfer, [each.nbytes for each in transfer.masters])
-        self._codec = parse("bf16")
+        self._codec, self._whole_codec = parse("bf16"), BitPack(4)
 
-    def pack(self, bits: int, *, full: bool) -> int:  # noqa: ARG002 - every message is alike
+    def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is alike
         """Fill the host's memory."""
-        return self._fill(lambda _, weights, room: self._codec.encode(weights, room).numel())
+        self.spans, end = {}, 0
+        for number in bits:
+            master, begin = self._masters[number], aligned(end)
+            codec = self._codec if master.dim() > 1 else self._whole_codec
+            end = begin + codec.encode(master.detach().reshape(-1), self.host[begin:]).numel()
+            self.spans[number] = begin, end
+        return end
 
-    def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:  # noqa: ARG002
+    def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:  # noqa: ARG002
+        payload = self.on_device[end][slice(*span)]
         replica.copy_(payload.view(torch.bfloat16).view(replica.shape))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 from statistics import median
-from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -25,7 +24,7 @@ from gradwire.experiments.a2dtwp.trainee import (
 )
 from gradwire.experiments.experiment import Cell, Reporter, Row
 from gradwire.training.offload.awp import calibrate_threshold
-from gradwire.training.offload.policies import Policy, Static
+from gradwire.training.offload.policies import Static
 
 SEED = 1
 RATE, MOMENTUM, WEIGHT_DECAY = 0.02, 0.9, 5e-4
@@ -35,8 +34,6 @@ MONITORED = 30
 """Batches whose norms AWP's threshold is the mean change of."""
 EVERY = 15
 """Batches between two evaluations."""
-INTERVAL_SHARES = MappingProxyType({"resnet": 2})
-"""ResNet's INTERVAL is half of the others', as published."""
 VALIDATION = 1000
 """Images that the error is measured on."""
 
@@ -53,6 +50,7 @@ def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report:
     """Train the cells' networks."""
     images = read_images(options.data_dir)
     validation = images.validation(VALIDATION)
+    interval = options.interval or images.epoch(options.batch_size)
     with one_thread(), torch.random.fork_rng(devices=[]):
         for name, group in groupby(cells, key=lambda cell: str(cell["model"])):
             report.say(f"{name}: {MONITORED} batches for AWP's threshold and the links' rates")
@@ -60,7 +58,7 @@ def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report:
             trainees = {
                 cell["policy"]: Trainee(
                     _learner(options, name, images, validation),
-                    _policy(options, name, cell["policy"], found),
+                    policy_named(cell["policy"], found.threshold, interval),
                     options.systems,
                 )
                 for cell in group
@@ -107,7 +105,3 @@ def _learner(options: Options, name: str, images: Images, validation: Sequence[B
         lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
         error,
     )
-
-
-def _policy(options: Options, model: str, name: str, found: Monitored) -> Policy:
-    return policy_named(name, found.threshold, max(options.interval // INTERVAL_SHARES.get(model, 1), 1))

@@ -10,7 +10,7 @@ from itertools import groupby
 from gradwire.errors import JobError
 from gradwire.experiments.experiment import Cell, Report
 from gradwire.testbed.bed import Testbed, inherited_environment
-from gradwire.testbed.network.topology import Topology
+from gradwire.testbed.network.topology import USUAL_MTU_NBYTES, Topology
 from gradwire.testbed.run.output import Stream, show
 
 MARK = b"gradwire-row "
@@ -40,7 +40,8 @@ def measure_cells(
     module
         The name of the module. Its ``measure`` gets the ``Ranks``, the cells of one network, and ``more``.
     cells
-        Cells that name ``hosts`` and ``rate``; those of one network follow each other.
+        Cells that name ``hosts`` and ``rate``, and may name the links' ``mtu`` and the words of
+        ``gradwire nic`` for a ``nic`` at each host; those of one network follow each other.
     report
         Takes the rows.
     more
@@ -55,10 +56,14 @@ def measure_cells(
     JobError
         If a host fails.
     """
-    for (hosts, rate), group in groupby(cells, key=lambda cell: (cell["hosts"], cell["rate"])):
+    for (hosts, rate, mtu, nic), group in groupby(cells, key=_network):
         work = json.dumps({**(more or {}), "cells": [dict(cell) for cell in group]})
         program = [sys.executable, "-m", "gradwire.experiments.hosts.rank", module, work]
-        run_on_hosts(hosts, rate, program, report, variables)
+        run_on_hosts(hosts, rate, program, report, variables, mtu_nbytes=mtu, nic=nic)
+
+
+def _network(cell: Cell) -> tuple[int, str, int, str]:
+    return cell["hosts"], cell["rate"], cell.get("mtu", USUAL_MTU_NBYTES), cell.get("nic", "")
 
 
 def run_on_hosts(
@@ -67,12 +72,16 @@ def run_on_hosts(
     command: Sequence[str],
     report: Report,
     variables: Mapping[str, str] | None = None,
+    *,
+    mtu_nbytes: int = USUAL_MTU_NBYTES,
+    nic: str = "",
 ) -> None:
     """Run a command on every host of a new testbed, and report the rows that rank 0 prints.
 
     ``variables`` are added to the environment. Raises ``TestbedError``, and ``JobError`` if a host fails.
     """
-    with Testbed(Topology.even(hosts, rate)) as bed:
+    card = [sys.executable, "-m", "gradwire", "nic", "--codec", *nic.split()] if nic else []
+    with Testbed(Topology.even(hosts, rate, mtu_nbytes=mtu_nbytes), nic=card) as bed:
         environment = inherited_environment() | dict(variables or {})
         failure = bed.run(command, environment=environment, sinks=(Rows(report),)).failure
     if failure is not None:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.codecs import parse
+from gradwire.codecs import Codec, parse
 from gradwire.exchange import Exchange
 from gradwire.experiments.experiment import Cell
 from gradwire.experiments.hosts.network import MARK
@@ -61,7 +61,7 @@ class Ranks:
 
     def environment(
         self,
-        codecs: list[str],
+        codecs: Sequence[str | Codec],
         segment_nbytes: int = 1 << 20,
         samples: list[torch.Tensor] | None = None,
     ) -> Environment | None:
@@ -74,8 +74,9 @@ class Ranks:
             if samples is None:
                 samples = [gradient(1 << 20, seed) for seed in range(4)]
             rest_s = rest_between_segments(lines[0], segment_nbytes)
+            chosen = [parse(each) if isinstance(each, str) else each for each in codecs]
             table = {
-                spec: codec_cost(parse(spec), samples, self.world, segment_nbytes, rest_s) for spec in codecs
+                str(codec): codec_cost(codec, samples, self.world, segment_nbytes, rest_s) for codec in chosen
             }
         dist.barrier()
         if self.rank > 0:

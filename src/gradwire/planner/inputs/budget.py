@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.codecs import Codec
+from gradwire.codecs.wrappers.scaled import Scaled
 from gradwire.errors import SpecError
 from gradwire.timing.replay.environment import CodecCost
 
@@ -53,7 +54,8 @@ def check_budget(largest_error: float | None) -> float:
 
 
 def _admission(codec: Codec, cost: CodecCost, world: int, limit: float) -> Admission:
-    promised = codec.bound(torch.empty(0))  # what it promises without having seen a value
+    # what it promises without having seen a value; a scale's bound is in proportion to the values
+    promised = 0.0 if isinstance(codec, Scaled) else codec.bound(torch.empty(0))
     measured = max(point.largest_error for point in cost.points)
     error = world * (promised or measured)
     return Admission(codec, error, guaranteed=promised > 0 or codec.EXACT, admitted=error <= limit)

@@ -93,10 +93,14 @@ class Workload:
         """Seconds of a step without any exchange."""
         return self.forward_s + self.backward_s + self.update_s
 
-    def compute_with_s(self, pipeline: int) -> float:
-        """Return the same for a pipeline of this many steps, including the local update if it is eager."""
+    def compute_with_s(self, pipeline: int, shards: int = 1) -> float:
+        """Return the same for a pipeline of this many steps, including the local update if it is eager.
+
+        ``shards`` is the number of ranks that the update is divided among.
+        """
         replays = pipeline - 2  # of own gradients, beyond the first
-        return self.compute_s + ((LOCAL_UPDATES + replays) * self.update_s if pipeline > 1 else 0.0)
+        update_s = self.update_s * (1 + LOCAL_UPDATES + replays if pipeline > 1 else 1 / shards)
+        return self.forward_s + self.backward_s + update_s
 
     def parts(self, bucket_nbytes: int | None) -> list[Part]:
         """Return the buckets in the order of their exchange, as training cuts them."""

@@ -7,6 +7,7 @@ costs that occur only in some cases.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from gradwire import collectives
 from gradwire.costs import ExchangeCost
@@ -17,28 +18,39 @@ from gradwire.timing.replay.environment import CodecCost, Environment
 
 
 def least(
-    algorithm: str, world: int, count: int, segment_nbytes: int, codec: str, environment: Environment
+    algorithm: str,
+    world: int,
+    count: int,
+    segment_nbytes: int,
+    codec: str,
+    environment: Environment,
+    half: str = "schedule",
 ) -> ExchangeCost:
     """Return a cost whose ``total_s`` is at most that of a replay of this exchange.
 
     - One rank sends as many bytes as the algorithm's card says of the busiest rank, at best at the rate of
-      the fastest line after a burst, and its last frame takes the latency.
-    - All ranks together encode every value ``p`` times (``p - 1`` partial sums, and the result), add it
-      ``p - 1`` times, and decode the result ``p`` times, or once less if the codec is exact; ``2 (p - 1)``
-      frames carry every segment. The rank with the most work has at least the average of it.
+      the fastest line after a burst, and its last frame takes the latency. In each half of a ring, it sends
+      half of them.
+    - In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
+      broadcast half, they encode the result once and decode it ``p`` times, or once less if the codec is
+      exact. In each half, ``p - 1`` frames carry every segment. The rank with the most work has at least the
+      average of it.
     - The cores of all machines do all of this work.
 
     The parameters are those of ``timing.replay.replay``.
     """
     environment = as_seen_by(algorithm, environment)
-    collective, cost = collectives.get(algorithm), environment.cost(codec)
-    chunks = collective.chunks(world)
+    chunks, cost = collectives.get(algorithm).chunks(world), environment.cost(codec)
     pieces = chunks * max(1, -(-(count // chunks) // (segment_nbytes // FLOAT_NBYTES)))
-    work = _average_work(world, count, pieces, cost, environment)
-    raw_nbytes = _busiest_nbytes(collective, world, count)
+    halves = ("reduce", "broadcast") if half == "schedule" else (half,)
+    work = sum(
+        (_average_work(each, world, count, pieces, cost, environment) for each in halves), ExchangeCost()
+    )
+    raw_nbytes = _busiest_nbytes(algorithm, world, count) * len(halves) / 2
     wire_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "nbytes")
+    carried_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "carried_nbytes")
     wire_s = min(
-        line.latency_s + max(0.0, wire_nbytes - line.burst_nbytes) / line.nbytes_per_s
+        line.latency_s + max(0.0, carried_nbytes - line.burst_nbytes) / line.nbytes_per_s
         for line in environment.lines or (environment.line,)
     )
     cores_s = work.work_s * world / cores(world, environment)
@@ -52,18 +64,20 @@ def least(
 
 
 def _average_work(
-    world: int, count: int, pieces: int, cost: CodecCost, environment: Environment
+    half: str, world: int, count: int, pieces: int, cost: CodecCost, environment: Environment
 ) -> ExchangeCost:
-    """Return the average work of a rank's thread; a bucket consists of ``pieces`` pieces."""
+    """Return the average work of a rank's thread in one half; a bucket consists of ``pieces`` pieces."""
     host, others = environment.host, world - 1
-    frames = 2 * others * pieces / world
-    nbytes = 2 * others / world * count * _cheapest(cost, "nbytes") + frames * environment.header_nbytes
-    adopted = 0.0 if cost.exact else 1 / world
-    added_s = count * others / world * _cheapest(cost, "decode_add_s")
-    stored_s = count * (others / world + adopted) * _cheapest(cost, "decode_s")
+    frames = others * pieces / world
+    nbytes = others / world * count * _cheapest(cost, "nbytes") + frames * environment.header_nbytes
+    adds = half == "reduce"
+    encodings, adopted = (others / world, 0.0) if adds else (1 / world, 0.0 if cost.exact else 1 / world)
+    taken_s = count * others / world * _cheapest(cost, "decode_add_s" if adds else "decode_s")
     return ExchangeCost(
-        encode_s=count * _cheapest(cost, "encode_s") + pieces * cost.call_s,
-        decode_s=added_s + stored_s + (frames + adopted * pieces) * cost.call_s,
+        encode_s=encodings * (count * _cheapest(cost, "encode_s") + pieces * cost.call_s),
+        decode_s=taken_s
+        + adopted * count * _cheapest(cost, "decode_s")
+        + (frames + adopted * pieces) * cost.call_s,
         handling_s=frames * (host.send_s + host.receive_s)
         + nbytes * (host.send_s_per_nbyte + host.receive_s_per_nbyte),
     )
@@ -74,7 +88,14 @@ def _cheapest(cost: CodecCost, name: str) -> float:
     return min(float(getattr(point, name)) for point in cost.points)
 
 
-def _busiest_nbytes(collective: collectives.Collective, world: int, count: int) -> float:
+def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:
     """Return the busiest rank's bytes, minus what unequal chunks may save: one float in every step."""
-    nbytes = collective.nbytes(world, FLOAT_NBYTES * count)
-    return max(0.0, nbytes - FLOAT_NBYTES * collective.steps(world))
+    share, steps = _card(algorithm, world)
+    return FLOAT_NBYTES * max(0.0, share * count - steps)
+
+
+@lru_cache(maxsize=1024)
+def _card(algorithm: str, world: int) -> tuple[float, int]:
+    """Return the busiest rank's share of a bucket and its steps, which every candidate asks for."""
+    collective = collectives.get(algorithm)
+    return collective.nbytes(world, 1), collective.steps(world)

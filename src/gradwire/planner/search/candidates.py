@@ -6,25 +6,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from gradwire import collectives
 from gradwire.codecs import Codec, Identity
+from gradwire.codecs.wrappers.projected import Projected
+from gradwire.codecs.wrappers.scaled import Scaled
 from gradwire.collectives import backend
 from gradwire.errors import SpecError
-from gradwire.plan import FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
+from gradwire.plan import EXCHANGES, FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, frame_nbytes
 from gradwire.planner.inputs.workload import Workload
 from gradwire.wire import MAX_FRAME_NBYTES
 
-DEFAULT_CODECS = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
-"""What is tried when nobody names codecs: those whose error is a known share of the values, so that they need
-no knowledge of the gradients' scale; the order in which they win ties. Left out are
-
-- ``errbound`` with an absolute bound, which wants a bound that suits the gradients (and then is the best);
-- ``fp16``, whose range ends at 65520 and at 6e-8; ``truncate:16``, which is bf16 without its rounding;
-- ``ecsq``, whose step is a choice between bytes and loss;
-- ``quantize:4``, ``terngrad`` and ``topk``, which need their losses fed back; ``lossless``, slower than most
-  lines.
-"""
 ALGORITHMS = (backend.NAME, "ring", "butterfly", "tree", "star")
 """The order in which they win ties: the transport's own all-reduce, for buckets that are not compressed; then
 from the simplest to tune to the one that loads a single rank."""
@@ -42,7 +35,8 @@ class Space:
     Parameters
     ----------
     codecs
-        In order of preference. ``identity`` is always among them.
+        What frames are made with (``Plan.encoding``), in order of preference. ``identity`` is always among
+        them.
     algorithms
         Names or specs of ``gradwire.collectives``, in order of preference.
     pipelines
@@ -52,6 +46,9 @@ class Space:
     buckets_nbytes
         Bucket sizes to try in addition to a single bucket. They are tried only for a pipeline of 1, and only
         if backward takes time that can hide exchanges.
+    exchanges
+        As in a plan, in order of preference. ``"sharded"`` is tried with a ring, one bucket, and a pipeline
+        of 1.
     whole
         Whether a single bucket is tried. Without it, the sizes in ``buckets_nbytes`` are tried whatever
         backward takes, and however many buckets they make.
@@ -62,23 +59,33 @@ class Space:
     pipelines: tuple[int, ...] = (1,)
     segments_nbytes: tuple[int, ...] = SEGMENTS_NBYTES
     buckets_nbytes: tuple[int, ...] = BUCKETS_NBYTES
+    exchanges: tuple[str, ...] = EXCHANGES[:1]
     whole: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codecs", tuple(dict.fromkeys((Identity(), *self.codecs))))
-        for name in ("algorithms", "pipelines", "segments_nbytes"):
+        for name in ("algorithms", "pipelines", "segments_nbytes", "exchanges"):
             values = tuple(dict.fromkeys(getattr(self, name)))
             if not values:
                 raise SpecError(f"the planner wants one or more {name.partition('_')[0]} to choose from")
             object.__setattr__(self, name, values)
         for codec in self.codecs:
-            Plan(codec, segment_nbytes=SEGMENT_UNIT_NBYTES)
+            Plan(**coded(codec), segment_nbytes=SEGMENT_UNIT_NBYTES)
         for algorithm in self.algorithms:
             collectives.get(algorithm)
         for pipeline in self.pipelines:
             Plan(pipeline=pipeline)
         for segment_nbytes in self.segments_nbytes:
             Plan(segment_nbytes=segment_nbytes)
+        for exchange in self.exchanges:
+            Plan(exchange=exchange)
+
+
+def coded(encoding: Codec) -> dict[str, Any]:
+    """Return the parts of a plan with this ``encoding``."""
+    if isinstance(encoding, Scaled):
+        return coded(encoding.codec) | {"scale": "auto"}
+    return {"offload": encoding.codec} if isinstance(encoding, Projected) else {"codec": encoding}
 
 
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
@@ -86,15 +93,27 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
 
     The transport segments its own all-reduce, so one segment size is enough for it.
     """
-    for pipeline, codec, algorithm in product(space.pipelines, space.codecs, space.algorithms):
+    for pipeline, codec, algorithm, exchange in product(
+        space.pipelines, space.codecs, space.algorithms, space.exchanges
+    ):
         if algorithm == backend.NAME and not isinstance(codec, Identity):
             continue  # it would be a ring
-        for bucket_nbytes in _buckets(space, workload, pipeline):
+        sharded = exchange == "sharded"
+        if sharded and (algorithm, pipeline) != ("ring", 1):
+            continue
+        for bucket_nbytes in (None,) if sharded else _buckets(space, workload, pipeline):
             longest = max(part.count for part in workload.parts(bucket_nbytes))
             segments = list(_segments(space, longest, collectives.get(algorithm).chunks(world)))
             for segment_nbytes in segments[:1] if algorithm == backend.NAME else segments:
                 if frame_nbytes(codec, segment_nbytes) <= MAX_FRAME_NBYTES:
-                    yield Plan(codec, algorithm, segment_nbytes, pipeline, bucket_nbytes)
+                    yield Plan(
+                        algorithm=algorithm,
+                        segment_nbytes=segment_nbytes,
+                        pipeline=pipeline,
+                        bucket_nbytes=bucket_nbytes,
+                        exchange=exchange,
+                        **coded(codec),
+                    )
 
 
 def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | None]:

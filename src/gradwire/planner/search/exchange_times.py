@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 
 from gradwire import collectives
 from gradwire.costs import ExchangeCost
+from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.other_world import among, cores, with_residuals
 from gradwire.planner.search.bound import least
@@ -37,17 +38,32 @@ _FASTEST_NBYTES_PER_S = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The way to exchange a bucket: a plan without its pipeline and its buckets."""
+    """The way to exchange a bucket: a plan without its pipeline and its buckets.
+
+    ``codec`` is the spec of the plan's encoding, and ``half`` is that of ``timing.replay.replay``; only of a
+    ring there are halves by themselves.
+    """
 
     algorithm: str
     segment_nbytes: int
     codec: str
     residual: bool = False
+    half: str = "schedule"
 
     @classmethod
     def of(cls, plan: Plan) -> Way:
-        """Return the way in which ``plan`` exchanges each of its buckets."""
-        return cls(plan.algorithm, plan.segment_nbytes, str(plan.codec), plan.keeps_residual)
+        """Return the way in which the gradient of each of the plan's buckets is exchanged.
+
+        Raises ``SpecError`` for a plan whose costs nobody has measured.
+        """
+        plan.for_one_codec("the planner")
+        if plan.encodes_on_device:
+            raise SpecError(
+                "the planner knows what encoding costs on the host, but the plan encodes on a device; use "
+                "encode_on='host'"
+            )
+        half = "reduce" if plan.is_sharded else "schedule"
+        return cls(plan.algorithm, plan.segment_nbytes, str(plan.encoding), plan.keeps_residual, half)
 
 
 class Family:
@@ -79,7 +95,7 @@ class ExchangeTimes:
         key = way, count
         if key not in self._bounds:
             self._bounds[key] = least(
-                way.algorithm, self.world, count, way.segment_nbytes, way.codec, self.environment
+                way.algorithm, self.world, count, way.segment_nbytes, way.codec, self.environment, way.half
             )
         return self._bounds[key]
 
@@ -120,7 +136,7 @@ class ExchangeTimes:
 
     def _replayed(self, way: Way, count: int) -> ExchangeCost:
         environment = self._with_residuals(way.codec) if way.residual else self.environment
-        done = replay(way.algorithm, self.world, count, way.segment_nbytes, way.codec, environment)
+        done = replay(way.algorithm, self.world, count, way.segment_nbytes, way.codec, environment, way.half)
         busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)
         return replace(
             done.last,

@@ -8,6 +8,8 @@ of which computation doesn't hide ``exposed_s``; these add to the step.
 - Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs during the computation of the next
   step, and the slower of the two determines the step (Pipe-SGD, equation 4). Computation includes the local
   update of an eager pipeline, which is the default.
+- Sharded (``exchange`` "sharded"): the gradient's reduce half, an agreement on norms, and the broadcast half
+  of the weights' changes follow one another, and each rank computes its share of the update.
 - If ranks share the cores of one machine, hidden work takes cores from computation: the step takes at least
   as long as the cores need for both.
 """
@@ -15,15 +17,22 @@ of which computation doesn't hide ``exposed_s``; these add to the step.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from gradwire.codecs import Identity
 from gradwire.costs import ExchangeCost
 from gradwire.plan import Plan
+from gradwire.planner.inputs.weights import WEIGHTS
 from gradwire.planner.inputs.workload import Part, Workload
+from gradwire.planner.loss.steps import Extra, StepsToLoss
 from gradwire.planner.search.exchange_times import Family, Way
 from gradwire.timing.closed_form.step_time import Bucket, overlap, pipelined_s
 
+_NOTHING = Extra()
+_EXACT = str(Identity())
+_AGREEMENT_NBYTES = Plan().segment_nbytes
 _FEW_SIZES = 3
 """Beyond this number of bucket sizes, times are interpolated between round sizes, which saves replays."""
 
@@ -33,7 +42,8 @@ class Prediction:
     """The time of one step with a plan, in seconds, and the cost of exchanging all its buckets.
 
     ``step_s`` is ``compute_s + exposed_s``. Computation hides ``hidden_s`` of the exchange, but not
-    ``exposed_s``. The bytes of ``cost`` are those of the rank that sends most.
+    ``exposed_s``. The bytes of ``cost`` are those of the rank that sends most. ``extra`` is the share of
+    steps that the plan needs in addition to reach a loss; 0 if only steps are asked for.
     """
 
     plan: Plan
@@ -41,11 +51,22 @@ class Prediction:
     exposed_s: float
     cost: ExchangeCost
     buckets: int
+    extra: Extra = _NOTHING
 
     @property
     def step_s(self) -> float:
         """Seconds of the step."""
         return self.compute_s + self.exposed_s
+
+    @property
+    def to_loss_s(self) -> float:
+        """Seconds that bring training as far as one exact step does: plans are compared by these."""
+        return self.step_s * (1 + self.extra.share)
+
+    @property
+    def to_loss_deviation_s(self) -> float:
+        """The standard deviation of these seconds that comes from the share of extra steps."""
+        return self.step_s * self.extra.deviation
 
     @property
     def exchange_s(self) -> float:
@@ -71,50 +92,82 @@ class Prediction:
         """Return all values and the derived ones as a JSON object."""
         times = ("compute_s", "exposed_s", "step_s", "exchange_s", "hidden_s")
         shares = ("buckets", "ratio", "efficiency")
+        to_loss = ("to_loss_s", "to_loss_deviation_s")
         costs = ("encode_s", "decode_s", "handling_s", "wait_s", "raw_nbytes", "wire_nbytes")
         return {
             "plan": json.loads(self.plan.to_json()),
-            **{name: getattr(self, name) for name in times + shares},
+            **{name: getattr(self, name) for name in times + shares + to_loss},
+            "extra_steps": self.extra.share,
             **{name: getattr(self.cost, name) for name in costs},
         }
 
 
 class Predictor:
-    """Predicts the steps of ``workload`` on ``world`` hosts, and caches the times of exchanges."""
+    """Predicts the steps of ``workload`` on ``world`` hosts, and caches the times of exchanges.
 
-    def __init__(self, workload: Workload, world: int, family: Family) -> None:
-        self.workload, self.world = workload, world
+    With ``to_loss``, it predicts what shares of extra steps plans need, too. With ``half``, buckets go
+    through that half of a ring alone (``Way``).
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        world: int,
+        family: Family,
+        to_loss: StepsToLoss | None = None,
+        half: str | None = None,
+    ) -> None:
+        self.workload, self.world, self._to_loss, self._half = workload, world, to_loss, half
         self._times = family.among(world)
         self._host = self._times.environment.host
         self._parts = lru_cache(None)(workload.parts)
 
     def predict(self, plan: Plan) -> Prediction:
-        """Return the prediction for ``plan``. Raises ``SpecError`` for a codec without costs."""
-        parts, way = self._parts(plan.bucket_nbytes), Way.of(plan)
+        """Return the prediction for ``plan``.
+
+        Raises ``SpecError`` for a codec without costs, and for a plan that the planner can't price.
+        """
+        parts = self._parts(plan.bucket_nbytes)
         sizes = {part.count for part in parts}
         find = self._times.terms if len(sizes) <= _FEW_SIZES else self._times.between
-        return self._prediction(plan, parts, [find(way, part.count) for part in parts])
+        return self._prediction(plan, parts, self._costs(plan, parts, find))
 
     def least_s(self, plan: Plan) -> float:
-        """Return a lower bound of the step's seconds, at the cost of a formula."""
-        parts, way = self._parts(plan.bucket_nbytes), Way.of(plan)
-        return self._prediction(plan, parts, [self._times.least(way, part.count) for part in parts]).step_s
+        """Return a lower bound of the seconds to a loss, at the cost of a formula."""
+        parts = self._parts(plan.bucket_nbytes)
+        return self._prediction(plan, parts, self._costs(plan, parts, self._times.least)).to_loss_s
+
+    def _costs(
+        self, plan: Plan, parts: list[Part], find: Callable[[Way, int], ExchangeCost]
+    ) -> list[ExchangeCost]:
+        """Return what the exchange of each bucket costs, with that of weights if they travel."""
+        way = Way.of(plan)
+        way = way if self._half is None else replace(way, half=self._half)
+        costs = [find(way, part.count) for part in parts]
+        if plan.is_sharded:
+            weights = Way(plan.algorithm, plan.segment_nbytes, WEIGHTS, half="broadcast")
+            agreement = find(Way("ring", _AGREEMENT_NBYTES, _EXACT), self.world + len(self.workload.counts))
+            costs[-1] += replace(agreement, raw_nbytes=0) + find(weights, self.workload.count)
+        return costs
 
     def _prediction(self, plan: Plan, parts: list[Part], costs: list[ExchangeCost]) -> Prediction:
         total = sum(costs, ExchangeCost())
         return Prediction(
             plan=plan,
-            compute_s=self.workload.compute_with_s(plan.pipeline),
+            compute_s=self._compute_s(plan),
             exposed_s=min(self._exposed_s(plan, parts, costs, total), total.total_s),
             cost=total,
             buckets=len(parts),
+            extra=_NOTHING if self._to_loss is None else self._to_loss.extra(plan, self.world),
         )
+
+    def _compute_s(self, plan: Plan) -> float:
+        return self.workload.compute_with_s(plan.pipeline, self.world if plan.is_sharded else 1)
 
     def _exposed_s(
         self, plan: Plan, parts: list[Part], costs: list[ExchangeCost], total: ExchangeCost
     ) -> float:
-        work = self.workload
-        compute_s = work.compute_with_s(plan.pipeline)
+        work, compute_s = self.workload, self._compute_s(plan)
         if plan.pipeline > 1:
             slower_s = pipelined_s(
                 1,

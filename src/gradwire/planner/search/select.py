@@ -1,6 +1,6 @@
-"""Select the fastest plan, or the simplest of the plans that the model can't distinguish from it.
+"""Select the plan that is the fastest to a loss, or the simplest of those that may be as fast.
 
-Candidates are sorted by a lower bound of their step and predicted in that order, until no remaining bound can
+Candidates are sorted by a lower bound of their time and predicted in that order, until no remaining bound can
 win or tie. Most candidates are therefore never replayed, and the choice equals that of an exhaustive search.
 """
 
@@ -42,22 +42,25 @@ class Selection:
 def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Selection:
     """Return the choice among the plans of ``space``.
 
-    A step that is longer than the shortest by less than the share ``uncertainty`` of itself ties with it.
-    Among ties, no compression wins over compression, which must be faster by more than the uncertainty. Then
+    A time (``Prediction.to_loss_s``) that is longer than the shortest by less than the share ``uncertainty``
+    of itself ties with it. Among ties, no compression wins over compression, which must be faster by more
+    than the uncertainty, even if it needs a standard deviation more steps than predicted. Then
     a pipeline of 1 wins over a longer one (which changes the training), then the earlier algorithm of
     ``space``, the earlier codec, fewer buckets, and larger segments, which have fewer frames; finally, the
-    shorter step wins.
+    shorter time wins.
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
-    exact = _search(predictor, [plan for plan in plans if _is_exact(plan)], uncertainty)
-    lossy = [plan for plan in plans if not _is_exact(plan)]
+    exact = _search(predictor, [plan for plan in plans if is_exact(plan)], uncertainty)
+    lossy = [plan for plan in plans if not is_exact(plan)]
     every = exact + _search(predictor, lossy, uncertainty, _fastest_s(exact))
     worth_s = _fastest_s(exact) * (1 - uncertainty)
-    worthwhile = [each for each in every if _is_exact(each.plan) or each.step_s < worth_s]
+    worthwhile = [
+        each for each in every if is_exact(each.plan) or each.to_loss_s + each.to_loss_deviation_s < worth_s
+    ]
     return Selection(
         _simplest(worthwhile, space, uncertainty),
-        min(exact, key=lambda each: each.step_s),
-        tuple(sorted(every, key=lambda each: each.step_s)),
+        min(exact, key=_time_s),
+        tuple(sorted(every, key=_time_s)),
         len(plans),
         uncertainty,
     )
@@ -73,33 +76,39 @@ def _search(
         if fastest_s is not None and bounds[plan] * (1 - uncertainty) > fastest_s:
             break
         found.append(predictor.predict(plan))
-        step_s = found[-1].step_s
-        fastest_s = step_s if fastest_s is None else min(fastest_s, step_s)
+        time_s = _time_s(found[-1])
+        fastest_s = time_s if fastest_s is None else min(fastest_s, time_s)
     return found
 
 
 def _simplest(predictions: list[Prediction], space: Space, uncertainty: float) -> Prediction:
     fastest_s = _fastest_s(predictions)
-    ties = [each for each in predictions if each.step_s * (1 - uncertainty) <= fastest_s]
+    ties = [each for each in predictions if each.to_loss_s * (1 - uncertainty) <= fastest_s]
     return min(ties, key=lambda each: _preference(each, space))
 
 
 def _preference(prediction: Prediction, space: Space) -> tuple[float, ...]:
     plan = prediction.plan
     return (
-        not _is_exact(plan),
+        not is_exact(plan),
         plan.pipeline,
         space.algorithms.index(plan.algorithm),
-        space.codecs.index(plan.codec),
+        space.codecs.index(plan.encoding),
+        space.exchanges.index(plan.exchange),
         prediction.buckets,
         -plan.segment_nbytes,
-        prediction.step_s,
+        prediction.to_loss_s,
     )
 
 
 def _fastest_s(predictions: list[Prediction]) -> float:
-    return min(each.step_s for each in predictions)
+    return min(map(_time_s, predictions))
 
 
-def _is_exact(plan: Plan) -> bool:
-    return isinstance(plan.codec, Identity)
+def _time_s(prediction: Prediction) -> float:
+    return prediction.to_loss_s
+
+
+def is_exact(plan: Plan) -> bool:
+    """Return whether a plan compresses nothing: neither gradients nor, in a sharded exchange, weights."""
+    return isinstance(plan.encoding, Identity) and not plan.is_sharded

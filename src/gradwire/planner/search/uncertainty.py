@@ -20,7 +20,7 @@ def uncertainty_of(selection: Selection, environment: Environment) -> float:
 
 
 def _noise(prediction: Prediction, environment: Environment) -> float:
-    codec = environment.cost(str(prediction.plan.codec)).disagreement
+    codec = environment.cost(str(prediction.plan.encoding)).disagreement
     seconds = codec * prediction.cost.codec_s
     seconds += environment.host.disagreement * prediction.cost.handling_s
     return seconds / prediction.step_s if prediction.step_s else 0.0

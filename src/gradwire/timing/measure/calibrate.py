@@ -44,16 +44,17 @@ def codec_cost(
     world: int,
     segment_nbytes: int = 1 << 20,
     rest_s: float = 0.0,
+    repeats: int = REPEATS,
 ) -> CodecCost:
     """Return the costs of ``codec`` on sums of 1, 2, 4, ... up to ``world`` of the samples.
 
     ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
     With fewer samples than terms they are used again, shifted, so that equal values do not meet. A segment is
     encoded at once, as in the plan, and the thread sleeps for ``rest_s`` before every call, which
-    ``rest_between_segments`` knows. Raises ``TensorError`` without a sample, or for samples of different
-    shapes.
+    ``rest_between_segments`` knows. The medians of ``repeats`` calls count, of more without a rest. Raises
+    ``TensorError`` without a sample, or for samples of different shapes.
     """
-    return cost_on(codec, sums(samples, world), segment_nbytes, rest_s)
+    return cost_on(codec, sums(samples, world), segment_nbytes, rest_s, repeats)
 
 
 def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]:
@@ -74,12 +75,16 @@ def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]
 
 
 def cost_on(
-    codec: Codec, summed: Mapping[int, torch.Tensor], segment_nbytes: int, rest_s: float
+    codec: Codec,
+    summed: Mapping[int, torch.Tensor],
+    segment_nbytes: int,
+    rest_s: float,
+    repeats: int = REPEATS,
 ) -> CodecCost:
     """Return the costs of ``codec`` on what ``sums`` has made, which serves all codecs."""
     count = min(segment_nbytes // 4, summed[1].numel())
     call_s = _call_s(codec, summed[1][: min(SMALL_COUNT, count)].contiguous())
-    found = [_point(codec, x, terms, count, call_s, rest_s) for terms, x in summed.items()]
+    found = [_point(codec, x, terms, count, call_s, rest_s, repeats) for terms, x in summed.items()]
     points, disagreements = zip(*found, strict=True)
     return CodecCost(str(codec), points, call_s, codec.EXACT, statistics.fmean(disagreements))
 
@@ -156,12 +161,12 @@ def _stream_cost(exchange: Exchange, bucket: torch.Tensor) -> FrameCost:
 
 
 def _point(
-    codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float
+    codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float, repeats: int
 ) -> tuple[CodecPoint, float]:
     """Return the costs, and by how much their repeats disagree."""
     parts = [part for part in torch.split(x, count) if part.numel() == count]
     sizes = [codec.encode(part).numel() for part in parts]
-    seconds = _seconds(codec, parts, count, rest_s)
+    seconds = _seconds(codec, parts, count, rest_s, repeats)
     per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
     point = CodecPoint(
         terms,
@@ -170,13 +175,16 @@ def _point(
         per_value["decode"],
         per_value["decode_add"],
         max(_largest_error(codec, part) for part in parts),
+        lost=lost_share(codec, torch.cat(parts), count),
     )
     return point, (disagreement(seconds["encode"]) + disagreement(seconds["decode_add"])) / 2
 
 
-def _seconds(codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float) -> dict[str, list[float]]:
+def _seconds(
+    codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float, repeats: int = REPEATS
+) -> dict[str, list[float]]:
     """Return the seconds of some encodings and decodings of cold chunks into and out of cold frames."""
-    copies = REPEATS if rest_s else max(REPEATS, min(COLD_NBYTES // (4 * count), 4 * REPEATS))
+    copies = repeats if rest_s else max(repeats, min(COLD_NBYTES // (4 * count), 4 * repeats))
     chunks = [parts[i % len(parts)].clone() for i in range(copies)]
     frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]
     seconds: dict[str, list[float]] = {"encode": [], "decode_add": [], "decode": []}
@@ -219,3 +227,21 @@ def _largest_error(codec: Codec, part: torch.Tensor) -> float:
         return largest
     finite = errors[errors.isfinite()]
     return float(finite.max()) if finite.numel() else 0.0
+
+
+def lost_share(codec: Codec, values: torch.Tensor, count: int | None = None) -> float:
+    """Return the share of the norm of ``values`` that one encoding loses, in chunks of ``count`` of them.
+
+    1 where it isn't finite, or where something was decoded from zeros.
+    """
+    decoded = torch.empty_like(values)
+    parts = (torch.split(each, count or len(values)) for each in (values, decoded))
+    for part, out in zip(*parts, strict=True):
+        codec.decode(codec.encode(part), out)
+    own, lost = (
+        float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in (values, decoded.sub_(values))
+    )
+    if lost == 0:
+        return 0.0
+    share = lost / own if own else 1.0
+    return share if math.isfinite(share) else 1.0

@@ -27,7 +27,9 @@ _TRIPS, _STREAM, _DUPLEX, _END = b"trip", b"strm", b"dupl", b"done"
 _MOST = 10_000
 """Messages in a figure; more do not make it better."""
 _SETTLE_S = 0.05
-"""After streams, so that a rate limiter has its burst again before round trips."""
+"""The longest rest after streams, so that a rate limiter has its burst again before round trips.
+
+A limiter has it again after as long as the streams took, at the latest."""
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,10 @@ class _Leader:
     def point(self, nbytes: int) -> Point:
         """Measure one size: streams first, since they tell how long a burst needs to come back."""
         (trip_s,) = self._trips(nbytes, 1)
+        began = time.perf_counter()
         rate = self._rate(_STREAM, nbytes, trip_s / 2)
         duplex_rate = self._rate(_DUPLEX, nbytes, trip_s / 2)
-        time.sleep(_SETTLE_S)
+        time.sleep(min(_SETTLE_S, time.perf_counter() - began))
         return Point(nbytes, self._time_s(nbytes, rate), rate, duplex_rate)
 
     def dismiss(self) -> None:

@@ -6,6 +6,7 @@ import bisect
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from gradwire.errors import SpecError
 from gradwire.timing.replay.host import HostCost
@@ -18,7 +19,9 @@ class CodecPoint:
     """A codec's cost on a sum of ``terms`` gradients: payload bytes and seconds, per float32 value.
 
     Partial sums grow along a collective, and with them the payloads of codecs with an absolute bound.
-    ``largest_error`` is the largest absolute error that was seen in one encoding.
+    ``largest_error`` is the largest absolute error that was seen in one encoding, and ``lost`` the share of
+    the norm that one lost; None if nobody has measured it. ``line_nbytes`` is what the payload takes on a
+    line whose NICs compress it; None if none do.
     """
 
     terms: int
@@ -27,6 +30,13 @@ class CodecPoint:
     decode_s: float
     decode_add_s: float
     largest_error: float = 0.0
+    lost: float | None = None
+    line_nbytes: float | None = None
+
+    @property
+    def carried_nbytes(self) -> float:
+        """Bytes on the line."""
+        return self.nbytes if self.line_nbytes is None else self.line_nbytes
 
 
 @dataclass(frozen=True)
@@ -61,15 +71,20 @@ class CodecCost:
         below = self.points[place - 1]
         share = math.log(terms / below.terms) / math.log(above.terms / below.terms)
         mixed = {
-            name: (1 - share) * value + share * getattr(above, name)
+            name: _between(value, getattr(above, name), share)
             for name, value in asdict(below).items()
             if name != "terms"
         }
         return CodecPoint(terms, **mixed)
 
     def ratio(self, terms: int = 1) -> float:
-        """Return how many times smaller a payload is than its floats."""
-        return 4.0 / self.at(terms).nbytes if self.at(terms).nbytes else math.inf
+        """Return how many times fewer bytes than the floats a payload takes on the line."""
+        nbytes = self.at(terms).carried_nbytes
+        return 4.0 / nbytes if nbytes else math.inf
+
+
+def _between(below: float | None, above: float | None, share: float) -> Any:
+    return None if below is None or above is None else (1 - share) * below + share * above
 
 
 FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)

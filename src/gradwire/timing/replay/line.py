@@ -18,12 +18,14 @@ from gradwire._native import target
 from gradwire.errors import SpecError
 from gradwire.machine import describe_machine, machine_id
 from gradwire.records import make_record, read_record, to_json
-from gradwire.timing.closed_form.packets import packet_ratio
+from gradwire.timing.closed_form.packets import MOST_AT_ONCE_NBYTES, packet_ratio
 from gradwire.timing.replay.host import HostCost
 from gradwire.units import format_duration, format_rate, is_number
 
 SCHEMA = "gradwire.line-rate/1"
 
+PACING_S = 1.2 / 1024
+"""Linux hands over what leaves within so many seconds at most: 1/1024 s at 1.2 times the rate."""
 _BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 """Messages of these sizes tell a burst of some 100 kB from the noise of their own duration."""
 
@@ -79,7 +81,8 @@ class Line:
 
         Headers count (``packet_ratio``); what the NICs' own processors take does not.
         """
-        times = packet_ratio(ratio, mtu_nbytes, merge=merge)
+        at_once_nbytes = min(MOST_AT_ONCE_NBYTES, PACING_S * ratio * self.nbytes_per_s)
+        times = packet_ratio(ratio, mtu_nbytes, merge=merge, at_once_nbytes=at_once_nbytes)
         return replace(self, nbytes_per_s=times * self.nbytes_per_s, burst_nbytes=times * self.burst_nbytes)
 
     def __str__(self) -> str:

@@ -80,11 +80,15 @@ def replay(
 
 @dataclass(slots=True, eq=False)
 class _Frame:
-    """A frame between two ranks; times are None until they are known."""
+    """A frame between two ranks; times are None until they are known.
+
+    ``carried_nbytes`` of its ``nbytes`` are left on the line if NICs compress it.
+    """
 
     sender: _Rank
     receiver: _Rank | None = None
     nbytes: float = 0.0
+    carried_nbytes: float = 0.0
     terms: int = 1
     queued: bool = False
     left_s: float | None = None
@@ -206,7 +210,9 @@ class _Machinery:
 
     def _send(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
         frame.terms = self._terms(rank, action)
-        frame.nbytes = self._header_nbytes + _count(action) * self._cost_at(frame.terms).nbytes
+        cost = self._cost_at(frame.terms)
+        frame.nbytes = self._header_nbytes + _count(action) * cost.nbytes
+        frame.carried_nbytes = self._header_nbytes + _count(action) * cost.carried_nbytes
         rank.times.frames += 1
         rank.times.raw_nbytes += 4 * _count(action)
         rank.times.wire_nbytes += frame.nbytes
@@ -244,7 +250,7 @@ class _Machinery:
             if enters_s > now:
                 self._schedule(enters_s, frame)
                 return
-        self._streams.push(stream, frame, frame.nbytes, now)
+        self._streams.push(stream, frame, frame.carried_nbytes, now)
 
     def _leave(self, frame: _Frame, now: float) -> None:
         """Let the last byte of a frame depart, which arrives after the latency."""

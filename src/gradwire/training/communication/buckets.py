@@ -10,6 +10,7 @@ import torch
 from gradwire.costs import ExchangeCost
 from gradwire.devices import Staged
 from gradwire.exchange import Exchange
+from gradwire.exchange.division import AllReduces
 from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.gradients.buckets import cut
 from gradwire.training.gradients.flat import FlatGradients
@@ -36,6 +37,7 @@ class Buckets:
         self.thread = CommunicationThread(exchange, meter)
         self._exchange, self._meter = exchange, meter
         self._residual, self._residuals = residual, parts(residual, self.cut)
+        self._divided = [meter.divided(exchange, bucket.parameters) for bucket in self.cut]
 
     def hand_over(
         self, step: int, gradients: FlatGradients, number: int, reach: Reach | None = None
@@ -53,7 +55,8 @@ class Buckets:
         name = WHOLE if len(self.cut) == 1 else f"bucket {number + 1}"
         what = f"the {WHOLE} of step {step}"
         staged, measure = gradients.staged(bucket), self._meter.measure(step, bucket.parameters)
-        work = partial(average, self._exchange, self._meter, step, staged, measure, residual, waiting, reach)
+        way = self._exchange, self._divided[number], self._meter, step, staged, measure
+        work = partial(average, *way, residual, waiting, reach)
         return self.thread.hand_over(
             Handover(name, what if name == WHOLE else f"{name} of {what}", work, staged.nbytes, measure)
         )
@@ -65,6 +68,7 @@ class Buckets:
 
 def average(
     exchange: Exchange,
+    divided: AllReduces,
     meter: MethodMeter,
     step: int,
     staged: Staged,
@@ -75,11 +79,12 @@ def average(
 ) -> ExchangeCost:
     """Average a flat gradient, or a bucket of it, in place over all ranks; return what that cost.
 
-    ``waiting`` are the parts of the residual that stay out of this step. Where ``reach`` comes with it, the
-    ranks agree on what none of them has reached. Raises ``ExchangeError``.
+    ``divided`` is the exchange, or what divides its buckets by codecs. ``waiting`` are the parts of the
+    residual that stay out of this step. Where ``reach`` comes with it, the ranks agree on what none of them
+    has reached. Raises ``ExchangeError``.
     """
-    with set_aside(waiting), staged.stream.current:
-        accounting = exchange.all_reduce(staged.floats(), residual=residual, norms=measure.norms)
+    with staged.stream.current, set_aside(waiting):
+        accounting = divided.all_reduce(staged.floats(), residual=residual, norms=measure.norms)
     accounting.device_nbytes += staged.crossing_nbytes
     staged.store()
     accounting += meter.finish(step, measure, exchange)

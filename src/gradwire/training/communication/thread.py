@@ -160,5 +160,5 @@ def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) ->
     """
     link, plan = exchange.link, exchange.plan
     steps = sum(1 for _ in collectives.get(plan.algorithm).schedule(link.rank, link.world))
-    segments = 1 + 4 * count // plan.segment_nbytes
+    segments = len(plan.encodings) + 4 * count // plan.segment_nbytes
     return 2 * steps * segments * (link.timeout_s if timeout_s is None else timeout_s) + _OWN_WORK_S

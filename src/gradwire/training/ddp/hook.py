@@ -20,7 +20,9 @@ from gradwire.api import check_timeout, connect
 from gradwire.auto.decide import Decision
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto
+from gradwire.auto.state import State
 from gradwire.codecs import Codec
+from gradwire.codecs.rules import check_names
 from gradwire.errors import AttachError, GradwireError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
@@ -31,7 +33,7 @@ from gradwire.training.ddp.forward_check import ForwardCheck
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket
 from gradwire.training.ddp.rounds import Rounds
 from gradwire.training.ddp.uneven import divides_by_active
-from gradwire.training.gradients.residual import Residuals
+from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.methods.trained import check_extras, import_all_of_torch
 from gradwire.training.replicas.agreement import AFTER_AGREEING, REFUSED, agree
@@ -151,6 +153,8 @@ class Attached:
         self._exchange, self._pilot = exchange, pilot
         self.ledger = Ledger(link.rank) if ledger is None else ledger
         self._owns_ledger = ledger is None
+        if pilot is not None:
+            pilot.note = self.ledger.decided
         self._model = weakref.ref(model)  # DDP's C++ side keeps this object, unseen by the garbage collector
         names = {parameter: name for name, parameter in model.module.named_parameters()}
         counts = {name: parameter.numel() for parameter, name in names.items()}
@@ -175,15 +179,24 @@ class Attached:
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, by the names of the parameters; each rank saves its own.
 
-        Call it between steps. ``gradwire.training.redivide`` fits the states of all ranks
-        to another number of ranks.
+        With ``"auto"`` it has what was decided, too. Call it between steps. ``gradwire.training.redivide``
+        fits the states of all ranks to another number of ranks.
         """
         self._look_at_scale()
-        return self._residuals.state_dict()
+        chosen = {} if self._pilot is None else {AUTO: self._pilot.state().to_json()}
+        return self._residuals.state_dict() | chosen
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt what ``state_dict`` returned on this rank. Raises ``StateError`` and then changes nothing."""
+        """Adopt what ``state_dict`` returned on this rank. Raises ``StateError`` and then changes nothing.
+
+        With ``"auto"`` the next step takes the plan that rank 0's state has. All ranks load between the same
+        two steps.
+        """
+        has_choices = isinstance(state, Mapping) and AUTO in state  # what it is else, residuals say
+        chosen = State.from_json(state[AUTO]) if has_choices else None
         self._residuals.load_state_dict(state)
+        if self._pilot is not None and chosen is not None:
+            self._pilot.load(chosen)
 
     def check_replicas(self) -> None:
         """Compare all ranks' weights, bit for bit; all ranks call it together, after loading a checkpoint.
@@ -309,6 +322,7 @@ def _agreed_plan(
     try:
         _check_model(model)
         chosen = plan.first_plan if isinstance(plan, Auto) else _read_plan(plan)
+        check_names(chosen.rules, (name for name, _ in model.module.named_parameters()))
     except GradwireError as error:
         try:
             agree(model.process_group, {REFUSED: str(error)}, timeout_s)

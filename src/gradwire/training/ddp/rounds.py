@@ -19,20 +19,21 @@ from torch import nn
 from torch.autograd import Variable
 
 from gradwire.auto.pilot import Pilot
-from gradwire.auto.samples import Samples
+from gradwire.auto.sampled_bucket import SampledBucket
 from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged, Staging
 from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
 from gradwire.exchange import Exchange
+from gradwire.exchange.division import AllReduces
 from gradwire.exchange.on_device import divide
 from gradwire.training.communication.thread import CommunicationThread, Handover
+from gradwire.training.ddp.bucket_layouts import BucketLayouts
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
 from gradwire.training.ddp.uneven import ActiveCount
 from gradwire.training.gradients.bucket_residuals import BucketResiduals
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
-from gradwire.training.ledger.shares import Layout
 from gradwire.training.replicas.compare import check_weights
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ class Rounds:
         self._timeout_s = exchange.link.timeout_s
         self._begin_timeout_s = self._timeout_s if begin_timeout_s is None else begin_timeout_s
         self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
-        self._layouts: dict[tuple[int, ...], Layout] = {}
+        self._layouts = BucketLayouts(exchange, names)
         self._thread = CommunicationThread(exchange, self._meter, "attach with a longer timeout_s")
         self._closed = False
         self._next = 0
@@ -223,19 +224,31 @@ class Rounds:
 
     def _prepare(self, bucket: DDPBucket) -> tuple[Handover, Averaged]:
         """Return the thread's work on a bucket, and what DDP waits for."""
-        buffer, measure, timeout_s = bucket.buffer(), self._measure(bucket), self._next_timeout_s()
-        staged = Staged(buffer, staging=Staging(self._exchange.plan.encodes_on_device))
+        buffer, timeout_s = bucket.buffer(), self._next_timeout_s()
+        measured = self._meter.measures(self.steps_done + 1)
+        measure = Measure(self._layouts.of(bucket) if measured else None)
         averaged, residuals = awaited(buffer), self._own_residuals(bucket)
-        samples = None if self._pilot is None else self._pilot.samples
-        if samples is not None:
-            samples.expect([each.shape for each in bucket.parameters()])
-        work = partial(self._average, staged, averaged, residuals, measure, timeout_s, samples)
+        staged = Staged(buffer, staging=Staging(self._exchange.plan.encodes_on_device))
+        way: AllReduces = self._exchange
+        if self._exchange.plan.codecs:
+            way = self._layouts.divided(bucket)
+        if self._pilot is not None:
+            way = self._sampled(self._pilot, bucket, way)
+        work = partial(self._average, way, staged, averaged, residuals, measure, timeout_s)
         name, step = f"bucket {bucket.index()}", self.steps_done + 1
         handover = Handover(name, f"{name} of step {step}", work, staged.nbytes, measure, timeout_s)
         handover.result.add_done_callback(partial(_pass_failure_on, averaged))
         self._waits.append(partial(self._thread.wait, handover))
         self._lent.append(residuals)
         return handover, averaged
+
+    def _sampled(self, pilot: Pilot, bucket: DDPBucket, way: AllReduces) -> AllReduces:
+        """Return what exchanges a bucket by ``way``, and samples it if the pilot wants this step's."""
+        if pilot.samples is None:
+            return way
+        names, shapes = self._layouts.of(bucket).names, [each.shape for each in bucket.parameters()]
+        drawn = pilot.samples.drawn == bucket.index()
+        return SampledBucket(way, self._exchange, pilot.samples, names, shapes, drawn)
 
     def _own_residuals(self, bucket: DDPBucket) -> BucketResiduals:
         """Return the residuals of the bucket's parameters in its order: they outlive DDP's cut of buckets."""
@@ -250,24 +263,9 @@ class Rounds:
                     "not have any more, so its residual has no name; replace parameters before wrapping"
                 )
             )
-        found = [self._residuals.of(self._names[each], each.numel()) for each in parameters]
+        beside = bucket.buffer()
+        found = [self._residuals.of(self._names[each], each.numel(), beside) for each in parameters]
         return BucketResiduals([residual for residual in found if residual is not None])
-
-    def _measure(self, bucket: DDPBucket) -> Measure:
-        """Return what measures the bucket's exchange, if this step is measured."""
-        if not self._meter.measures(self.steps_done + 1):
-            return Measure()
-        parameters = bucket.parameters()
-        key = tuple(map(id, parameters))
-        layout = self._layouts.get(key)
-        if layout is None:
-            other = f"a parameter of bucket {bucket.index()}"
-            names = tuple(self._names.get(each, other) for each in parameters)
-            counts = tuple(each.numel() for each in parameters)
-            layout = Layout(names, counts, (frozenset(names),) * len(names))
-            if other not in names:  # else nobody keeps it, and another parameter may come to its place
-                self._layouts[key] = layout
-        return Measure(layout)
 
     def _start_agreement(self) -> None:
         """Let the ranks agree, once all buckets are averaged, whether the round ends with an error."""
@@ -292,24 +290,22 @@ class Rounds:
 
     def _average(
         self,
+        way: AllReduces,
         staged: Staged,
         averaged: Averaged,
         residuals: BucketResiduals,
         measure: Measure,
         timeout_s: float,
-        samples: Samples | None = None,
     ) -> ExchangeCost:
         """Average one bucket; on the communication thread."""
         values, active = staged.floats(), self._active
-        if samples is not None:
-            samples.add(values)
-        residual = residuals.lend(values)
         with staged.stream.current:
-            accounting = self._exchange.all_reduce(values, active is None, residual, measure.norms, timeout_s)
+            residual = residuals.lend(values)
+            accounting = way.all_reduce(values, active is None, residual, measure.norms, timeout_s)
             if active is not None:
                 divide(values, active)
+            residuals.note(values, staged.tensor.dtype)
         accounting.device_nbytes += staged.crossing_nbytes
-        residuals.note(values, staged.tensor.dtype)
         staged.store()
         staged.stream.complete(averaged, staged.tensor)
         self._meter.note(measure)

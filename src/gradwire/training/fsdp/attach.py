@@ -8,23 +8,29 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from gradwire.api import check_initialised, check_timeout
+from gradwire.auto.decide import Decision
+from gradwire.auto.form import SHARDS
+from gradwire.auto.pilot import Pilot
+from gradwire.auto.settings import Auto
+from gradwire.auto.state import State
 from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.exchange import Exchange
-from gradwire.plan import Plan
+from gradwire.plan import Plan, PlanLike
 from gradwire.training.fsdp.comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
 from gradwire.training.fsdp.lines import Lines, Purpose
 from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
+from gradwire.training.fsdp.steering import Steering, world_group
 from gradwire.training.fsdp.units import Unit, units_of
-from gradwire.training.gradients.residual import Residuals
+from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.replicas.agreement import agree
 from gradwire.training.replicas.deltas import Deltas, weight_codec_of
@@ -36,8 +42,6 @@ class AttachedFsdp:
 
     Attributes
     ----------
-    plan
-        How gradients travel.
     weights
         The codec of the weights; None where FSDP gathers them itself.
     ledger
@@ -45,17 +49,38 @@ class AttachedFsdp:
     """
 
     def __init__(
-        self, plan: Plan, weights: Codec | None, ledger: Ledger, residuals: Residuals, undo: ExitStack
+        self,
+        plan: Plan,
+        weights: Codec | None,
+        ledger: Ledger,
+        residuals: Residuals,
+        steering: Steering | None,
+        undo: ExitStack,
     ) -> None:
-        self.plan = plan
         self.weights = weights
         self.ledger = ledger
+        self._plan = plan
         self._residuals = residuals
+        self._steering = steering
         self._undo = undo
 
+    @property
+    def plan(self) -> Plan:
+        """How gradients travel: what all ranks agreed on, or what they have chosen last."""
+        return self._plan if self._steering is None else self._steering.plan
+
+    @property
+    def decisions(self) -> list[tuple[int, Decision]]:
+        """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
+        return [] if self._steering is None else self._steering.decisions
+
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's residuals, to be saved beside its shards; call it between two steps."""
-        return {"residuals": self._residuals.state_dict()}
+        """Return this rank's residuals, to be saved beside its shards; call it between two steps.
+
+        With ``"auto"`` it has what was decided, too.
+        """
+        chosen = {} if self._steering is None else self._steering.state_dict()
+        return {"residuals": self._residuals.state_dict(), **chosen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank, in a world of the same size.
@@ -63,7 +88,7 @@ class AttachedFsdp:
         Raises ``StateError``, and changes nothing, for anything else. FSDP cuts gradients differently for
         every number of ranks, so the residuals of one world mean nothing in another.
         """
-        if not isinstance(state, Mapping) or set(state) != {"residuals"}:
+        if not isinstance(state, Mapping) or set(state) - {AUTO} != {"residuals"}:
             raise StateError(
                 f"a state of FSDP's residuals is what state_dict() returned, but this is {state!r}"
             )
@@ -75,7 +100,10 @@ class AttachedFsdp:
                 f"of {world} ranks, for FSDP cuts gradients differently there; go on without them, which "
                 "gives up what the last step lost"
             )
+        chosen = State.from_json(state[AUTO]) if AUTO in state else None
         self._residuals.load_state_dict(residuals)
+        if self._steering is not None and chosen is not None:
+            self._steering.load(chosen)
 
     def scale_residuals(self, factor: float) -> None:
         """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
@@ -104,7 +132,7 @@ class AttachedFsdp:
 
 def attach_fsdp(
     module: nn.Module,
-    gradients: Plan | Codec | str | os.PathLike[str] | None = None,
+    gradients: Plan | Codec | Auto | str | os.PathLike[str] | None = None,
     weights: Codec | str | None = "identity",
     *,
     timeout_s: float = 30.0,
@@ -128,7 +156,8 @@ def attach_fsdp(
         A plan; a codec, or its spec; or the file that ``Plan.save`` or the planner wrote: any path, or a
         string that ends with ``.json`` or holds a ``/``. ``fp8`` by default. Gradients are
         scattered around a ring; the plan's algorithm serves between replicas, and its buckets nowhere, for
-        FSDP exchanges one module's gradients at a time.
+        FSDP exchanges one module's gradients at a time. With ``"auto"``, or an ``Auto``, the run measures and
+        chooses a codec itself, one for all parameters; all modules must be sharded over all ranks then.
     weights
         A codec or its spec. All ranks, the owner of a shard included, compute with the decoded weights; the
         shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. ``delta:fp32`` is
@@ -168,7 +197,10 @@ def attach_fsdp(
     >>> import gradwire
     >>> attached = gradwire.attach_fsdp(model, weights="bf16")  # doctest: +SKIP
     """
-    plan = Plan.of(gradients, "gradients").for_whole_gradients("attach_fsdp").on_host("attach_fsdp")
+    who = "attach_fsdp"
+    auto = Auto.of(gradients)
+    plan = auto.first_plan if auto is not None else Plan.of(cast(PlanLike, gradients), "gradients")
+    plan = plan.for_whole_gradients(who).for_one_codec(who).on_host(who)
     codec = weight_codec_of(weights, "weights")
     check_timeout(timeout_s)
     check_initialised(AttachError)
@@ -178,20 +210,38 @@ def attach_fsdp(
         _check_resident(codec, units)
     if strict:
         _check_strict(units)
+    if auto is not None:
+        _check_sharded(units)
     rank = dist.get_rank()
     books = Ledger(rank) if ledger is None else ledger
     residuals = Residuals(plan, rank, dist.get_world_size())
-    lines = _connected(units, plan, codec, timeout_s, strict)
+    lines = _connected(units, plan, codec, timeout_s, strict, auto)
     layouts = [unit.layouts(module) for unit in units]
     meter = FsdpMeter(plan, books, layouts, partial(_sum_exactly, units[0], lines) if strict else None)
-    office = Office(lines, books, residuals, meter)
+    steering = None if auto is None else _steering(auto, module, plan, lines, meter, books, timeout_s)
+    office = Office(lines, books, residuals, meter, steering)
     with ExitStack() as undo:
         if ledger is None:
             undo.callback(books.close)
         undo.callback(lines.close)
         for unit, layout in zip(units, layouts, strict=True):
             _install(unit, office, codec, layout, undo)
-        return AttachedFsdp(plan, codec, books, residuals, undo.pop_all())
+        return AttachedFsdp(plan, codec, books, residuals, steering, undo.pop_all())
+
+
+def _steering(
+    auto: Auto,
+    module: nn.Module,
+    plan: Plan,
+    lines: Lines,
+    meter: FsdpMeter,
+    ledger: Ledger,
+    timeout_s: float,
+) -> Steering:
+    shapes = [each.shape for each in module.parameters() if each.requires_grad]
+    pilot = Pilot(auto, dist.get_rank(), dist.get_world_size(), shapes, timeout_s, form=SHARDS)
+    pilot.note = ledger.decided
+    return Steering(pilot, plan, lines, meter)
 
 
 def _sum_exactly(unit: Unit, lines: Lines, words: torch.Tensor) -> ExchangeCost:
@@ -209,6 +259,16 @@ def _check_strict(units: list[Unit]) -> None:
         raise AttachError(
             "strict lets all ranks agree, for which every FSDP module must be on one mesh of all of them; "
             "leave strict out, or shard all modules over the whole world"
+        )
+
+
+def _check_sharded(units: list[Unit]) -> None:
+    world = dist.get_world_size()
+    other = next((unit for unit in units if unit.replica_group or len(unit.mesh_ranks) != world), None)
+    if other is not None:
+        raise AttachError(
+            f"gradients='auto' wants modules that are sharded over all {world} ranks, but {other.name!r} is "
+            f"on a mesh of {tuple(other.parameters.mesh_info.mesh.shape)}; name a plan or a codec"
         )
 
 
@@ -234,12 +294,20 @@ def _check_resident(codec: Codec, units: list[Unit]) -> None:
         )
 
 
-def _connected(units: list[Unit], plan: Plan, weights: Codec | None, timeout_s: float, strict: bool) -> Lines:
+def _connected(
+    units: list[Unit],
+    plan: Plan,
+    weights: Codec | None,
+    timeout_s: float,
+    strict: bool,
+    auto: Auto | None,
+) -> Lines:
     """Meet the members of all groups now, where a rank that does not come is an error in one place."""
     plans = {
         Purpose.GATHER: replace(plan, codec=Identity() if weights is None else weights, algorithm="ring"),
         Purpose.SCATTER: replace(plan, algorithm="ring"),
         Purpose.REPLICATE: plan,
+        Purpose.CHOOSE: Plan(),
     }
     wanted = list(
         dict.fromkeys(  # each once, in an order that all ranks share
@@ -251,11 +319,14 @@ def _connected(units: list[Unit], plan: Plan, weights: Codec | None, timeout_s: 
     )
     facts = {
         **{name: str(part) for name, part in json.loads(plan.to_json()).items()},
+        **({} if auto is None else auto.facts),
         "weights": str(weights),
         "strict": str(strict),
         "modules": ", ".join(unit.name for unit in units),
         "gradwire": version(),
     }
+    if auto is not None:
+        wanted.append((Purpose.CHOOSE, world_group()))
     for group in dict.fromkeys(group for _, group in wanted):
         agree(group, facts, timeout_s)
     lines = Lines(plans, timeout_s)

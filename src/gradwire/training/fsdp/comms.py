@@ -22,6 +22,7 @@ from gradwire.devices import FLOATS, Staged, device_of
 from gradwire.exchange.feedback import is_finite
 from gradwire.training.fsdp.lines import Line, Lines, Purpose
 from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
+from gradwire.training.fsdp.steering import Steering
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger, profiled
 from gradwire.training.ledger.lost_meter import Measure
@@ -39,6 +40,31 @@ class Office:
     ledger: Ledger
     residuals: Residuals
     meter: FsdpMeter
+    steering: Steering | None = None
+
+    def begin(self) -> None:
+        """Begin a step, if the gradient at hand is the first of its backward pass."""
+        if self.meter.begins(then=self._end) and self.steering is not None:
+            self.steering.begin(self.meter.steps_done + 1)
+
+    def _end(self) -> None:
+        if self.steering is not None:
+            self.steering.end()
+
+    def count(
+        self,
+        bucket: str,
+        accounting: ExchangeCost,
+        gradient: torch.Tensor,
+        started: float,
+        measure: Measure,
+    ) -> None:
+        """Count the exchange of a gradient that backward has waited for since ``started``."""
+        waited_s = perf_counter() - started
+        self.meter.note(measure)
+        self.meter.count(bucket, accounting, waited_s, gradient.nbytes, measure)
+        if self.steering is not None:
+            self.steering.waited(waited_s)
 
     @contextmanager
     def line(self, purpose: Purpose, group: dist.ProcessGroup, bucket: str) -> Iterator[Line]:
@@ -139,18 +165,23 @@ class ScatterGradients(_Comm):
             self._office.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
             work: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
             return work
+        self._office.begin()
         started = perf_counter()
         with self._office.line(Purpose.SCATTER, group, self._bucket) as line:
             gradient = Staged(input_tensor, staging=line.staging).floats()
             residual = self._office.residual_of(self._bucket, gradient)
             measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), line.world))
+            steering = self._office.steering
+            sample = None if steering is None else steering.sample(gradient, self._layouts, line)
             accounting = line.exchange.reduce(gradient, residual, measure.norms)
             shard = gradient.chunk(line.world)[line.place]
+            if sample is not None:
+                accounting += sample.compare(shard)
             accounting.nonfinite = int(not is_finite(shard))
             _scale(shard, op, line.world)
             line.staging.store(output_tensor, shard)
             line.staging.order()
-        _count(self._office, self._bucket, accounting, gradient, started, measure)
+        self._office.count(self._bucket, accounting, gradient, started, measure)
         return None
 
 
@@ -193,6 +224,7 @@ class ReplicaGroup(dist.ProcessGroup):
         return _work_of(done)
 
     def _exchange(self, tensor: torch.Tensor, op: Any) -> None:
+        self._office.begin()
         started = perf_counter()
         with self._office.line(Purpose.REPLICATE, self.before, self._bucket) as line:
             staged = Staged(tensor, staging=line.staging)
@@ -202,20 +234,7 @@ class ReplicaGroup(dist.ProcessGroup):
             accounting = line.exchange.all_reduce(gradient, False, residual, measure.norms)
             _scale(gradient, op, line.world)
             staged.store().order()
-        _count(self._office, self._bucket, accounting, gradient, started, measure)
-
-
-def _count(
-    office: Office,
-    bucket: str,
-    accounting: ExchangeCost,
-    gradient: torch.Tensor,
-    started: float,
-    measure: Measure,
-) -> None:
-    office.meter.note(measure)
-    office.meter.count(bucket, accounting, perf_counter() - started, gradient.nbytes, measure)
-    office.meter.note_step()
+        self._office.count(self._bucket, accounting, gradient, started, measure)
 
 
 def _why_not(tensor: torch.Tensor, op: Any) -> str | None:

@@ -29,6 +29,7 @@ class Purpose(Enum):
     GATHER = "all-gather of the weights"
     SCATTER = "reduce-scatter of the gradients"
     REPLICATE = "all-reduce of the gradients between replicas"
+    CHOOSE = "choice of a plan"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,13 @@ class Lines:
                 error.add_note(f"in the {purpose.value} ({what})")
             raise
 
+    def follow(self, plan: Plan) -> None:
+        """Let gradients go by another plan from now on; all ranks call this between the same two steps."""
+        for purpose in (Purpose.SCATTER, Purpose.REPLICATE):
+            self._plans[purpose] = plan
+        for (purpose, _), line in self._lines.items():
+            line.exchange.follow(self._plans[purpose])
+
     def close(self, reason: str = "what attach_fsdp returned is closed") -> None:
         """Close all lines; later calls raise, with this reason. May be called twice."""
         for line in self._lines.values():
@@ -103,7 +111,7 @@ class Lines:
 
     def _new_line(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
         members = dist.get_process_group_ranks(group)
-        ranks = members if purpose is Purpose.REPLICATE else in_ring(members)
+        ranks = in_ring(members) if purpose in (Purpose.GATHER, Purpose.SCATTER) else members
         ending = f", for the {purpose.value}; {AFTER_AGREEING}"
         plan = self._plans[purpose]
         link = connect(group, self._timeout_s, AttachError, ending, ranks, plan.tos)

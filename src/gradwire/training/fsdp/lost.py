@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -30,7 +31,13 @@ class UnitLayouts:
 
     unit: str
     names: tuple[str, ...]
-    counts: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    """Those of one rank's shards, with what pads them."""
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many floats each shard has."""
+        return tuple(map(math.prod, self.shapes))
 
     def scattered(self, count: int, world: int) -> Layout:
         """Return the layout of ``count`` floats that are scattered over ``world`` ranks."""
@@ -81,28 +88,34 @@ class FsdpMeter(LostMeter):
     ) -> None:
         names = [name for each in layouts for name in each.all_names()]
         super().__init__(dist.get_rank(), plan, names, ledger, strict=all_reduce is not None)
+        self.steps_done = 0
         self._all_reduce = all_reduce
-        self._steps_done = 0
         self._backward = -1
 
     def measure(self, layout: Layout) -> Measure:
         """Return what measures an exchange in the step under way, where that is measured."""
-        return Measure(layout if self.measures(self._steps_done + 1) else None)
+        return Measure(layout if self.measures(self.steps_done + 1) else None)
 
-    def note_step(self) -> None:
-        """Note that this backward pass reduces gradients: the step ends with it."""
+    def begins(self, then: Callable[[], object]) -> bool:
+        """Return whether the gradient at hand is the first that this backward pass reduces.
+
+        The step ends with the pass: then this calls ``then``.
+        """
         current = torch._C._current_graph_task_id()
-        if current not in (-1, self._backward):
-            self._backward = current
-            engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._end)
+        if current in (-1, self._backward):
+            return False
+        self._backward = current
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(partial(self._end, then))
+        return True
 
-    def _end(self) -> None:
+    def _end(self, then: Callable[[], object]) -> None:
         verdict = Measure()
-        if self._all_reduce is not None and self.agrees(self._steps_done + 1):
+        if self._all_reduce is not None and self.agrees(self.steps_done + 1):
             accounting, verdict.verdict = self.agree_by(
                 self._all_reduce, dist.get_rank(), dist.get_world_size()
             )
             self.count("verdicts", accounting, accounting.total_s, 0, verdict)
-        self._steps_done += 1
+        self.steps_done += 1
+        then()
         self.end_step()

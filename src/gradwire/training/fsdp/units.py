@@ -63,8 +63,8 @@ class Unit:
         trained = [each for each in self.parameters.fsdp_params if each.sharded_param.requires_grad]
         infos = [each._module_info for each in trained]
         names = tuple(f"{modules.get(info.module, f'{self.name}.')}{info.param_name}" for info in infos)
-        counts = tuple(each.padded_sharded_param_size.numel() for each in trained)
-        return UnitLayouts(self.name, names, counts)
+        shapes = tuple(tuple(each.padded_sharded_param_size) for each in trained)
+        return UnitLayouts(self.name, names, shapes)
 
     def groups(self) -> Iterator[tuple[Purpose, dist.ProcessGroup]]:
         """Yield the groups that the module communicates in, in an order that all ranks share."""

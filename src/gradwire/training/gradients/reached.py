@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
 from gradwire.costs import ExchangeCost
+from gradwire.devices import device_of
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training.gradients.flat import FlatGradients
@@ -101,11 +103,24 @@ def set_aside(parts: Sequence[torch.Tensor]) -> Iterator[None]:
 
     They are those of parameters that this rank has not reached: their residuals wait for a step that does.
     """
-    waiting = [part.clone() for part in parts]
-    for part in parts:
-        part.zero_()
+    waiting = [_taken_out(part) for part in parts]
     try:
         yield
     finally:
         for part, old in zip(parts, waiting, strict=True):
-            part.add_(old)
+            device_of(part).launch(partial(part.add_, old), [old], [part])
+        for part in parts[-1:]:
+            device_of(part).event().wait()
+
+
+def _taken_out(part: torch.Tensor) -> torch.Tensor:
+    """Return a copy of these values, which become 0."""
+    device = device_of(part)
+    old = device.zeros(part.numel())
+
+    def take_out() -> None:
+        old.copy_(part)
+        part.zero_()
+
+    device.launch(take_out, [], [old, part])
+    return old

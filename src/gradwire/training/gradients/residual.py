@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
 from gradwire.codecs.spec import is_real
+from gradwire.devices import CPU, device_of, on_host
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange.feedback import is_finite
 from gradwire.plan import Plan
@@ -26,6 +28,8 @@ GRADIENT = "gradient"
 _FIELDS = ("rank", "world", "residuals")
 _SCALE = "scale"
 """The field of the scale in whose units residuals are, where they follow one."""
+AUTO = "auto"
+"""The field of a run's choices, where it chooses its plan itself; residuals do without it."""
 
 
 class Residuals:
@@ -44,7 +48,7 @@ class Residuals:
     def __init__(self, plan: Plan, rank: int, world: int, counts: Mapping[str, int] | None = None) -> None:
         self.rank = rank
         self.world = world
-        self._keeps = plan.keeps_residual
+        self._keeps, self._on_device = plan.keeps_residual, plan.encodes_on_device
         self._counts = counts
         self._tensors: dict[str, torch.Tensor] = {}
         self.scale_followed: float | None = None
@@ -55,18 +59,23 @@ class Residuals:
         """Whether the plan keeps any."""
         return self._keeps
 
-    def of(self, key: str, count: int) -> torch.Tensor | None:
-        """Return the residual of ``key``: 1-D float32 CPU tensor of ``count`` elements, 0 at first.
+    def of(self, key: str, count: int, beside: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Return the residual of ``key``: a 1-D float32 tensor of ``count`` elements, 0 at first.
 
-        The same tensor for the same key, also after ``load_state_dict``; None where the plan keeps none.
-        Raises ``StateError`` for another count than before, or than a loaded state's.
+        It is on the CPU, or on the device of ``beside``, the gradient, where that is encoded there. The same
+        tensor for the same key, also after ``load_state_dict``; None where the plan keeps none. Raises
+        ``StateError`` for another count than before, or than a loaded state's.
         """
         if not self._keeps:
             return None
-        if key not in self._tensors:
-            self._tensors[key] = torch.zeros(count, dtype=torch.float32, device="cpu")
-        if self._tensors[key].numel() != count:
-            raise _other_count(key, self._tensors[key].numel(), count)
+        device = CPU if beside is None or not self._on_device else device_of(beside)
+        found = self._tensors.get(key)
+        if found is not None and found.numel() != count:
+            raise _other_count(key, found.numel(), count)
+        if found is None or device_of(found) is not device:
+            self._tensors[key] = device.zeros(count)
+            if found is not None:  # it was loaded before the first gradient came
+                write(self._tensors[key], on_host(found))
         return self._tensors[key]
 
     def replace(self, key: str, tensor: torch.Tensor) -> None:
@@ -86,7 +95,7 @@ class Residuals:
             )
         if factor != 1:
             for tensor in self._tensors.values():
-                tensor.mul_(factor)
+                device_of(tensor).launch(partial(tensor.mul_, factor), [], [tensor])
 
     def follow(self, scale: float) -> None:
         """Let all residuals be in units of this scale, of a loss, from now on; the first one is their own.
@@ -140,9 +149,9 @@ class Residuals:
                 raise _other_count(key, tensor.numel(), own.numel())
         for key, own in self._tensors.items():
             if key not in residuals:
-                own.zero_()
+                write(own, torch.zeros_like(own, device="cpu"))
         for key, tensor in residuals.items():
-            self._tensors.setdefault(key, torch.empty_like(tensor)).copy_(tensor)
+            write(self._tensors.setdefault(key, torch.empty_like(tensor)), tensor)
         self.scale_followed = state.get(_SCALE)
 
 
@@ -150,7 +159,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
     """Return the states of ``world`` ranks whose residuals have the sum that those of ``states`` have.
 
     Every new rank gets an equal share, rounded to float32. Where the number of ranks stays the same, each
-    gets its own back, bit for bit.
+    gets its own back, bit for bit. Where it changes, a run that chooses its plan itself chooses anew.
 
     Parameters
     ----------
@@ -170,7 +179,8 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
     _check_complete(read)
     scale = _common_scale(states)
     if len(read) == world:
-        return [_state(rank, world, residuals, scale) for rank, _, residuals in read]
+        chosen = {state["rank"]: {AUTO: state[AUTO]} for state in states if AUTO in state}
+        return [_state(rank, world, residuals, scale) | chosen.get(rank, {}) for rank, _, residuals in read]
     sums: dict[str, torch.Tensor] = {}
     for _, _, residuals in read:
         for key, tensor in residuals.items():
@@ -187,10 +197,15 @@ def parts(residual: torch.Tensor | None, buckets: Sequence[Bucket]) -> list[torc
     return [None if residual is None else bucket.view(residual) for bucket in buckets]
 
 
+def write(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy values to a residual, or to a part of it, where it is; as the current stream's next operation."""
+    device_of(target).launch(partial(target.copy_, values), [values], [target])
+
+
 def _state(
     rank: int, world: int, residuals: Mapping[str, torch.Tensor], scale: float | None
 ) -> dict[str, Any]:
-    copies = {key: tensor.clone() for key, tensor in residuals.items()}
+    copies = {key: on_host(tensor).clone() for key, tensor in residuals.items()}
     own = {"rank": rank, "world": world, "residuals": copies}
     return own if scale is None else {**own, _SCALE: scale}
 
@@ -206,7 +221,7 @@ def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor]]:
-    if not isinstance(state, Mapping) or set(state) - {_SCALE} != set(_FIELDS):
+    if not isinstance(state, Mapping) or set(state) - {_SCALE, AUTO} != set(_FIELDS):
         what = f"has {', '.join(map(str, state))}" if isinstance(state, Mapping) else f"is {state!r}"
         raise StateError(f"a state of residuals has {', '.join(_FIELDS)}, but this one {what}")
     rank, world, residuals = (state[name] for name in _FIELDS)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self, TypeVar
 
-from gradwire.costs import ExchangeCost
+from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import StateError
 from gradwire.units import is_number
 
 _Row = TypeVar("_Row")
-_LATER_FIELDS = {"device_nbytes"}  # those that the costs of earlier states lack
+_LATER_FIELDS = {"device_nbytes", "scales"}  # those that the costs of earlier states lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,9 @@ class BucketCounts:
     cost: ExchangeCost = field(default_factory=ExchangeCost)
 
     def figures(self) -> dict[str, float]:
-        """Return the figures that lines and tags have, by name."""
+        """Return the figures that lines and tags have, by name; those of scales if there are any."""
         cost = self.cost
+        scales = {name: number for name, number in asdict(cost.scales).items() if number is not None}
         return {
             "exchanges": self.exchanges,
             "gradient_nbytes": self.gradient_nbytes,
@@ -52,7 +53,7 @@ class BucketCounts:
             "exposed_s": self.exposed_s,
             "exchange_s": cost.total_s,
             "nonfinite": cost.nonfinite,
-        }
+        } | ({f"scales_{name}": number for name, number in scales.items()} if cost.scales else {})
 
     def __add__(self, other: BucketCounts) -> BucketCounts:
         return BucketCounts(
@@ -152,8 +153,15 @@ def _bucket_counts(row: Mapping[str, Any]) -> BucketCounts:
 
 def _cost(row: Mapping[str, Any]) -> ExchangeCost:
     """Read a cost; earlier ones have fewer fields, which were 0 then."""
-    names = {each.name for each in fields(ExchangeCost)} - (_LATER_FIELDS - {*row})
-    return ExchangeCost(**{name: _number(row, name) for name in names})
+    names = {each.name for each in fields(ExchangeCost)} - (_LATER_FIELDS - {*row}) - {"scales"}
+    scales = _scales(row["scales"]) if "scales" in row else Scales()
+    return ExchangeCost(**{name: _number(row, name) for name in names}, scales=scales)
+
+
+def _scales(row: object) -> Scales:
+    if not isinstance(row, Mapping):
+        raise TypeError("scales are no row")
+    return Scales(**{str(name): _number(row, name) for name in row if row[name] is not None})
 
 
 def _earlier_cost(row: Mapping[str, Any]) -> ExchangeCost:

@@ -14,14 +14,17 @@ import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from threading import Lock
 from time import perf_counter
 from typing import Any
 
+from gradwire.auto.decide import Decision
 from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError, StateError
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
+from gradwire.training.ledger.decided import Decided
 from gradwire.training.ledger.lost import LostBook
 from gradwire.training.ledger.shares import Measured
 from gradwire.training.ledger.sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
@@ -31,8 +34,8 @@ from gradwire.units import format_size, is_number
 __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
 
 _LOG = logging.getLogger("gradwire")
-_VERSION = 4
-_READ = (1, 2, 3, _VERSION)  # the first one knew nothing of what was lost
+_VERSION = 5
+_READ = (1, 2, 3, 4, _VERSION)  # the first one knew nothing of what was lost, the fourth of decisions
 
 
 class Ledger:
@@ -70,6 +73,7 @@ class Ledger:
         self._ended, self._open = Tally(), Tally()
         self._lost, self._measured = LostBook(), list[tuple[str, Measured]]()
         self._warnings: list[str] = []
+        self._decided, self._deciding = list[Decided](), list[Decided]()
         self._counting = Lock()
         self._writing = Lock()  # held while sinks work, and never waited for by a thread that only counts
         if at_exit and rank == 0:
@@ -128,6 +132,11 @@ class Ledger:
                 "more of the kind are counted, not logged"
             )
 
+    def decided(self, step: int, decision: Decision) -> None:
+        """Note which plan the run has chosen before ``step``, as it counts them, and why."""
+        with self._counting:
+            self._deciding.append(Decided.of(step, decision))
+
     def warned(self, sentence: str) -> None:
         """Keep a warning for the summary; whoever warns raises it himself."""
         with self._counting:
@@ -144,7 +153,9 @@ class Ledger:
             tally = self._ended.copy()
             tally.add(self._open)
             sinks, warnings = tuple(self._lost_sinks), tuple(self._warnings)
-            return Summary(self.rank, self._steps, self._wall_s, tally, sinks, self._lost_so_far(), warnings)
+            decided = tuple(each.reason for each in (*self._decided, *self._deciding))
+            counts = (self.rank, self._steps, self._wall_s, tally, sinks, self._lost_so_far())
+            return Summary(*counts, warnings, decided)
 
     def __repr__(self) -> str:
         total = self.summary().total
@@ -176,6 +187,7 @@ class Ledger:
                 "ended": self._ended.state(),
                 "open": self._open.state(),
                 "lost": self._lost_so_far().state(),
+                "decided": [asdict(each) for each in (*self._decided, *self._deciding)],
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -184,11 +196,12 @@ class Ledger:
         A state of version 1, which knows nothing of what was lost, is taken, too. Raises ``StateError`` for
         what is no such state and for another rank's; nothing has changed then.
         """
-        ended, under_way, lost = self._read(state)
+        ended, under_way, lost, decided = self._read(state)
         with self._counting:
             self._steps, self._wall_s = state["steps"], float(state["wall_s"])
             self._ended, self._open = ended, under_way
             self._lost, self._measured = lost, []
+            self._decided, self._deciding = decided, []
             self._step_began = perf_counter()
 
     def _lost_so_far(self) -> LostBook:
@@ -197,7 +210,7 @@ class Ledger:
         lost.count(self._measured)
         return lost
 
-    def _read(self, state: Mapping[str, Any]) -> tuple[Tally, Tally, LostBook]:
+    def _read(self, state: Mapping[str, Any]) -> tuple[Tally, Tally, LostBook, list[Decided]]:
         if not isinstance(state, Mapping) or state.get("version") not in _READ:
             raise StateError(
                 f"a ledger reads what its state_dict() returned, of version 1 to {_VERSION}, but got "
@@ -213,7 +226,8 @@ class Ledger:
                 f"a ledger's state counts steps and seconds, but this one is {reprlib.repr(state)}"
             )
         lost = LostBook() if state["version"] == 1 else LostBook.of_state(state.get("lost"))
-        return Tally.of_state(state.get("ended")), Tally.of_state(state.get("open")), lost
+        decided = [Decided.of_state(each) for each in state.get("decided", [])]
+        return Tally.of_state(state.get("ended")), Tally.of_state(state.get("open")), lost, decided
 
     def _take_step(self, complete: bool) -> StepCounts:
         """Move the counts under way into the totals; return them as a step."""
@@ -224,7 +238,9 @@ class Ledger:
             shares = self._lost.count(self._measured)
             self._measured = []
             wall_s = now - self._step_began
-            step = StepCounts(self.rank, self._steps + 1, complete, wall_s, tally, shares)
+            decided, self._deciding = tuple(self._deciding), []
+            self._decided += decided
+            step = StepCounts(self.rank, self._steps + 1, complete, wall_s, tally, shares, decided)
             self._step_began = now
             self._wall_s += step.wall_s
             self._steps += complete

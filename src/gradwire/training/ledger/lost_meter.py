@@ -16,6 +16,7 @@ from threading import Lock
 
 import torch
 
+from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
 from gradwire.errors import LossyError, LossyWarning
 from gradwire.exchange import Exchange, Norms
@@ -95,7 +96,7 @@ class LostMeter:
 
     def agrees(self, step: int) -> bool:
         """Return whether all ranks call ``agree`` at the end of this step; the same on all of them."""
-        may_lose = not (self._plan.keeps_residual or self._plan.encoding.EXACT)
+        may_lose = not (self._plan.keeps_residual or all(each.EXACT for each in self._plan.encodings))
         return self._strict and may_lose and sampled(step)
 
     def note(self, measure: Measure) -> None:
@@ -202,15 +203,16 @@ class LostMeter:
 
     def _sentence(self, name: str, share: float, others: int) -> str:
         more = f" (and more than half of {counted(others, 'other parameter')} beside it)" if others else ""
+        encoding = self._plan.encoding_of(name)
         return (
-            f"{self._plan.encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps "
-            f"no residual, so it may not learn; {_advice(self._plan)}"
+            f"{encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
+            f"residual, so it may not learn; {_advice(encoding)}"
         )
 
 
-def _advice(plan: Plan) -> str:
-    better = "bf16" if plan.codec.name == "fp8" else "fp8"
-    if plan.codec.name == "terngrad":  # its errors grow when they are fed back
+def _advice(encoding: Codec) -> str:
+    better = "bf16" if encoding.name == "fp8" else "fp8"
+    if encoding.name == "terngrad":  # its errors grow when they are fed back
         return f"try the codec {better}"
     return f"try the codec {better}, or a plan with residual=True"
 

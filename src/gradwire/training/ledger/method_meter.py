@@ -10,6 +10,7 @@ from torch.nn import Parameter
 
 from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
+from gradwire.exchange.division import AllReduces, divided
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
 from gradwire.training.ledger.shares import Layout
@@ -43,10 +44,19 @@ class MethodMeter(LostMeter):
         self._group_of = _groups(self._optimizer)
         self._layouts: dict[range, Layout] = {}
 
+    def names(self, parameters: range) -> list[str]:
+        """Return what these parameters are called."""
+        return self._names[parameters.start : parameters.stop]
+
     @property
     def all(self) -> range:
         """The numbers of all parameters."""
         return range(len(self._counts))
+
+    def divided(self, exchange: Exchange, parameters: range) -> AllReduces:
+        """Return what exchanges buckets of these parameters, with the codecs that the plan has for them."""
+        counts = self._counts[parameters.start : parameters.stop]
+        return divided(exchange, self.names(parameters), counts)
 
     def measure(self, step: int, parameters: range) -> Measure:
         """Return what measures an exchange of these parameters in a step, where that is measured."""
@@ -74,7 +84,7 @@ class MethodMeter(LostMeter):
             part = slice(parameters.start, parameters.stop)
             alone = ("bucket", parameters.start)
             groups = tuple(self._group_of.get(each, alone) for each in self._parameters[part])
-            names, counts = tuple(self._names[part]), tuple(self._counts[part])
+            names, counts = tuple(self.names(parameters)), tuple(self._counts[part])
             self._layouts[parameters] = Layout(names, counts, groups)
         return self._layouts[parameters]
 

@@ -13,6 +13,7 @@ from torch.profiler import record_function
 
 from gradwire.errors import SpecError
 from gradwire.training.ledger.counts import BucketCounts, Tally
+from gradwire.training.ledger.decided import Decided
 from gradwire.training.ledger.lost import StepShares
 from gradwire.training.ledger.shares import sampled
 
@@ -36,6 +37,8 @@ class StepCounts:
         The counts by bucket and by reason.
     lost
         The shares of norms that encoding lost, where they were measured.
+    decided
+        The plans that the run has chosen before this step, if it chooses them itself.
     """
 
     rank: int
@@ -44,6 +47,7 @@ class StepCounts:
     wall_s: float
     tally: Tally
     lost: StepShares = field(default_factory=StepShares)
+    decided: tuple[Decided, ...] = ()
 
 
 class Sink(Protocol):
@@ -105,7 +109,9 @@ class TensorBoard:
     Tags are ``gradwire/<figure>`` for the sum over the buckets and ``gradwire/<bucket>/<figure>`` for each,
     with the figures ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s`` and,
     where it is known, ``lost``; further ``gradwire/wall_s`` and
-    ``gradwire/bypassed_nbytes``. What a tag may not hold becomes ``_``.
+    ``gradwire/bypassed_nbytes``. Where a run chooses its plan, ``gradwire/expected_step_s`` and
+    ``gradwire/expected_uncompressed_s`` are added in the steps that begin with another one, and, if the
+    writer has ``add_text``, ``gradwire/plan`` tells which and why. What a tag may not hold becomes ``_``.
 
     Parameters
     ----------
@@ -130,6 +136,10 @@ class TensorBoard:
         figures |= _tags("", step.tally.total, step.lost.total)
         for bucket, counts in step.tally.buckets.items() if self._buckets else ():
             figures |= _tags(re.sub(r"[^-\w.]", "_", bucket) + "/", counts, step.lost.buckets.get(bucket))
+        for each in step.decided:
+            figures |= {"expected_step_s": each.step_s, "expected_uncompressed_s": each.uncompressed_s}
+            if callable(getattr(self._writer, "add_text", None)):
+                self._writer.add_text("gradwire/plan", f"{each.reason}\n\n    {each.plan}", step.step)
         for name, figure in figures.items():
             self._writer.add_scalar(f"gradwire/{name}", figure, step.step)
 
@@ -164,6 +174,7 @@ def _object(step: StepCounts) -> dict[str, Any]:
         },
         "bypasses": {reason: asdict(bypass) for reason, bypass in tally.bypasses.items()},
         **by_parameter,
+        **({"decided": [each.values() for each in step.decided]} if step.decided else {}),
     }
 
 

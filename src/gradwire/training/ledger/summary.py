@@ -37,6 +37,8 @@ class Summary:
         The shares of norms that encoding lost, in all, by bucket and by parameter.
     warnings
         What was warned of since this process began.
+    decided
+        Which plans the run has chosen, in words.
     """
 
     rank: int
@@ -46,6 +48,7 @@ class Summary:
     lost_sinks: tuple[str, ...] = ()
     lost: LostBook = field(default_factory=LostBook)
     warnings: tuple[str, ...] = ()
+    decided: tuple[str, ...] = ()
 
     @property
     def buckets(self) -> dict[str, BucketCounts]:
@@ -74,7 +77,14 @@ class Summary:
 
     def __str__(self) -> str:
         head = f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
-        said = [self._exposed(), *self._nonfinite(), *self._worst(), *self._bypasses()]
+        said = [
+            self._exposed(),
+            *self._nonfinite(),
+            *self._scales(),
+            *self._worst(),
+            *self.decided,
+            *self._bypasses(),
+        ]
         below = [*said, *self.warnings, *self.lost_sinks]
         return "\n".join([head, "", *lines(self._table()), "", *below])
 
@@ -105,6 +115,13 @@ class Summary:
             f"NaN or infinity came out of {count} of {counted(total.exchanges, 'exchange')}, most "
             f"of {where}; look at the loss"
         ]
+
+    def _scales(self) -> list[str]:
+        scales = self.total.cost.scales
+        if scales.smallest is None:
+            return ["the plan's scale left all frames as they were"] if scales else []
+        left = f", and {scales.unscaled} left as they were" if scales.unscaled else ""
+        return [f"frames were scaled by 2^{scales.smallest} to 2^{scales.largest}{left}"]
 
     def _worst(self) -> list[str]:
         if self.lost.total.mean is None:

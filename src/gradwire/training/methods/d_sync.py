@@ -9,15 +9,17 @@ from time import perf_counter
 import torch
 from torch import nn
 
+from gradwire.auto.settings import Auto
 from gradwire.costs import ExchangeCost
-from gradwire.plan import Plan, PlanLike
+from gradwire.plan import PlanLike
 from gradwire.training.communication.buckets import WHOLE, Buckets, average
 from gradwire.training.gradients.buckets import cut
 from gradwire.training.gradients.flat import FlatGradients
 from gradwire.training.gradients.reached import Reach
 from gradwire.training.ledger.ledger import Ledger, profiled
 from gradwire.training.ledger.step_record import StepRecord
-from gradwire.training.methods.method import Group, WorkerMethod, backward
+from gradwire.training.methods.backward import backward
+from gradwire.training.methods.method import Group, WorkerMethod
 from gradwire.training.methods.overlap import Overlap
 from gradwire.training.methods.trained import check_optimizer
 
@@ -37,7 +39,8 @@ class DSync(WorkerMethod):
     optimizer
         Any ``torch.optim`` optimizer whose ``step`` needs no closure.
     plan
-        What ``Plan.of`` reads; its ``pipeline`` does not count.
+        What ``Plan.of`` reads; its ``pipeline`` does not count. With ``"auto"``, or an ``Auto``, the run
+        measures and chooses a plan itself.
     strict, group, timeout_s, ledger
         See ``Method``.
     """
@@ -46,7 +49,7 @@ class DSync(WorkerMethod):
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        plan: PlanLike = None,
+        plan: PlanLike | Auto = None,
         *,
         strict: bool = False,
         group: Group = None,
@@ -55,13 +58,15 @@ class DSync(WorkerMethod):
     ) -> None:
         check_optimizer(optimizer, "DSync")
         self._optimizer = optimizer
-        chosen = Plan.of(plan).for_whole_gradients("DSync")
-        super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict)
+        auto, first = Auto.begin(plan)
+        chosen = first.for_whole_gradients("DSync")
+        super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, auto)
 
     def _lay_out(self) -> None:
         on_device = self.plan.encodes_on_device
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True, on_device=on_device)
         self._residual = self._residual_of(self._gradients)
+        self._divided = self.meter.divided(self.exchange, self.meter.all)
         self._overlap: Overlap | None = None
         if len(cut(self._gradients.counts, self.plan.bucket_nbytes)) > 1:
             buckets = Buckets(self.exchange, self.meter, self._gradients, self._residual)
@@ -75,6 +80,7 @@ class DSync(WorkerMethod):
         started = perf_counter()
         if self._overlap is None:
             loss = backward(compute_loss, self._gradients)
+            self._sample(self._gradients)
             accounting = self._average()
             waits = StepRecord.of_wait(accounting.total_s, accounting)
         else:
@@ -90,7 +96,7 @@ class DSync(WorkerMethod):
         measure = self.meter.measure(step, self.meter.all)
         with nullcontext() if self.ledger is None else profiled(f"exchange {WHOLE}"):
             waiting = reach.parts(self._residual)
-            way = self.exchange, self.meter, step, self._gradients.staged(), measure
+            way = self.exchange, self._divided, self.meter, step, self._gradients.staged(), measure
             accounting = average(*way, self._residual, waiting, reach)
         self._gradients.attach(reach.absent)
         self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)

@@ -6,17 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from gradwire.api import check_timeout, connect, member_group
-from gradwire.errors import ExchangeError, SpecError, StateError, TensorError, shown
+from gradwire.auto.decide import Decision
+from gradwire.auto.form import whole
+from gradwire.auto.pilot import Pilot
+from gradwire.auto.settings import Auto
+from gradwire.codecs.rules import check_names
+from gradwire.errors import ExchangeError, SpecError, StateError, shown
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.plan import Plan
+from gradwire.training.gradients.buckets import cut
 from gradwire.training.gradients.flat import FlatGradients
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
@@ -26,6 +32,10 @@ from gradwire.training.methods.checkpoint import RankState, State, pack, unpack
 from gradwire.training.methods.trained import Trained, check_extras, relaid
 from gradwire.training.methods.welcome import welcome
 from gradwire.training.replicas.broadcast import begin_equal
+
+_SAMPLED_NBYTES = 25 << 20
+"""A gradient is sampled in parts of about this size, like DDP's first buckets, so that all of it counts."""
+T = TypeVar("T")
 
 Group = dist.ProcessGroup | Link | None
 """Whom a method trains with: a group of ``torch.distributed``, a link, or, where it is None, the world."""
@@ -48,7 +58,7 @@ class Method(ABC):
     optimizer
         Theirs, with a ``step`` that needs no closure; None at a worker of a server.
     plan
-        How gradients are exchanged; the same on all ranks.
+        How gradients are exchanged; the same on all ranks. With ``auto`` in the first steps.
     group
         A process group, whose ranks this one connects with; it closes those connections. Or a ``Link``, which
         stays the caller's.
@@ -60,6 +70,8 @@ class Method(ABC):
         Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
         taking most of a parameter's gradient away; the same on all ranks. The update is done, and the method
         can go on.
+    auto
+        What to choose plans by while training runs, if at all.
 
     Attributes
     ----------
@@ -78,11 +90,13 @@ class Method(ABC):
         timeout_s: float,
         ledger: Ledger | None,
         strict: bool = False,
+        auto: Auto | None = None,
     ) -> None:
         name = type(self).__name__
         check_extras(name, ledger, strict)
         check_timeout(timeout_s)
         self.trained = Trained(model, optimizer, name)
+        check_names(plan.rules, (each for each, _ in model.named_parameters()))
         self.model, self.ledger = model, ledger
         self.steps_done, self.closed = 0, False
         self._synchronised = False
@@ -93,6 +107,7 @@ class Method(ABC):
             self.exchange = Exchange(link, plan)
             self.residuals = Residuals(plan, link.rank, link.world)
             self.meter = MethodMeter(model, self.exchange, ledger, optimizer, strict)
+            self._pilot = None if auto is None else self._new_pilot(auto)
             self._check_ranks()
             self._lay_out()
         except BaseException:
@@ -210,6 +225,12 @@ class Method(ABC):
         self._laid_out = gradients
         return residual
 
+    def _new_pilot(self, auto: Auto) -> Pilot:
+        link, shapes = self.exchange.link, [each.shape for each in self.trained.parameters]
+        pilot = Pilot(auto, link.rank, link.world, shapes, link.timeout_s, form=whole(self.plan.pipeline))
+        pilot.note = None if self.ledger is None else self.ledger.decided
+        return pilot
+
     def _check_ranks(self) -> None:  # noqa: B027 - not every method has something to refuse
         """Refuse a place in a world that does not fit; nothing is laid out yet."""
 
@@ -307,10 +328,53 @@ class WorkerMethod(Method):
                 f"step calls a function that computes the loss, but got {shown(compute_loss)}; write "
                 "step(lambda: loss_of(model(x), y)), which leaves forward and backward to it"
             )
-        record = self._ready() + self._step(compute_loss)
+        record = self._ready() + self._steer()
+        stepped = self._step(compute_loss)
+        if self._pilot is not None:
+            self._pilot.took(stepped.wait_s)
+        record += stepped
         self.steps_done += 1
         self.meter.end_step()
         return record
+
+    @property
+    def decisions(self) -> list[tuple[int, Decision]]:
+        """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
+        return [] if self._pilot is None else self._pilot.decisions
+
+    def _steer(self) -> StepRecord:
+        """Let the pilot of all ranks look at the run, and follow a plan that it chooses; return the cost."""
+        if self._pilot is None:
+            return StepRecord()
+        started, drained = perf_counter(), StepRecord()
+        chosen = self._pilot.begin(self.steps_done + 1, self.plan, self._ask_all)
+        if chosen is not None and chosen != self.plan:
+            drained = self._before_growing()
+            self.exchange.follow(chosen)
+            self.meter.judge(chosen)
+            self._lay_out()
+        return drained.within(perf_counter() - started, steps=0)
+
+    def _ask_all(self, what: str, work: Callable[[Exchange], T]) -> T:
+        """Do what the pilot asks with the exchange, which nothing else is using then."""
+        self._settle()
+        try:
+            return work(self.exchange)
+        except ExchangeError as error:
+            raise ExchangeError(f"{error} ({what} before step {self.steps_done + 1})") from error
+
+    def _settle(self) -> None:
+        """Wait until nothing is on the network."""
+
+    def _sample(self, gradients: FlatGradients) -> None:
+        """Let the pilot have this rank's own gradient, if it wants this step's."""
+        samples = None if self._pilot is None else self._pilot.samples
+        if samples is None:
+            return
+        for bucket in cut(gradients.counts, _SAMPLED_NBYTES):
+            shapes = [gradients.parameters[each].shape for each in bucket.parameters]
+            samples.expect(shapes, self.meter.names(bucket.parameters))
+            samples.add(bucket.view(gradients.flat))
 
     @abstractmethod
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -321,47 +385,3 @@ def _connect(group: dist.ProcessGroup | None, timeout_s: float, method: str, pla
     chosen = member_group(group, f"make a {method}", f", or give {method} a Link as its group")
     ending = f"; do all ranks of the group make a {method}?"
     return connect(chosen, timeout_s, ExchangeError, ending, tos=plan.tos)
-
-
-def backward(compute_loss: Callable[[], torch.Tensor], gradients: FlatGradients) -> float:
-    """Fill ``gradients`` with those of one batch and return its loss. Raises ``TensorError``."""
-    gradients.zero()
-    loss = checked_loss(compute_loss())
-    value = float(loss.detach())  # here an accelerator is waited for; what backward does it may do meanwhile
-    run_backward(loss)
-    gradients.collect()
-    return value
-
-
-def run_backward(loss: torch.Tensor) -> None:
-    """Run the backward pass. Raises ``TensorError`` where ``compute_loss`` has done it already."""
-    try:
-        torch.autograd.backward(loss)
-    except RuntimeError as error:
-        if "second time" not in str(error):
-            raise
-        raise TensorError(
-            "step runs the backward pass of the loss that compute_loss returns, but that was run before: "
-            "leave backward to step, and compute the loss anew in each"
-        ) from error
-
-
-def checked_loss(loss: object) -> torch.Tensor:
-    """Return what ``compute_loss`` has returned. Raises ``TensorError`` unless backward can begin there."""
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else shown(loss)
-        raise TensorError(
-            f"compute_loss must return the loss, a tensor of one value, but returned {found}; write "
-            "step(lambda: loss_of(model(x), y)), without backward"
-        )
-    if loss.is_complex():
-        raise TensorError(
-            f"compute_loss must return a real loss, but returned {loss.dtype}; take .real or .abs()"
-        )
-    if not loss.requires_grad:
-        raise TensorError(
-            "compute_loss must return a loss that depends on a trainable parameter, but this one has no "
-            "graph; leave .detach(), .item() and no_grad out of it, and check that requires_grad is on "
-            "somewhere"
-        )
-    return loss

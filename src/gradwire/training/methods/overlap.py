@@ -21,7 +21,7 @@ from gradwire.training.communication.thread import Handover
 from gradwire.training.gradients.flat import FlatGradients
 from gradwire.training.gradients.reached import Reach
 from gradwire.training.ledger.step_record import StepRecord
-from gradwire.training.methods.method import checked_loss, run_backward
+from gradwire.training.methods.backward import checked_loss, run_backward
 
 
 class Overlap:

@@ -15,9 +15,10 @@ from torch import nn
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.devices import device_of
 from gradwire.errors import SpecError, shown
 from gradwire.training.gradients.flat import FlatGradients, trainable
-from gradwire.training.gradients.residual import GRADIENT, Residuals
+from gradwire.training.gradients.residual import GRADIENT, Residuals, write
 from gradwire.training.ledger.ledger import Ledger
 
 
@@ -99,14 +100,15 @@ def relaid(
 ) -> torch.Tensor | None:
     """Return the residual of ``gradients``; what had a place in those of ``before`` keeps its own."""
     count = gradients.buffer.numel()
-    old = residuals.of(GRADIENT, count if before is None else before.buffer.numel())
+    beside = gradients.buffer
+    old = residuals.of(GRADIENT, count if before is None else before.buffer.numel(), beside)
     if old is None or before is None:
         return old
     places = {id(each): place for place, each in enumerate(before.parameters)}
-    new = torch.zeros(count, dtype=torch.float32, device="cpu")
+    new = device_of(old).zeros(count)
     for number, each in enumerate(gradients.parameters):
         if id(each) in places:
-            gradients.part(number, new).copy_(before.part(places[id(each)], old))
+            write(gradients.part(number, new), before.part(places[id(each)], old))
     residuals.replace(GRADIENT, new)
     return new
 

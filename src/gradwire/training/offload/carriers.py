@@ -1,10 +1,10 @@
-"""What carries a layer's weights to devices: a buffer at each end, and how bytes get in and out."""
+"""What carries layers' weights to devices: a buffer at each end, and how bytes get in and out."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,29 +14,30 @@ from gradwire._native import Packed, Pass
 from gradwire.codecs.bitpack import BitPack
 from gradwire.devices import Device
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.entropy.delta import WordName
+from gradwire.entropy.delta import WordName, apply_message, encode_message
 from gradwire.entropy.device_delta import DeviceDeltaDecoder
 from gradwire.training.offload.unpack import bitunpack
 
-_WHOLE = BitPack(4)
+_KEEPS = {8 * kept: BitPack(kept) for kept in (1, 2, 3, 4)}
+_WHOLE = _KEEPS[32]
 _ALIGN = 16
 """Where a tensor's bytes begin: views of them as numbers, and vector loads, want that."""
 
 
 class End(NamedTuple):
-    """Where a layer goes."""
+    """Where layers go."""
 
     replicas: Sequence[torch.Tensor]
     device: Device
 
 
 class Transfer(NamedTuple):
-    """What a layer's transfers have to do with.
+    """What the transfers of a layer, or of several small ones, have to do with.
 
     Attributes
     ----------
     masters
-        The layer's parameters on the host.
+        The layers' parameters on the host.
     ends
         Where they go, in the same order. All ends get the same bytes.
     memory
@@ -63,10 +64,14 @@ class Look(NamedTuple):
     packed_nbytes: int | None
 
 
-class Carrier(ABC):
-    """One layer's. ``pack`` fills ``host``; ``unpack`` reads the bytes that have come to an end.
+Bits = Mapping[int, int]
+"""The bits of each master that a message brings, by its number in the transfer."""
 
-    Parameters with one dimension, such as biases, travel as they are; the others are a layer's *weights*.
+
+class Carrier(ABC):
+    """One transfer's. ``pack`` fills ``host``; ``unpack`` reads the bytes that have come to an end.
+
+    Parameters with one dimension, such as biases, travel as they are; the others are *weights*.
 
     Parameters
     ----------
@@ -81,12 +86,15 @@ class Carrier(ABC):
         Where a message is packed.
     on_device
         Its bytes at each end.
+    spans
+        Where each master that it brings begins and ends, by number, in the order of the message.
     """
 
     def __init__(self, transfer: Transfer, capacities: Iterable[int]) -> None:
         self._masters, self._ends, memory = transfer
-        self._spans: list[tuple[int, int]] = []
-        room = sum(map(_aligned, capacities))
+        self.spans: dict[int, tuple[int, int]] = {}
+        self._views: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
+        room = sum(map(aligned, capacities))
         with torch.inference_mode(mode=False):
             self.host = memory(room // 4).view(torch.uint8)
             self.on_device = [each.device.zeros(room // 4).view(torch.uint8) for each in self._ends]
@@ -96,39 +104,38 @@ class Carrier(ABC):
         return False
 
     @abstractmethod
-    def pack(self, bits: int, *, full: bool) -> int:
-        """Fill ``host`` from the masters, in ``full`` where devices have nothing; return the bytes used."""
+    def pack(self, bits: Bits, *, full: bool) -> int:
+        """Fill ``host`` from these masters, in ``full`` where devices have nothing; return the bytes used."""
 
-    def look(self, bits: int | None) -> Look:  # noqa: ARG002 - for BitpackCarrier
+    def look(self, bits: Bits | None) -> Look:  # noqa: ARG002 - for BitpackCarrier
         """Return the norm of the weights; unless ``bits`` are None, ``host`` may be filled meanwhile."""
         weights = [_flat(each) for each in self._masters if each.dim() > 1]
         squares = [_native.sum_norms(Pass.LOOK, each, each) for each in weights]
         return Look(math.sqrt(math.fsum(squares)), None)
-
-    def _fill(self, pack: Callable[[int, torch.Tensor, torch.Tensor], int]) -> int:
-        """Fill ``host``; ``pack`` gets a number, weights, and room for them, and returns the bytes used."""
-        self._spans, end = [], 0
-        for number, master in enumerate(self._masters):
-            begin = _aligned(end)
-            chosen = pack if master.dim() > 1 else _pack_whole
-            end = begin + chosen(number, _flat(master), self.host[begin:])
-            self._spans.append((begin, end))
-        return end
 
     def receive(self, end: int) -> None:  # noqa: B027 - most leave everything to the device
         """Do what the host can do as soon as an end has the bytes, on another thread than ``unpack``'s."""
 
     def unpack(self, end: int) -> None:
         """Write the replicas of an end by operations on its device."""
-        for number, (replica, span) in enumerate(zip(self._ends[end].replicas, self._spans, strict=True)):
-            payload = self.on_device[end][slice(*span)]
+        replicas = self._ends[end].replicas
+        for number, span in self.spans.items():
+            replica = replicas[number]
             if replica.dim() > 1:
-                self._unpack(end, number, payload, replica)
+                self._unpack(end, number, span, replica)
             else:
-                replica.copy_(payload.view(torch.float32).view(replica.shape))
+                replica.copy_(self._whole(end, number, span[0], replica))
+
+    def _whole(self, end: int, number: int, begin: int, replica: torch.Tensor) -> torch.Tensor:
+        """Return a view of numbers that travelled as they are: mostly where they were the last time."""
+        known, view = self._views.get((end, number), (-1, replica))
+        if known != begin:
+            view = self.on_device[end][begin : begin + replica.nbytes].view(torch.float32).view(replica.shape)
+            self._views[end, number] = begin, view
+        return view
 
     @abstractmethod
-    def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:
+    def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
         """Write a replica from those bytes."""
 
 
@@ -137,34 +144,34 @@ class BitpackCarrier(Carrier):
 
     def __init__(self, transfer: Transfer) -> None:
         super().__init__(transfer, [max(each.nbytes, each.numel() + 1) for each in transfer.masters])
-        self._kept_bytes = 4
+        self._kept_bytes = dict[int, int]()
 
-    def pack(self, bits: int, *, full: bool) -> int:  # noqa: ARG002 - every message is full
+    def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is full
         """Fill ``host`` with so many bits of each weight."""
         self._write(bits, summed=False)
-        return self._spans[-1][1]
+        return _end_of(self.spans)
 
-    def look(self, bits: int | None) -> Look:
+    def look(self, bits: Bits | None) -> Look:
         """Return the norm, after the one pass over the masters in which they were packed, too."""
         if bits is None:
             return super().look(None)
-        return Look(math.sqrt(math.fsum(self._write(bits, summed=True))), self._spans[-1][1])
+        return Look(math.sqrt(math.fsum(self._write(bits, summed=True))), _end_of(self.spans))
 
-    def _write(self, bits: int, *, summed: bool) -> list[float]:
+    def _write(self, bits: Bits, *, summed: bool) -> list[float]:
         """Fill ``host``, and return sums of squares, of the weights alone."""
-        codec = BitPack(-(-bits // 8))
-        self._kept_bytes, self._spans, packed, end = codec.kept_bytes, [], list[Packed](), 0
-        for master in self._masters:
-            begin, is_weight = _aligned(end), master.dim() > 1
-            chosen = codec if is_weight else _WHOLE
-            end = begin + chosen.max_nbytes(master.numel())
-            self._spans.append((begin, end))
-            packed.append(Packed(_flat(master), begin, 8 * chosen.kept_bytes, summed and is_weight))
+        self.spans, packed, end = {}, list[Packed](), 0
+        for number, wanted in bits.items():
+            master, begin = self._masters[number], aligned(end)
+            is_weight = master.dim() > 1
+            codec = _KEEPS[-(-wanted // 8) * 8] if is_weight else _WHOLE
+            end = begin + codec.max_nbytes(master.numel())
+            self.spans[number], self._kept_bytes[number] = (begin, end), codec.kept_bytes
+            packed.append(Packed(_flat(master), begin, 8 * codec.kept_bytes, summed and is_weight))
         return _native.pack_message(packed, self.host)
 
-    def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:  # noqa: ARG002
+    def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
         weights = replica if replica.is_contiguous() else torch.zeros_like(replica).contiguous()
-        bitunpack(payload, weights, self._kept_bytes)
+        bitunpack(self.on_device[end][slice(*span)], weights, self._kept_bytes[number])
         if weights is not replica:
             replica.copy_(weights)
 
@@ -181,41 +188,61 @@ class DeltaCarrier(Carrier):
         self._encoders = {number: DeltaEncoder(masters[number], dtype) for number in weights}
         self._here = [all(replica.is_cpu for replica in each.replicas) for each in ends]
         self._decoders = [
-            {number: DeltaDecoder(dtype) if here else DeviceDeltaDecoder(dtype) for number in weights}
-            for here in self._here
+            {number: DeltaDecoder(dtype) for number in weights} if here else {} for here in self._here
+        ]
+        self._on_device = [
+            {} if here else {number: DeviceDeltaDecoder(dtype) for number in weights} for here in self._here
         ]
         self._received = [False] * len(ends)
         self._words = [
             {number: _words(each.replicas[number], each.device, dtype) for number in weights} for each in ends
+        ]
+        self._shaped = [
+            {number: words[number].view(masters[number].shape) for number in weights} for words in self._words
         ]
         capacities = [
             self._encoders[number].max_nbytes if number in self._encoders else each.nbytes
             for number, each in enumerate(masters)
         ]
         super().__init__(transfer, capacities)
+        self._dtype: WordName = dtype
         self._checked_every, self._version = checked_every, 0
 
-    def pack(self, bits: int, *, full: bool) -> int:  # noqa: ARG002 - the dtype says how many
-        """Fill ``host`` with what changed since the last message, or with all words."""
+    def pack(self, bits: Bits, *, full: bool) -> int:
+        """Fill ``host`` with what changed since the last message, or with all words.
+
+        The dtype says how many bits. What travels as it is goes first: its place then doesn't change.
+        """
         self._version += 1
-        checked = self._version % self._checked_every == 0
-
-        def pack(number: int, weights: torch.Tensor, room: torch.Tensor) -> int:
-            encoder = self._encoders[number]
-            return encoder.encode(weights, self._version, full=full, checked=checked, out=room).numel()
-
-        return self._fill(pack)
+        order = sorted(bits, key=lambda number: number in self._encoders)
+        spans = encode_message(
+            [_flat(self._masters[number]) for number in order],
+            [self._encoders.get(number) for number in order],
+            self._version,
+            self.host,
+            self._dtype,
+            full=full,
+            checked=self._version % self._checked_every == 0,
+            align=_ALIGN,
+        )
+        self.spans = dict(zip(order, spans, strict=True))
+        return _end_of(self.spans)
 
     def on_host(self, end: int) -> bool:
-        """Return whether the end's memory is the host's, as that of a simulated device."""
-        return self._here[end]
+        """Return whether there is something to decode, in the host's memory, as a simulated device has it."""
+        return self._here[end] and bool(self._encoders)
 
     def receive(self, end: int) -> None:
         """Decode, where the end's memory is the host's."""
-        for number, decoder in self._decoders[end].items():
-            if isinstance(decoder, DeltaDecoder):
-                payload = self.on_device[end][slice(*self._spans[number])]
-                decoder.apply(payload, self._words[end][number])
+        decoders = self._decoders[end]
+        coming = [number for number in self.spans if number in decoders]
+        if coming:
+            apply_message(
+                self.on_device[end],
+                [self.spans[number] for number in coming],
+                [decoders[number] for number in coming],
+                [self._words[end][number] for number in coming],
+            )
         self._received[end] = True
 
     def unpack(self, end: int) -> None:
@@ -225,24 +252,24 @@ class DeltaCarrier(Carrier):
         self._received[end] = False
         super().unpack(end)
 
-    def _unpack(self, end: int, number: int, payload: torch.Tensor, replica: torch.Tensor) -> None:
+    def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
         """Widen words of half the precision; an accelerator decodes them before."""
-        words, decoder = self._words[end][number], self._decoders[end][number]
-        if not isinstance(decoder, DeltaDecoder):
-            decoder.apply(payload, self.host[slice(*self._spans[number])], words)
-        replica.copy_(words.view(replica.shape))
+        if not self._here[end]:
+            payload, copy = self.on_device[end][slice(*span)], self.host[slice(*span)]
+            self._on_device[end][number].apply(payload, copy, self._words[end][number])
+        replica.copy_(self._shaped[end][number])
 
 
 def _flat(master: torch.Tensor) -> torch.Tensor:
-    return master.detach().reshape(-1)
+    return master if master.dim() == 1 and master.is_contiguous() else master.detach().reshape(-1)
 
 
-def _pack_whole(number: int, values: torch.Tensor, room: torch.Tensor) -> int:  # noqa: ARG001
-    """Write values as they are."""
-    return _WHOLE.encode(values, room).numel()
+def _end_of(spans: Mapping[int, tuple[int, int]]) -> int:
+    """Return the bytes of a message."""
+    return max(end for _, end in spans.values())
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
     """Return where the next tensor may begin."""
     return -(-nbytes // _ALIGN) * _ALIGN
 

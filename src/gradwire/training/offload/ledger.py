@@ -14,7 +14,8 @@ class LayerCounts:
     sends
         How often its weights went to the device.
     sent_nbytes, float32_nbytes
-        Bytes that went, and what they would have been in float32.
+        Bytes of payload that went, and what they would have been in float32. A message has up to 15 bytes
+        more between two parameters.
     gradient_nbytes
         Bytes of gradient that came back.
     """

@@ -38,7 +38,7 @@ class Policy(ABC):
         """Return the bits of each layer after a batch, given the l2 norms of its weights."""
 
     def carrier(self, transfer: Transfer) -> Carrier:
-        """Return what carries a layer's master weights to its replicas."""
+        """Return what carries the master weights of a layer, or of several small ones, to replicas."""
         return BitpackCarrier(transfer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Delta(Policy):
         return [16 if self.dtype == "bf16" else 32] * len(norms)
 
     def carrier(self, transfer: Transfer) -> Carrier:
-        """Return what carries a layer's changes."""
+        """Return what carries changes."""
         return DeltaCarrier(transfer, self.dtype, self.checked_every)
 
 

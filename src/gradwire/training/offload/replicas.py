@@ -48,18 +48,23 @@ class Replica:
         yield self.module.register_forward_pre_hook(lambda *_: self._enter(begin, arrive))
         yield self.module.register_forward_hook(lambda *_: self._leave())
         for module in {reader: None for layer in self.layers for reader in layer.readers}:
-            yield module.register_forward_pre_hook(lambda module, _: self._reach(module, arrive))
+            read = [each for each in self.layers if module in each.readers]
+            yield module.register_forward_pre_hook(
+                lambda module, _, read=read: self._reach(module, read, arrive)
+            )
 
     def _enter(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> None:
         """Begin a forward pass; the first one waits for all weights, and sees which modules are called."""
         begin()
         arrive(self.layers if self._called is not None else self._read_late)
 
-    def _reach(self, module: nn.Module, arrive: Callable[[Sequence[Layer]], None]) -> None:
+    def _reach(
+        self, module: nn.Module, read: Sequence[Layer], arrive: Callable[[Sequence[Layer]], None]
+    ) -> None:
         if self._called is not None:
             self._called.append(module)
         else:
-            arrive([each for each in self.layers if module in each.readers])
+            arrive(read)
 
     def _leave(self) -> None:
         """End the first forward pass: from now on layers travel in the order in which they are needed.

@@ -1,29 +1,47 @@
-"""Weights on their way out: a thread packs a layer while the one before is copied and the model computes."""
+"""Weights on their way out: a thread packs layers while those before are copied and the model computes.
+
+Each message costs the threads a hand-over, and the interpreter, the same however small it is. So consecutive
+small layers travel in one. Where a policy wants norms, it may choose bits after it has seen them, layer by
+layer, and each layer has a message of its own.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from gradwire.devices import Event
-from gradwire.training.offload.carriers import Carrier, End, Transfer
+from gradwire.training.offload.carriers import Bits, Carrier, End, Transfer
 from gradwire.training.offload.layers import Layer
 from gradwire.training.offload.ledger import LayerCounts, OffloadLedger
 from gradwire.training.offload.places import Place
 from gradwire.training.offload.policies import Policy
 from gradwire.training.offload.workers import packing_thread
 
+_TOGETHER_NBYTES = 256 << 10
+"""How large the masters of layers that travel together are at most, so that a pipeline has many parts."""
+
+
+class _Part(NamedTuple):
+    """A layer of a route, the numbers of its masters there, and where its bits are, if it has weights."""
+
+    layer: Layer
+    numbers: range
+    bits_index: int | None
+
 
 class _Route:
-    """A layer, what carries it, and where its last message is."""
+    """Layers, what carries them, and where their last message is."""
 
-    def __init__(self, layer: Layer, carrier: Carrier, bits_index: int | None) -> None:
-        self.layer, self.carrier, self.bits_index = layer, carrier, bits_index
+    def __init__(self, parts: Sequence[_Part], carrier: Carrier) -> None:
+        self.parts, self.carrier = parts, carrier
         self.packed: Future[list[Event]] | None = None
         """The last message, from when it is to be packed."""
         self.awaited = set[int]()
@@ -34,8 +52,16 @@ class _Route:
         """When the last one's bytes had left the host, for each place."""
 
 
-Packing = dict[_Route, tuple[int, int]]
-"""Of layers that are packed already, the bits and the bytes."""
+class _Job(NamedTuple):
+    """A message: its route, those parts that it brings, and what says when it has left for each place."""
+
+    route: _Route
+    parts: Sequence[_Part]
+    packed: Future[list[Event]]
+
+
+Packing = dict[_Route, tuple[Bits, int]]
+"""Of messages that are packed already, the bits and the bytes."""
 
 
 class Sender:
@@ -72,18 +98,14 @@ class Sender:
         first = places[0].layers
         self._weighted = [each for each in first if each.weights]
         self._streams = [each.device.stream() for each in places]
-        self._routes = [
-            _Route(
-                each,
-                self._carrier(number),
-                self._weighted.index(each) if each.weights else None,
-            )
-            for number, each in enumerate(first)
-        ]
-        self._route_of = {
-            id(layer): (route, place)
+        alone = (range(number, number + 1) for number in range(len(first)))
+        together = _split([each.count for each in first], _TOGETHER_NBYTES)
+        self._routes = [self._route(numbers) for numbers in (alone if policy.wants_norms else together)]
+        parts = [(route, part) for route in self._routes for part in route.parts]
+        self._way_of = {
+            id(layer): (route, part, place)
             for place, each in enumerate(places)
-            for route, layer in zip(self._routes, each.layers, strict=True)
+            for (route, part), layer in zip(parts, each.layers, strict=True)
         }
         for each in first:
             ledger.layers[each.name] = LayerCounts()
@@ -104,24 +126,32 @@ class Sender:
         for number, stream in enumerate(self._streams):
             with self._at_work(number):
                 stream.follow()
-        chosen = [self._route_of[id(each)][0] for each in order if not only.isdisjoint(each.masters)]
-        observed = self._thread.submit(self._observe, chosen) if observe or self.bits is None else None
-        started: list[float] = []
-        for route in chosen:
-            route.awaited = {*range(len(self._places))}
-            route.packed = self._thread.submit(self._pack, route, full, observed, started)
-            route.received = {
-                place: self._receiver.submit(self._receive, route, place, route.packed)
-                for place in route.awaited
-                if route.carrier.on_host(place)
-            }
-        jobs = [each.packed for each in chosen if each.packed is not None]
-        self._last = self._thread.submit(self._finish, jobs, observed, started)
+        chosen = dict[_Route, list[_Part]]()
+        for each in order:
+            if not only.isdisjoint(each.masters):
+                route, part, _ = self._way_of[id(each)]
+                chosen.setdefault(route, []).append(part)
+        places = range(len(self._places))
+        jobs = [_Job(route, parts, Future()) for route, parts in chosen.items()]
+        coming = [
+            (route, number, packed, Future[None]())
+            for route, _, packed in jobs
+            for number in places
+            if route.carrier.on_host(number)
+        ]
+        # One job for all messages: to hand one over to another thread takes longer than to pack a small one.
+        self._last = self._thread.submit(self._pack_all, jobs, full, observe or self.bits is None)
+        for route, _, packed in jobs:
+            route.packed, route.awaited = packed, {*places}
+        if coming:
+            self._receiver.submit(self._receive_all, coming)
+        for route, number, _, received in coming:
+            route.received[number] = received
 
     def arrive(self, layers: Sequence[Layer]) -> None:
         """Let the current stream wait for these layers' weights, and unpack them; raise packing's errors."""
         for layer in layers:
-            route, place = self._route_of.get(id(layer), (None, 0))
+            route, _, place = self._way_of.get(id(layer), (None, None, 0))
             if route is None or route.packed is None or place not in route.awaited:
                 continue
             route.awaited.remove(place)
@@ -157,13 +187,14 @@ class Sender:
         self._receiver.shutdown()
 
     def _observe(self, chosen: Sequence[_Route]) -> Packing:
-        """Choose bits; return what was packed meanwhile, in the bits of before, of the chosen layers."""
-        before, packed, norms = self.bits, Packing(), [0.0] * len(self._weighted)
+        """Choose bits; return what was packed meanwhile, in the bits of before, of the chosen routes."""
+        known, packed, norms = self.bits is not None, Packing(), [0.0] * len(self._weighted)
         for route in self._routes if self._policy.wants_norms else ():
-            place = route.bits_index
+            (part,) = route.parts
+            place = part.bits_index
             if place is None:
                 continue
-            bits = before[place] if before is not None and route in chosen else None
+            bits = self._bits([part]) if known and route in chosen else None
             if bits is not None:
                 self._empty(route)
             with self._packing("norm_s"):
@@ -174,11 +205,26 @@ class Sender:
         self.bits_by_batch.append(self.bits)
         return packed
 
-    def _carrier(self, number: int) -> Carrier:
-        layers, here = [each.layers[number] for each in self._places], self._places[0]
-        ends = [End(layer.replicas, each.device) for layer, each in zip(layers, self._places, strict=True)]
+    def _bits(self, parts: Sequence[_Part]) -> Bits:
+        """Return those of the masters of these parts."""
+        found = dict[int, int]()
+        for _, numbers, place in parts:
+            found |= dict.fromkeys(numbers, 32 if place is None or self.bits is None else self.bits[place])
+        return found
+
+    def _route(self, numbers: range) -> _Route:
+        """Return a route for the layers of these numbers."""
+        here, parts, masters = self._places[0], list[_Part](), list[nn.Parameter]()
+        for layer in here.layers[numbers.start : numbers.stop]:
+            place = self._weighted.index(layer) if layer.weights else None
+            parts.append(_Part(layer, range(len(masters), len(masters) + len(layer.masters)), place))
+            masters += layer.masters
+        ends = [
+            End([own for number in numbers for own in each.layers[number].replicas], each.device)
+            for each in self._places
+        ]
         with here.at_work("the buffers of the weights"):
-            return self._policy.carrier(Transfer(layers[0].masters, ends, here.host_memory))
+            return _Route(parts, self._policy.carrier(Transfer(masters, ends, here.host_memory)))
 
     def _at_work(self, place: int) -> AbstractContextManager[None]:
         return self._places[place].at_work("a copy of weights")
@@ -189,46 +235,56 @@ class Sender:
             with self._at_work(place):
                 event.wait()
 
-    def _pack(
-        self, route: _Route, full: bool, observed: Future[Packing] | None, started: list[float]
-    ) -> list[Event]:
-        packed = Packing() if observed is None else observed.result()  # it has ended, maybe by an error
-        bits = 32 if route.bits_index is None or self.bits is None else self.bits[route.bits_index]
-        packed_bits, nbytes = packed.get(route, (None, 0))
+    def _pack_all(self, jobs: Sequence[_Job], full: bool, observes: bool) -> None:
+        """Pack and send messages; after an error, those that are left have it, too."""
+        left, began = deque(jobs), 0.0
+        try:
+            packed = self._observe([each.route for each in jobs]) if observes else Packing()
+            while left:
+                job, route = left[0], left[0].route
+                nbytes = self._pack(job, packed.get(route), full)
+                began = began or time.perf_counter()
+                route.events = [self._store(job, place, nbytes) for place in range(len(self._places))]
+                job.packed.set_result(route.events)
+                left.popleft()
+            if self._timed and jobs:
+                for event in (event for each in jobs for event in each.route.events):
+                    event.wait()
+                self._ledger.transfer_s += time.perf_counter() - began
+        except BaseException as error:
+            for each in left:
+                each.packed.set_exception(error)
+            raise
+
+    def _pack(self, job: _Job, packed: tuple[Bits, int] | None, full: bool) -> int:
+        bits, (packed_bits, nbytes) = self._bits(job.parts), packed or (None, 0)
         if packed_bits != bits:
-            self._empty(route)
+            self._empty(job.route)
             with self._packing("pack_s"):
-                nbytes = route.carrier.pack(bits, full=full)
-        started.append(time.perf_counter())
-        route.events = [self._store(route, place, nbytes) for place in range(len(self._places))]
-        return route.events
+                nbytes = job.route.carrier.pack(bits, full=full)
+        return nbytes
 
-    def _receive(self, route: _Route, place: int, packed: Future[list[Event]]) -> None:
+    def _receive_all(self, coming: Sequence[tuple[_Route, int, Future[list[Event]], Future[None]]]) -> None:
         """Decode beside the training thread, which may be busy with the layer before."""
-        event = packed.result()[place]
-        with self._at_work(place):
-            event.wait()
-        with self._clocked("decode_s"):
-            route.carrier.receive(place)
+        for route, place, packed, received in coming:
+            try:
+                event = packed.result()[place]
+                with self._at_work(place):
+                    event.wait()
+                with self._clocked("decode_s"):
+                    route.carrier.receive(place)
+                received.set_result(None)
+            except BaseException as error:  # the training thread raises it
+                received.set_exception(error)
 
-    def _store(self, route: _Route, place: int, nbytes: int) -> Event:
-        carrier = route.carrier
+    def _store(self, job: _Job, place: int, nbytes: int) -> Event:
+        carrier = job.route.carrier
         with self._at_work(place):
             event = self._streams[place].store(carrier.on_device[place][:nbytes], carrier.host[:nbytes])
-        self._ledger.sent(route.layer.name, nbytes, route.layer.count)
+        for layer, numbers, _ in job.parts:
+            spans = [carrier.spans[number] for number in numbers]
+            self._ledger.sent(layer.name, sum(end - begin for begin, end in spans), layer.count)
         return event
-
-    def _finish(
-        self, jobs: Sequence[Future[list[Event]]], observed: Future[Packing] | None, started: Sequence[float]
-    ) -> None:
-        """Raise what any of these jobs raised."""
-        if observed is not None:
-            observed.result()
-        events = [event for each in jobs for event in each.result()]
-        if self._timed and started:
-            for event in events:
-                event.wait()
-            self._ledger.transfer_s += time.perf_counter() - started[0]
 
     @contextmanager
     def _packing(self, name: str) -> Iterator[None]:
@@ -246,3 +302,15 @@ class Sender:
             yield
         finally:
             setattr(self._ledger, name, getattr(self._ledger, name) + time.perf_counter() - begin)
+
+
+def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
+    """Yield ranges of consecutive layers, of at most so many bytes of float32 in all, or of one layer."""
+    begin, held = 0, 0
+    for number, count in enumerate(counts):
+        if number > begin and held + 4 * count > nbytes:
+            yield range(begin, number)
+            begin, held = number, 0
+        held += 4 * count
+    if counts:
+        yield range(begin, len(counts))

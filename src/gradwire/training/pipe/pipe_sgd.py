@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
+from gradwire.auto.settings import Auto
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import ExchangeError, SpecError, shown
-from gradwire.plan import Plan, PlanLike
+from gradwire.plan import PlanLike
 from gradwire.training.gradients.clip import check_max_norm
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
@@ -67,7 +68,8 @@ class PipeSGD(WorkerMethod):
         step.
     plan
         What ``Plan.of`` reads; its ``pipeline`` is K, how many steps may be under way at once. A codec or its
-        spec is for a ring with a pipeline of 2.
+        spec is for a ring with a pipeline of 2. With ``"auto"``, or an ``Auto``, the run measures and chooses
+        a plan with a pipeline of 2 itself; the pipeline is drained where it takes another.
     warmup_steps
         So many first steps are synchronous; the pipeline starts, empty, after them. The paper warms up for 5
         epochs (AlexNet, ResNet) and not at all for small or convex models.
@@ -109,7 +111,7 @@ class PipeSGD(WorkerMethod):
         self,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
-        plan: PlanLike = None,
+        plan: PlanLike | Auto = None,
         *,
         warmup_steps: int = 0,
         max_norm: float | None = None,
@@ -120,7 +122,8 @@ class PipeSGD(WorkerMethod):
         timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        chosen = Plan.of(plan, pipeline=_PIPELINE).for_whole_gradients("PipeSGD")
+        auto, first = Auto.begin(plan, _PIPELINE)
+        chosen = first.for_whole_gradients("PipeSGD")
         if not is_whole(warmup_steps, 0, sys.maxsize):
             raise SpecError(
                 f"warmup_steps must be a whole number of steps from 0 up, but is {shown(warmup_steps)}"
@@ -130,9 +133,10 @@ class PipeSGD(WorkerMethod):
         self.correction, self.pipeline, self.warmup_steps = correction, chosen.pipeline, warmup_steps
         self._treatment = Treatment(check_correction(correction), check_max_norm(max_norm), on_average)
         self._options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, {strict=}"
+        self._options += "" if auto is None else f", {auto.facts}"
         self._optimizer, self._dropped = optimizer, 0
         check_optimizer(optimizer, "PipeSGD")
-        super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict)
+        super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, auto)
 
     def _check_ranks(self) -> None:
         check_options(f"{self._options}, gradwire {version()}", self.exchange)
@@ -143,6 +147,9 @@ class PipeSGD(WorkerMethod):
         parts = self.trained, self._optimizer, self.exchange, self.meter, self._treatment
         self._under_way = Pipeline(*parts, self._residual_of)
 
+    def _settle(self) -> None:
+        self._under_way.settle()
+
     def _before_growing(self) -> StepRecord:
         waits = self._under_way.apply_all_but(0)
         self._under_way.close()
@@ -152,7 +159,9 @@ class PipeSGD(WorkerMethod):
         started = perf_counter()
         warms_up = self.steps_done < self.warmup_steps
         waits = self._under_way.apply_all_but(0 if warms_up else self.pipeline - 1)
-        loss, correction_s = self._under_way.add(self.steps_done + 1, compute_loss, alone=warms_up)
+        loss, correction_s = self._under_way.add(
+            self.steps_done + 1, compute_loss, alone=warms_up, look=self._sample
+        )
         if warms_up:
             waits += self._under_way.apply_all_but(0)
         note_step(self._optimizer)

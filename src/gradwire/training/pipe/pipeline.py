@@ -23,8 +23,8 @@ from gradwire.training.gradients.flat import FlatGradients
 from gradwire.training.gradients.reached import Reach
 from gradwire.training.ledger.method_meter import MethodMeter
 from gradwire.training.ledger.step_record import StepRecord
+from gradwire.training.methods.backward import backward
 from gradwire.training.methods.checkpoint import InFlight
-from gradwire.training.methods.method import backward
 from gradwire.training.methods.schedule import in_force, scheduled
 from gradwire.training.methods.trained import Trained
 from gradwire.training.pipe.correction import Correction, Stale
@@ -99,16 +99,24 @@ class Pipeline:
         """How many own gradients can be kept at once: K - 1 where updates are eager, else none."""
         return self._size - 1 if self.corrects else 0
 
-    def add(self, step: int, compute_loss: Callable[[], torch.Tensor], *, alone: bool) -> tuple[float, float]:
+    def add(
+        self,
+        step: int,
+        compute_loss: Callable[[], torch.Tensor],
+        *,
+        alone: bool,
+        look: Callable[[FlatGradients], None] = lambda _: None,
+    ) -> tuple[float, float]:
         """Compute the gradient of a step and hand it over; return the loss and the seconds of correcting.
 
-        ``alone`` is for a step that the next one does not overtake.
+        ``alone`` is for a step that the next one does not overtake. ``look`` sees this rank's own gradient.
         """
         gradients = self._free[0]
         started = perf_counter()
         with self._correction.ahead():
             correction_s = perf_counter() - started
             loss = backward(compute_loss, gradients)
+        look(gradients)
         reach = Reach(gradients)
         gradients.detach()  # a zero_grad of the caller must not reach what is on the network
         values = scheduled(self._optimizer)

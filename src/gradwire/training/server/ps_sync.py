@@ -26,7 +26,8 @@ from gradwire.training.gradients.flat import FlatGradients, FlatWeights
 from gradwire.training.gradients.reached import Reach, set_aside
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
-from gradwire.training.methods.method import Group, Method, WorkerMethod, backward
+from gradwire.training.methods.backward import backward
+from gradwire.training.methods.method import Group, Method, WorkerMethod
 from gradwire.training.methods.trained import check_optimizer
 from gradwire.training.replicas.broadcast import count_weights
 from gradwire.training.replicas.deltas import over, weight_codec_of
@@ -192,7 +193,7 @@ def check_steps(steps: object) -> None:
 def star_of(plan: PlanLike) -> Plan:
     """Return the plan of a parameter server that a user means."""
     who = "a parameter server"
-    return Plan.of(plan, algorithm="star").for_whole_gradients(who).on_host(who)
+    return Plan.of(plan, algorithm="star").for_whole_gradients(who).for_one_codec(who).on_host(who)
 
 
 def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:

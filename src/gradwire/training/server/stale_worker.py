@@ -14,15 +14,16 @@ from torch import nn
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
 from gradwire.exchange.feedback import Feedback
-from gradwire.plan import FLOAT_NBYTES, PlanLike
+from gradwire.plan import PlanLike
 from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatGradients, FlatWeights
 from gradwire.training.gradients.reached import Reach, set_aside
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import Measure
 from gradwire.training.ledger.step_record import StepRecord
+from gradwire.training.methods.backward import backward
 from gradwire.training.methods.checkpoint import RankState, check_model
-from gradwire.training.methods.method import Group, WorkerMethod, backward
+from gradwire.training.methods.method import Group, WorkerMethod
 from gradwire.training.replicas.deltas import over
 from gradwire.training.server.clocks import check_staleness
 from gradwire.training.server.conversation import Conversation, Kind, Message
@@ -72,7 +73,7 @@ class StaleWorker(WorkerMethod):
     def _check_ranks(self) -> None:
         check_star(self.exchange, "StaleWorker", serves=False)
         self._talk = Conversation(self.exchange.link, 0, self.plan, Lock())
-        self._feedback = Feedback(self.plan.segment_nbytes // FLOAT_NBYTES)
+        self._feedback = Feedback()
 
     def drain(self) -> StepRecord:
         """Wait until all workers drain, and adopt the weights that all of them then have.

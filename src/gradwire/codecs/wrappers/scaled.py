@@ -9,6 +9,7 @@ from typing import ClassVar
 from gradwire import _native
 from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.magnitude import floor_log2, largest_finite
+from gradwire.codecs.wrappers.wrapper import Wrapper
 from gradwire.deferred import torch
 from gradwire.errors import SpecError
 
@@ -18,7 +19,7 @@ _MOST = 126
 
 
 @dataclass(frozen=True)
-class Scaled(Codec):
+class Scaled(Wrapper):
     """A codec with an absolute bound, for values that a power of two brings just below 1.
 
     Formula: y = 2^-k C(2^k x), with k such that the largest magnitude of 2^k x is at least 1/2 and below 1. k
@@ -44,23 +45,9 @@ class Scaled(Codec):
     ['3.0e-20', '-2.0e-20']
     """
 
-    codec: Codec
-
     name: ClassVar[str] = "scaled"
     wire_id: ClassVar[int] = 130
-
-    @property
-    def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - as the base class has it
-        """Whether the codec does."""
-        return self.codec.WANTS_RESIDUAL
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.codec}"
-
-    @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:  # noqa: ARG003
-        """Raise ``SpecError``."""
-        raise SpecError("a plan says whether values are scaled, as in Plan(codec, scale='auto')")
+    REMEDY: ClassVar[str] = "a plan says whether values are scaled, as in Plan(codec, scale='auto')"
 
     def max_nbytes(self, n: int) -> int:
         """Return the codec's largest payload and the bytes before it."""
@@ -70,6 +57,11 @@ class Scaled(Codec):
     def sends_floats(self) -> bool:
         """Whether the codec does, whose payload is at the end."""
         return self.codec.sends_floats
+
+    @staticmethod
+    def exponent_of(payload: torch.Tensor) -> int:
+        """Return the k of a payload of its own."""
+        return int(_EXPONENT.unpack_from(memoryview(payload.numpy()))[0])  # type: ignore[arg-type]
 
     def bound(self, x: torch.Tensor) -> float:
         """Return the codec's bound for values just below 1, times the power of two that brings them back."""
@@ -106,7 +98,7 @@ class Scaled(Codec):
     def _parts(self, payload: torch.Tensor, n: int) -> tuple[int, torch.Tensor]:
         if payload.numel() < _EXPONENT.size:
             raise malformed(self, payload, n, f"it begins with {_EXPONENT.size} bytes for the scale")
-        exponent: int = _EXPONENT.unpack(payload[: _EXPONENT.size].numpy().tobytes())[0]
+        exponent = self.exponent_of(payload)
         if not -_MOST <= exponent <= _MOST:
             raise malformed(self, payload, n, f"the scale 2^{exponent} is beyond 2^{_MOST}")
         return exponent, payload[_EXPONENT.size :]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.codecs import Codec, parse
-from gradwire.codecs.projected import Projected, offloadable
-from gradwire.codecs.scaled import Scaled, scalable
+from gradwire.codecs.wrappers.projected import Projected, offloadable
+from gradwire.codecs.wrappers.scaled import Scaled, scalable
 from gradwire.errors import PayloadError, SpecError
 
 SPECS = [
@@ -205,5 +205,3 @@ def test_floats_for_nics_are_the_end_of_the_payload() -> None:
 def test_codecs_whose_bound_is_not_absolute_are_refused(spec: str) -> None:
     with pytest.raises(SpecError, match="a scale fits the absolute bounds of inceptionn and of errbound"):
         scalable(parse(spec))
-    with pytest.raises(SpecError, match="a plan says whether values are scaled"):
-        Scaled.from_spec("", {})

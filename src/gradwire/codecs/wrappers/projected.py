@@ -8,6 +8,7 @@ from typing import ClassVar
 from gradwire import _native
 from gradwire.codecs.base import Codec
 from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.wrappers.wrapper import Wrapper
 from gradwire.deferred import torch
 from gradwire.errors import SpecError
 
@@ -17,11 +18,12 @@ _OFFLOADABLE = "inceptionn, truncate, and bitpack, the last two with more than 8
 
 
 @dataclass(frozen=True)
-class Projected(Codec):
+class Projected(Wrapper):
     """The floats that a codec decodes: a NIC with this codec compresses them without further loss.
 
-    Formula: y is what the codec decodes from x. Payload: 4n bytes, the floats y, little-endian. Bound and
-    non-finite values: the codec's. Ratio: 1 at the host; that of the codec on the link, if NICs are there.
+    Formula: y is what the codec decodes from x. Payload: 4n bytes, the floats y, little-endian. Bound: the
+    codec's. Non-finite values: the codec's. Ratio: 1 at the host; that of the codec on the link, if NICs are
+    there.
 
     A NIC may be absent, restart in the middle of a stream, or leave the edges of packets as they are. So that
     all ranks still end with identical bits, the host makes of every value what the codec makes of it, before
@@ -40,19 +42,7 @@ class Projected(Codec):
 
     name: ClassVar[str] = "projected"
     wire_id: ClassVar[int] = 129
-
-    @property
-    def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - as the base class has it
-        """Whether the codec does."""
-        return self.codec.WANTS_RESIDUAL
-
-    def __str__(self) -> str:
-        return f"{self.name}:{self.codec}"
-
-    @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:  # noqa: ARG003
-        """Raise ``SpecError``."""
-        raise SpecError("what NICs may do is a plan's offload, as in Plan(offload='inceptionn:2^-10')")
+    REMEDY: ClassVar[str] = "what NICs may do is a plan's offload, as in Plan(offload='inceptionn:2^-10')"
 
     def max_nbytes(self, n: int) -> int:
         """Return the size of the floats."""

@@ -1,0 +1,129 @@
+// Cuts a segment into tiles, small enough that the L1 cache keeps one while it passes through several kernels.
+#include "gradwire/losses.h"
+
+#include <atomic>
+#include <vector>
+
+#include "gradwire/parallel.h"
+#include "gradwire/target.h"
+#include "kernels/norms.h"
+#include "pieces.h"
+
+namespace gradwire {
+
+namespace {
+
+constexpr std::size_t kTile = 2048;
+
+std::size_t tile_of(std::size_t granule) { return (kTile + granule - 1) / granule * granule; }
+
+// Calls the work(begin, end) of hire(index) for every tile, with one work for each thread.
+template <typename Hire>
+void for_each_tile(std::size_t n, std::size_t tile, int parts, const Hire& hire) {
+  run_parts(parts, [&](int index) {
+    const Part part = part_of(n, parts, index, tile);
+    auto&& work = hire(index);
+    for (std::size_t at = part.begin; at < part.end; at += tile) work(at, std::min(part.end, at + tile));
+  });
+}
+
+struct PieceSums {
+  std::size_t range;
+  double lost;
+  double encoded;
+  double decoded;
+};
+
+// What one thread has found, piece by piece, and memory for what is lost where nobody keeps it.
+struct Found {
+  std::vector<PieceSums> pieces;
+  std::vector<float> scratch;
+  bool finite = true;
+};
+
+// All pieces are added up in their order, whichever threads they were found by.
+double add_up(const std::vector<Found>& all, const RangeSums& into) {
+  double total = 0.0;
+  for (const Found& found : all) {
+    for (const PieceSums& piece : found.pieces) {
+      total += piece.lost;
+      if (into.ranges == 0) continue;
+      double* const sum = into.sums + piece.range;
+      sum[0] += piece.lost;
+      if (into.compares) sum[into.ranges] += piece.encoded, sum[2 * into.ranges] += piece.decoded;
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+Loss lose(const Target& target, const Payload& payload, float* x, float* lost, std::size_t n, bool adopts, float divisor,
+          const RangeSums& sums, int threads) {
+  const Ranges& ranges = *payload.format.ranges;
+  const NormKernels& kernels = *target.norms;
+  const char* const fault = ranges.find_fault(target, payload.data, payload.nbytes, n, payload.params, threads);
+  if (fault != nullptr) return {fault, 0.0, false};
+  const std::size_t tile = tile_of(ranges.granule(payload.params));
+  const int parts = count_parts(n, threads);
+  std::vector<Found> all(static_cast<std::size_t>(parts));
+  for_each_tile(n, tile, parts, [&](int index) {
+    Found& found = all[static_cast<std::size_t>(index)];
+    if (lost == nullptr) found.scratch.resize(std::min(n, tile));
+    return [&](std::size_t begin, std::size_t end) {
+      float* const decoded = lost == nullptr ? found.scratch.data() : lost + begin;
+      ranges.decode(target, payload.data, n, begin, end, payload.params, decoded, false);
+      Pieces pieces(end - begin, sums.start + begin, sums.borders, sums.ranges);
+      for (Piece piece{}; pieces.next(piece);) {
+        float* const own = x + begin + piece.begin;
+        float* const other = decoded + piece.begin;
+        const std::size_t count = piece.end - piece.begin;
+        PieceSums each{piece.range, 0.0, 0.0, 0.0};
+        if (sums.compares) {
+          each.encoded = kernels.look(own, own, count);
+          each.decoded = kernels.look(other, other, count);
+        }
+        each.lost = adopts ? kernels.adopt(own, other, count) : kernels.subtract(own, other, count);
+        found.pieces.push_back(each);
+      }
+      if (adopts) found.finite &= kernels.finish(x + begin, end - begin, divisor);
+    };
+  });
+  bool finite = true;
+  for (const Found& found : all) finite &= found.finite;
+  return {nullptr, add_up(all, sums), finite};
+}
+
+const char* decode_finished(const Target& target, const Payload& payload, float* x, std::size_t n, float divisor,
+                            bool& finite, int threads) {
+  const Ranges* const ranges = payload.format.ranges;
+  if (ranges == nullptr) {
+    const char* const fault =
+        payload.format.decode(target, payload.data, payload.nbytes, x, n, payload.params, false, threads);
+    if (fault == nullptr) finite = finish(target, x, n, divisor, threads);
+    return fault;
+  }
+  const char* const fault = ranges->find_fault(target, payload.data, payload.nbytes, n, payload.params, threads);
+  if (fault != nullptr) return fault;
+  std::atomic<bool> all{true};
+  for_each_tile(n, tile_of(ranges->granule(payload.params)), count_parts(n, threads), [&](int) {
+    return [&](std::size_t begin, std::size_t end) {
+      ranges->decode(target, payload.data, n, begin, end, payload.params, x + begin, false);
+      if (!target.norms->finish(x + begin, end - begin, divisor)) all.store(false, std::memory_order_relaxed);
+    };
+  });
+  finite = all.load(std::memory_order_relaxed);
+  return nullptr;
+}
+
+bool finish(const Target& target, float* x, std::size_t n, float divisor, int threads) {
+  std::atomic<bool> all{true};
+  for_each_tile(n, kTile, count_parts(n, threads), [&](int) {
+    return [&](std::size_t begin, std::size_t end) {
+      if (!target.norms->finish(x + begin, end - begin, divisor)) all.store(false, std::memory_order_relaxed);
+    };
+  });
+  return all.load(std::memory_order_relaxed);
+}
+
+}  // namespace gradwire

@@ -1,0 +1,179 @@
+"""The quality contract: which parameters an exchange takes too much of, and which codec they get instead."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from gradwire.auto.samples import Samples
+from gradwire.codecs import Codec, Identity
+from gradwire.codecs.rules import Rule
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.units import counted
+
+BACK = 0.75
+"""A parameter has the plan's codec again once it would lose less than this part of what it may lose."""
+FEW = 0.01
+"""Parameters that take at most this share of all bytes if they are not compressed are not."""
+MOST_EXCEPTED = 0.5
+"""By default, this share of the values may have another codec than the rest."""
+_SHOWN = 3
+_UNKNOWN = -1.0
+_FIGURES = 4
+"""What a row has of every parameter: the loss of one encoding, and of an exchange, with either codec."""
+
+
+def draw(step: int, buckets: int) -> int | None:
+    """Return which of so many buckets of a step is compared with its exact average: the same on all ranks."""
+    return Random(step).randrange(buckets) if buckets else None
+
+
+def growth(world: int) -> float:
+    """Return how much more of a norm an exchange loses than one encoding, at most.
+
+    In a ring partial sums of k gradients are encoded in hop k, so encodings that lose the share ``q`` of what
+    they encode add ``q^2 (world + 1) / 2`` of the variance of the sum, if the gradients are orthogonal; of
+    gradients that point in one direction they add less, and so do trees, whose hops are fewer.
+    """
+    return math.sqrt((world + 1) / 2)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What exchanges lose of each parameter, on the rank that loses most.
+
+    Attributes
+    ----------
+    counts
+        How many values each parameter has, by its name.
+    shares
+        For each codec, the share of every parameter's norm.
+    nbytes
+        How many bytes a value takes with each codec.
+    most_excepted
+        A codec that suits fewer of the values than the rest is not admitted.
+    """
+
+    counts: Mapping[str, int]
+    shares: Mapping[Codec, Mapping[str, float]]
+    nbytes: Mapping[Codec, float]
+    most_excepted: float = MOST_EXCEPTED
+
+    def worst(self, codec: Codec, names: Iterable[str]) -> float:
+        """Return the largest share that a codec loses of these parameters."""
+        return max((self.shares[codec][name] for name in names), default=0.0)
+
+    def exceptions(self, codec: Codec, most: float, present: Plan) -> frozenset[str]:
+        """Return the parameters that need another codec; those that have one under the same plan, longer."""
+        kept = excepted(present, self.counts) if codec == present.codec else frozenset[str]()
+        return beyond(self.shares[codec], most, kept)
+
+    def admitted(self, most: float, present: Plan) -> dict[Codec, frozenset[str]]:
+        """Return the codecs that may be chosen, each with the parameters that need another one."""
+        found = {codec: self.exceptions(codec, most, present) for codec in self.shares}
+        return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
+
+    def part(self, names: Collection[str]) -> float:
+        """Return the share of all values that these parameters have."""
+        return sum(self.counts[name] for name in names) / max(sum(self.counts.values()), 1)
+
+    def gentler(
+        self, codec: Codec, names: Collection[str], most: float, refused: Collection[Codec] = ()
+    ) -> Codec:
+        """Return what these parameters get, and the others ``codec``.
+
+        The one with the fewest bytes of the others that keep the contract; none, if that hardly counts.
+        """
+        others = [each for each in self.shares if each != codec and each not in refused]
+        fit = [each for each in others if self.worst(each, names) <= most]
+        if FLOAT_NBYTES * self.part(names) <= FEW * self.nbytes[codec]:
+            return Identity()
+        return min(fit, key=lambda each: self.nbytes[each], default=Identity())
+
+
+def beyond(shares: Mapping[str, float], most: float, kept: Collection[str]) -> frozenset[str]:
+    """Return the names whose shares are too large; of those in ``kept``, the ones that are nearly so, too."""
+    return frozenset(name for name, share in shares.items() if share > most * (BACK if name in kept else 1.0))
+
+
+def excepted(plan: Plan, names: Iterable[str]) -> frozenset[str]:
+    """Return which of these parameters have another codec than the rest."""
+    return frozenset(name for name in names if plan.encoding_of(name) != plan.encoding)
+
+
+def rules_for(names: Collection[str], codec: Codec) -> tuple[Rule, ...]:
+    """Return what lets these parameters, and no other, have a codec."""
+    pattern = "|".join(map(re.escape, sorted(names)))
+    return (Rule(f"^(?:{pattern})$", codec),) if names else ()
+
+
+def in_words(plan: Plan, names: Collection[str], most: float) -> str:
+    """Return what is said of the parameters with another codec; nothing where there is none."""
+    if not names:
+        return ""
+    shown = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    gentler = plan.encoding_of(min(names))
+    return (
+        f"{counted(len(names), 'parameter')} ({shown}) with {gentler}, since {plan.codec} would lose more "
+        f"than {most:.0%} of the gradient"
+    )
+
+
+@dataclass
+class Contract:
+    """Judges the present plan by sampled steps; the same on all ranks, from the rows of all of them.
+
+    ``seen`` is what whole exchanges with the plan's codec were last found to lose, and ``refused`` are codecs
+    that were too rough in place of it.
+    """
+
+    most: float
+    world: int
+    seen: dict[str, float] = field(default_factory=dict)
+    refused: set[Codec] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Forget what was found of another plan."""
+        self.seen.clear()
+        self.refused.clear()
+
+    def row(self, samples: Samples | None, present: Plan) -> list[float]:
+        """Return what this rank has found: nothing for a step that is not sampled."""
+        if samples is None:
+            return []
+        if not samples.finite:
+            return [0.0] * (1 + _FIGURES * len(samples.names))
+        shares = [samples.shares(present.encoding)]
+        gentler = [each for each in present.encodings if each != present.encoding]
+        shares += [samples.shares(gentler[0]) if gentler else [0.0] * len(shares[0])]
+        found = samples.shadow
+        for each in (found.plain, found.planned) if found is not None else ({}, {}):
+            shares.append([each.get(name, _UNKNOWN) for name in samples.names])
+        return [1.0, *(share for each in shares for share in each)]
+
+    def judge(
+        self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan
+    ) -> frozenset[str] | None:
+        """Return the parameters that need another codec than the rest, from now on, by all ranks' rows.
+
+        None where that is the case already, and where something was not finite.
+        """
+        if not all(row[0] for row in rows):
+            return None
+        names, count = samples.names, len(samples.names)
+        worst = [max(values) for values in zip(*(row[1:] for row in rows), strict=True)]
+        plain, gentler, shadow, planned = (
+            dict(zip(names, worst[i * count : (i + 1) * count], strict=True)) for i in range(_FIGURES)
+        )
+        self.seen |= {name: share for name, share in shadow.items() if share != _UNKNOWN}
+        more = growth(self.world)
+        shares = {name: max(more * share, self.seen.get(name, 0.0)) for name, share in plain.items()}
+        kept = excepted(present, names)
+        wanted = beyond(shares, self.most, kept)
+        bad = any(max(more * gentler[name], planned[name]) > self.most for name in kept & wanted)
+        if bad:
+            self.refused |= {rule.codec for rule in present.rules}
+        return wanted if bad or wanted != kept else None

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gradwire import Exchange, Link, Plan
+from gradwire.auto.contract import Contract, Lost, beyond, draw, excepted, growth, in_words, rules_for
+from gradwire.auto.samples import Samples, Shadow
+from gradwire.codecs import Identity, parse
+from support.ranks import run_ranks
+
+Q4, Q8, BF16 = parse("quantize:4"), parse("quantize:8"), parse("bf16")
+COUNTS = {"a.weight": 900, "a+b": 99, "bias": 1}
+LOST = Lost(
+    COUNTS,
+    {
+        Identity(): dict.fromkeys(COUNTS, 0.0),
+        Q4: {"a.weight": 0.1, "a+b": 0.3, "bias": 0.9},
+        Q8: {"a.weight": 0.01, "a+b": 0.19, "bias": 0.5},
+        BF16: dict.fromkeys(COUNTS, 0.002),
+    },
+    {Identity(): 4.0, Q4: 0.5, Q8: 1.0, BF16: 2.0},
+)
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_an_exchange_of_unlike_gradients_loses_what_one_encoding_does_times_the_growth(world: int) -> None:
+    def run(link: Link) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(link.rank)
+        tensor = torch.randn(1 << 16, generator=generator)
+        Exchange(link, Plan.of("quantize:4", residual=False)).all_reduce(tensor, average=False)
+        return tensor
+
+    xs = [torch.randn(1 << 16, generator=torch.Generator().manual_seed(rank)) for rank in range(world)]
+    decoded = torch.empty_like(xs[0])
+    Q4.decode(Q4.encode(xs[0]), decoded)
+    once = float((decoded - xs[0]).norm() / xs[0].norm())
+    exact = torch.stack(xs).double().sum(0)
+    whole = float((run_ranks(world, run)[0] - exact).norm() / exact.norm())
+    assert growth(world) == math.sqrt((world + 1) / 2)
+    assert whole == pytest.approx(growth(world) * once, rel=0.2)
+
+
+def test_a_parameter_goes_back_later_than_it_came() -> None:
+    shares = {"a": 0.21, "b": 0.19, "c": 0.14}
+    assert beyond(shares, 0.2, ()) == {"a"}
+    assert beyond(shares, 0.2, {"b", "c"}) == {"a", "b"}
+    present = Plan(Q4, codecs=rules_for(["a+b"], Q8))
+    near = Lost(COUNTS, {Q4: {"a.weight": 0.1, "a+b": 0.19, "bias": 0.19}}, {Q4: 0.5})
+    assert near.exceptions(Q4, 0.2, present) == {"a+b"}
+    assert near.exceptions(Q4, 0.2, Plan(Q8, codecs=present.codecs)) == frozenset()
+
+
+def test_rules_are_for_these_names_alone() -> None:
+    plan = Plan(Q4, codecs=rules_for(["a+b", "bias"], BF16))
+    assert excepted(plan, [*COUNTS, "aab", "bias.bias", "xbias"]) == {"a+b", "bias"}
+    assert rules_for([], BF16) == ()
+    assert in_words(plan, {"bias", "a+b"}, 0.25) == (
+        "2 parameters (a+b, bias) with bf16, since quantize:4 would lose more than 25% of the gradient"
+    )
+    assert in_words(plan, set(), 0.25) == ""
+    assert "(a+b, b, c, ...)" in in_words(plan, {"a+b", "b", "c", "d"}, 0.25)
+
+
+def test_a_codec_that_does_not_suit_most_values_is_left_out() -> None:
+    assert LOST.admitted(0.2, Plan()) == {
+        Identity(): frozenset(),
+        Q4: {"a+b", "bias"},
+        Q8: {"bias"},
+        BF16: frozenset(),
+    }
+    assert set(LOST.admitted(0.05, Plan())) == {Identity(), Q8, BF16}
+
+
+def test_the_others_get_what_takes_the_fewest_bytes_within_the_contract() -> None:
+    assert LOST.gentler(Q4, {"a+b"}, 0.2) == Q8
+    assert LOST.gentler(Q4, {"a+b", "bias"}, 0.2) == BF16
+    assert LOST.gentler(Q4, {"a+b"}, 0.2, {Q8}) == BF16
+    assert LOST.gentler(Q4, {"a+b"}, 0.9) == Q8, "another one in any case"
+    assert LOST.gentler(Q4, {"bias"}, 0.2) == Identity(), "one value in a thousand hardly counts"
+    assert LOST.gentler(Q4, {"a+b"}, 0.001) == Identity()
+
+
+def test_all_ranks_draw_the_same_bucket_and_each_its_turn() -> None:
+    drawn = [draw(step, 4) for step in range(0, 4000, 20)]
+    assert drawn == [draw(step, 4) for step in range(0, 4000, 20)]
+    assert {*drawn} == {0, 1, 2, 3}
+    assert draw(5, 0) is None
+
+
+def samples(bias: float, shadow: Shadow | None = None) -> Samples:
+    """A step in which the values of a bias are as large as the weights, times ``bias``."""
+    found = Samples(shadow=shadow)
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(1))
+    values[900:] *= bias
+    found.expect([(900,), (100,)], ["weight", "bias"])
+    found.add(values)
+    return found
+
+
+BIAS = frozenset({"bias"})
+PRESENT = Plan(Q4, residual=False)
+EXCEPTED = Plan(Q4, residual=False, codecs=rules_for(["bias"], BF16))
+
+
+def judged(
+    found: list[Samples], present: Plan = PRESENT, contract: Contract | None = None
+) -> frozenset[str] | None:
+    contract = contract or Contract(0.3, len(found))
+    return contract.judge([contract.row(each, present) for each in found], found[0], present)
+
+
+def test_the_rank_that_loses_most_counts() -> None:
+    assert judged([samples(1.0), samples(1.0)]) is None
+    assert judged([samples(1.0), samples(1e-3)]) == BIAS
+    assert judged([samples(1e-3), samples(1.0)], EXCEPTED) is None, "it has another one"
+    assert judged([samples(1.0), samples(1.0)], EXCEPTED) == frozenset()
+
+
+def test_a_step_that_is_not_finite_on_one_rank_judges_nothing() -> None:
+    assert judged([samples(1e-3), samples(math.nan)]) is None
+    contract = Contract(0.3, 2)
+    assert len(contract.row(samples(math.nan), PRESENT)) == len(contract.row(samples(1.0), PRESENT))
+    assert contract.row(None, PRESENT) == []
+
+
+def test_what_a_whole_exchange_lost_counts_until_the_bucket_is_drawn_again() -> None:
+    contract = Contract(0.3, 2)
+    bad = Shadow({"bias": 0.4}, {"bias": 0.4})
+    assert judged([samples(1.0, bad), samples(1.0, bad)], PRESENT, contract) == BIAS
+    assert judged([samples(1.0), samples(1.0)], EXCEPTED, contract) is None, (
+        "not drawn, so nothing new is known"
+    )
+    better = Shadow({"bias": 0.01}, {"bias": 0.1})
+    assert judged([samples(1.0, better)] * 2, EXCEPTED, contract) == frozenset()
+
+
+def test_a_codec_that_is_too_rough_for_the_exceptions_is_refused_until_another_plan() -> None:
+    contract = Contract(0.3, 2)
+    rough = Shadow({"bias": 0.4}, {"bias": 0.9})
+    assert judged([samples(1e-3, rough)] * 2, EXCEPTED, contract) == BIAS
+    assert contract.refused == {BF16}
+    contract.begin()
+    assert (contract.refused, contract.seen) == (set(), {})

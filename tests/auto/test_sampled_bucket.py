@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from gradwire import Exchange, Link, Plan
+from gradwire.auto.sampled_bucket import SampledBucket
+from gradwire.auto.samples import Samples
+from gradwire.exchange.division import divided
+from support.ranks import run_ranks
+from support.sums import bits
+
+COUNTS, NAMES = [600, 40], ["weight", "bias"]
+MIXED = Plan.of("quantize:4", residual=False, codecs=[{"match": "bias", "codec": "bf16"}])
+
+
+def gradient(rank: int) -> torch.Tensor:
+    values = torch.randn(sum(COUNTS), generator=torch.Generator().manual_seed(rank))
+    values[600:] *= 0.01
+    return values
+
+
+def share(found: torch.Tensor, exact: npt.NDArray[np.float64]) -> float:
+    return float(np.linalg.norm(found.double().numpy() - exact) / np.linalg.norm(exact))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("average", [True, False])
+def test_what_whole_exchanges_lose_of_a_drawn_bucket_is_known_on_all_ranks(world: int, average: bool) -> None:
+    def run(link: Link) -> tuple[Samples, list[torch.Tensor], list[float]]:
+        exchange, samples, tensors, nbytes = Exchange(link, MIXED), Samples(), [], []
+        for codecs in (MIXED.codecs, ()):  # what the plan gives, and what its codec alone would
+            exchange.follow(Plan.of("quantize:4", residual=False, codecs=codecs))
+            tensors.append(gradient(link.rank))
+            divided(exchange, NAMES, COUNTS).all_reduce(tensors[-1], average)
+        exchange.follow(MIXED)
+        for drawn in (False, True):
+            tensor, way = gradient(link.rank), divided(exchange, NAMES, COUNTS)
+            sampled = SampledBucket(way, exchange, samples, NAMES, [(600,), (40,)], drawn)
+            nbytes.append(sampled.all_reduce(tensor, average).raw_nbytes)
+            assert torch.equal(bits(tensor), bits(tensors[0])), "a sampled step is one like any other"
+            assert (samples.shadow is not None) == drawn
+        return samples, tensors, nbytes
+
+    results = run_ranks(world, run)
+    exact = torch.stack([gradient(rank) for rank in range(world)]).double().sum(0).numpy()
+    exact = exact / (world if average else 1)
+    for rank, (samples, tensors, nbytes) in enumerate(results):
+        shadow = samples.shadow
+        assert shadow is not None
+        assert shadow == results[0][0].shadow
+        for found, tensor in ((shadow.planned, tensors[0]), (shadow.plain, tensors[1])):
+            wanted = [share(tensor[:600], exact[:600]), share(tensor[600:], exact[600:])]
+            assert [found[name] for name in NAMES] == pytest.approx(wanted, rel=1e-3)
+        assert shadow.planned["bias"] < 0.01 < 0.9 < shadow.plain["bias"]
+        assert nbytes[1] == pytest.approx(3 * nbytes[0], rel=0.1), "the bytes of all three are counted"
+        assert torch.equal(samples.flat, gradient(rank).repeat(2))
+
+
+def test_an_average_that_is_not_finite_says_nothing() -> None:
+    def run(link: Link) -> tuple[int, object]:
+        exchange, samples = Exchange(link, Plan.of("fp8")), Samples()
+        way = SampledBucket(exchange, exchange, samples, NAMES, [(600,), (40,)], drawn=True)
+        tensor = gradient(link.rank)
+        tensor[5] = torch.inf if link.rank == 1 else 0.0
+        return way.all_reduce(tensor).nonfinite, samples.shadow
+
+    assert run_ranks(2, run) == [(1, None)] * 2

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+
+from gradwire.codecs import Identity, parse
+from gradwire.codecs.rules import Rule, check_names, codec_by_name, read_rules
+from gradwire.errors import SpecError
+
+BIASES = {"match": "bias$", "codec": "bf16"}
+EMBEDDING = {"match": "^embed", "codec": parse("identity")}
+NAMES = ["embed.weight", "embed.bias", "layer.0.weight", "layer.0.bias"]
+
+
+def test_the_first_rule_that_is_for_a_name_counts() -> None:
+    rules = read_rules([BIASES, EMBEDDING])
+    codecs = [str(codec_by_name(rules, name, parse("fp8"))) for name in NAMES]
+    assert codecs == ["identity", "bf16", "fp8", "bf16"]
+    assert codec_by_name([], "layer", Identity()) == Identity()
+
+
+def test_rules_come_back_from_their_values_and_are_equal_and_hashable() -> None:
+    rules = read_rules([BIASES, EMBEDDING])
+    again = read_rules([rule.values() for rule in rules])
+    assert again == rules == read_rules(rules) == read_rules((BIASES, rules[1]))
+    assert hash(again) == hash(rules)
+    assert rules[0] == Rule("bias$", parse("bf16"))
+    assert read_rules([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ("bias$", r"codecs must be a list of .*, but is 'bias\$'"),
+        (BIASES, "codecs must be a list"),
+        (None, "codecs must be a list .* but is None"),
+        (["bias"], "each of codecs must be like .* but one is 'bias'"),
+        ([{"match": "bias"}], "each of codecs must be like"),
+        ([{**BIASES, "why": ""}], "each of codecs must be like"),
+        ([{"match": 3, "codec": "fp8"}], "a rule has a regular expression and a codec, but one is 3"),
+        ([{"match": "b", "codec": None}], "a rule has a regular expression and a codec"),
+        ([{"match": "b", "codec": "fp9"}], "no codec is named 'fp9'"),
+        ([{"match": "b", "codec": 9}], "the codec of a rule must be a codec, its spec or None, but is 9"),
+        ([{"match": "(b", "codec": "fp8"}], r"'\(b' is no regular expression for names of parameters: "),
+    ],
+)
+def test_what_is_no_rule_is_refused_in_a_sentence(wrong: object, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason) as caught:
+        read_rules(wrong)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_rule_for_no_parameter_is_an_error_that_names_it() -> None:
+    check_names(read_rules([BIASES, EMBEDDING]), NAMES)
+    check_names([], [])
+    wrong = read_rules([BIASES, {"match": "norm", "codec": "fp8"}])
+    with pytest.raises(SpecError, match=r"has fp8 for parameters that match 'norm', .* like 'embed.weight'$"):
+        check_names(wrong, NAMES)
+    with pytest.raises(SpecError, match=r"this model has none$"):
+        check_names(wrong, [])

@@ -1,0 +1,133 @@
+"""Buckets with several codecs: every parameter is exchanged with its own, as if it were a bucket of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gradwire import Exchange, Plan
+from gradwire.codecs import parse
+from gradwire.exchange import Norms
+from gradwire.exchange.division import Division, divided
+from gradwire.links import Link
+from gradwire.plan import SEGMENT_UNIT_NBYTES
+from support.mixed import exact_mean, is_bf16_mean
+from support.sums import bits
+
+RunRanks = Callable[..., list[Any]]
+COUNTS = (700, 3, 0, 5000, 1, 40)
+NAMES = ("a.weight", "a.bias", "nothing.bias", "b.weight", "b.bias", "c.weight")
+BIASES_EXACT = Plan(
+    parse("bf16"), segment_nbytes=SEGMENT_UNIT_NBYTES, codecs=[{"match": "bias", "codec": "identity"}]
+)
+
+
+def gradients(world: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(world)
+    return [torch.randn(sum(COUNTS), generator=generator) for _ in range(world)]
+
+
+def by_parameter(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    return dict(zip(NAMES, torch.split(tensor, [*COUNTS]), strict=True))
+
+
+def test_two_ranks_get_what_each_codec_makes_of_its_own_parameters(run_ranks: RunRanks) -> None:
+    xs = gradients(2)
+
+    def run(link: Link) -> torch.Tensor:
+        tensor = xs[link.rank].clone()
+        divided(Exchange(link, BIASES_EXACT), NAMES, COUNTS).all_reduce(tensor)
+        return tensor
+
+    results = run_ranks(2, run)
+    assert torch.equal(bits(results[0]), bits(results[1]))
+    found, own = by_parameter(results[0]), [by_parameter(x) for x in xs]
+    for name in NAMES:
+        if "bias" in name:
+            assert torch.equal(found[name], exact_mean(own[0][name], own[1][name]))
+        else:
+            assert is_bf16_mean(found[name], own[0][name], own[1][name])
+    assert not torch.equal(found["b.weight"], exact_mean(own[0]["b.weight"], own[1]["b.weight"]))
+
+
+@pytest.mark.parametrize("world", [1, 3, 4])
+@pytest.mark.parametrize("average", [True, False])
+def test_it_is_what_exchanges_of_the_codecs_parameters_alone_give(
+    world: int, average: bool, run_ranks: RunRanks
+) -> None:
+    xs, plan = gradients(world), Plan(parse("fp8"), "tree", codecs=[{"match": "bias", "codec": "bf16"}])
+
+    def run(link: Link) -> tuple[torch.Tensor, torch.Tensor]:
+        tensor = xs[link.rank].clone()
+        divided(Exchange(link, plan), NAMES, COUNTS).all_reduce(tensor, average)
+        parts = by_parameter(xs[link.rank])
+        alone: dict[str, torch.Tensor] = {}
+        for ending, spec in (("weight", "fp8"), ("bias", "bf16")):
+            names = [name for name in NAMES if name.endswith(ending)]
+            values = torch.cat([parts[name] for name in names])
+            Exchange(link, Plan(parse(spec), "tree")).all_reduce(values, average)
+            alone |= dict(
+                zip(names, torch.split(values, [parts[name].numel() for name in names]), strict=True)
+            )
+        return tensor, torch.cat([alone[name] for name in NAMES])
+
+    for tensor, alone in run_ranks(world, run):
+        assert torch.equal(bits(tensor), bits(alone))
+
+
+def test_residuals_hold_what_each_codec_lost(run_ranks: RunRanks) -> None:
+    xs = gradients(3)
+    plan = Plan(parse("quantize:4"), residual=True, codecs=[{"match": "bias", "codec": "identity"}])
+
+    def run(link: Link) -> tuple[torch.Tensor, torch.Tensor, int]:
+        tensor, residual = xs[link.rank].clone(), torch.full_like(xs[link.rank], 0.25)
+        cost = divided(Exchange(link, plan), NAMES, COUNTS).all_reduce(tensor, False, residual)
+        return tensor, residual, cost.nonfinite
+
+    results = run_ranks(3, run)
+    total = torch.stack([results[0][0], *(residual for _, residual, _ in results)]).double().sum(0)
+    exact = torch.stack(xs).double().sum(0) + 0.75
+    np.testing.assert_allclose(total.numpy(), exact.numpy(), atol=1e-5)
+    for tensor, residual, nonfinite in results:
+        assert torch.equal(tensor, results[0][0])
+        assert by_parameter(residual)["a.bias"].abs().max() == 0
+        assert by_parameter(residual)["b.weight"].abs().max() > 0
+        assert nonfinite == 0
+
+
+def test_norms_are_those_of_each_parameter(run_ranks: RunRanks) -> None:
+    xs = gradients(2)
+
+    def run(link: Link) -> tuple[list[float], list[float]]:
+        norms = Norms([0, *np.cumsum(COUNTS).tolist()])
+        division = divided(Exchange(link, BIASES_EXACT), NAMES, COUNTS)
+        for _ in range(2):  # the second time, norms begin anew
+            division.all_reduce(xs[link.rank].clone(), norms=norms)
+        return norms.own.tolist(), norms.lost.tolist()
+
+    for rank, (own, lost) in enumerate(run_ranks(2, run)):
+        squares = [float(x.double().square().sum()) for x in by_parameter(xs[rank]).values()]
+        assert own == pytest.approx(squares)
+        assert [each > 0 for each in lost] == ["weight" in name for name in NAMES]
+
+
+def test_nan_in_two_parts_is_one_bucket_that_is_not_finite(run_ranks: RunRanks) -> None:
+    def run(link: Link) -> tuple[int, torch.Tensor]:
+        tensor = torch.full((sum(COUNTS),), float("nan"))
+        return divided(Exchange(link, BIASES_EXACT), NAMES, COUNTS).all_reduce(tensor).nonfinite, tensor
+
+    for nonfinite, tensor in run_ranks(2, run):
+        assert nonfinite == 1
+        assert tensor.isnan().all()
+
+
+def test_a_plan_with_one_codec_has_nothing_to_divide(run_ranks: RunRanks) -> None:
+    def run(link: Link) -> bool:
+        exchange = Exchange(link, Plan(parse("fp8")))
+        return divided(exchange, NAMES, COUNTS) is exchange and not isinstance(exchange, Division)
+
+    assert run_ranks(1, run) == [True]

@@ -1,0 +1,94 @@
+"""Training methods that choose their plan by themselves."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire import Auto, Link, PipeSGD
+from gradwire.auto import network
+from gradwire.auto.pilot import WARM_UP
+from gradwire.codecs import Identity
+from gradwire.planner.inputs import cluster
+from gradwire.timing.replay.host import HostCost
+from gradwire.training import DSync
+from support.ranks import run_ranks
+
+SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
+METHODS = [DSync, PipeSGD]
+MODEL = nn.Sequential(nn.Linear(40, 60), nn.Tanh(), nn.Linear(60, 10))
+
+
+@pytest.fixture(autouse=True)
+def line(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, ...]]:
+    now: dict[str, tuple[float, ...]] = {"line": SLOW}
+    monkeypatch.setattr(network, "own_line", lambda _link: now["line"])
+    monkeypatch.setattr(cluster, "measure_host", lambda _cores, _ranks: HostCost(cores=4))
+    monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
+    return now
+
+
+def run(link: Link, kind: type[Any], plan: Any, steps: int) -> tuple[Any, torch.Tensor]:
+    model = copy.deepcopy(MODEL)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    generator = torch.Generator().manual_seed(link.rank)
+    with kind(model, optimizer, plan, group=link) as method:
+        for _ in range(steps):
+            x = torch.randn(8, 40, generator=generator)
+            method.step(lambda x=x: model(x).square().mean())
+        if isinstance(method, PipeSGD):
+            method.drain()
+            method.check_replicas()
+    return method, nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("world", [2, 3])
+def test_all_ranks_take_one_plan_in_the_same_step(kind: type[Any], world: int) -> None:
+    ranks = run_ranks(world, run, kind, "auto", WARM_UP + 4)
+    methods, weights = zip(*ranks, strict=True)
+    ((step, decision),) = methods[0].decisions
+    assert step == WARM_UP + 1
+    assert all(each.plan == decision.plan for each in methods)
+    assert decision.plan.codec != Identity(), "at 100 kB/s"
+    assert decision.plan.pipeline == (2 if kind is PipeSGD else 1)
+    assert all(torch.equal(each, weights[0]) for each in weights)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_training_goes_on_without_compression_where_nothing_else_is_allowed(
+    kind: type[Any], line: dict[str, tuple[float, ...]]
+) -> None:
+    line["line"] = FAST
+    (method, weights), (_, others) = run_ranks(2, run, kind, Auto(codecs=[]), WARM_UP + 30)
+    assert method.plan.codec == Identity()
+    assert torch.equal(weights, others)
+    _, (_, exact) = run_ranks(2, run, kind, "identity", WARM_UP + 30)
+    torch.testing.assert_close(weights, exact, rtol=0.05, atol=2e-2)
+
+
+def test_all_of_a_large_gradient_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.training.methods.method._SAMPLED_NBYTES", 4 * 60)
+    monkeypatch.setattr("gradwire.auto.samples.MOST_COUNT", 50)
+    seen = []
+
+    def body(link: Link) -> None:
+        method, _ = run(link, DSync, "auto", WARM_UP)
+        seen.append(method._pilot.samples)
+
+    run_ranks(2, body)
+    assert sum(seen[0].counts) == 40 * 60 + 60 + 60 * 10 + 10
+    assert len(seen[0].counts) == 4
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_rank_with_a_fixed_plan_among_others_is_an_error(kind: type[Any]) -> None:
+    def body(link: Link) -> None:
+        run(link, kind, "auto" if link.rank else "fp8", WARM_UP + 2)
+
+    failures = run_ranks(2, body, errors="return", links=None, timeout_s=2.0)
+    assert any(isinstance(each, Exception) for each in failures)
