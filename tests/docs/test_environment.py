@@ -11,7 +11,8 @@ from support.project import ROOT
 
 SHAPE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+_?|RANK|PATH|PYTHONPATH")
 OF_TESTS = re.compile(r"GRADWIRE_(?:FAULT_\w+|ENDS)")
-OTHERS = {"THREAD_FUNNELED", "THREAD_SINGLE", "THREAD_SERIALIZED", "THREAD_MULTIPLE"}  # MPI's own constants
+OF_MPI = {"THREAD_FUNNELED", "THREAD_SINGLE", "THREAD_SERIALIZED", "THREAD_MULTIPLE"}
+OTHERS = OF_MPI | {"FREE_OF_SCALE"}  # which gradwire.codecs lists as a public name
 NO_VARIABLES = ("SC_", "MISTRAL_", "TRELLIS_")  # what sysconf is asked for, and cells of FPGAs
 BY_THE_STANDARD_LIBRARY = {"TMPDIR"}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gradwire.experiments import (
     a2dtwp,
+    auto,
     fine_tuning,
     line_share,
     loss_prediction,
@@ -30,6 +31,7 @@ EXPERIMENTS: MappingProxyType[str, Experiment[Any]] = MappingProxyType(
             scaling,
             line_share,
             training_speed,
+            auto,
             weight_delta,
             fine_tuning,
             a2dtwp,

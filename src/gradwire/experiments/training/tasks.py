@@ -20,6 +20,12 @@ HELD_OUT = 1000
 CONTEXT, HELD_OUT_CONTEXTS = 128, 16
 """Bytes of text that the GPT sees at once, and how many such pieces of held-out text judge its loss."""
 
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def _cross_entropy(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), classes.reshape(-1))
+
 
 @dataclass(frozen=True)
 class Task:
@@ -32,17 +38,15 @@ class Task:
     name: str
     model: nn.Module
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
-    batches: Iterator[tuple[torch.Tensor, torch.Tensor]]
-    held_out: tuple[torch.Tensor, torch.Tensor]
+    batches: Iterator[Batch]
+    held_out: Batch
     block: int
     blocks: int
+    criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _cross_entropy
 
-    def loss(
-        self, model: Callable[[torch.Tensor], torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor]
-    ) -> torch.Tensor:
-        """Return the mean cross entropy."""
-        logits = model(batch[0])
-        return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[1].reshape(-1))
+    def loss(self, model: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> torch.Tensor:
+        """Return the mean loss."""
+        return self.criterion(model(batch[0]), batch[1])
 
     def held_out_loss(self, model: nn.Module) -> float:
         """Return the loss on what is never trained on."""
@@ -94,11 +98,7 @@ def text_task(
     half: int | None = None,
 ) -> Task:
     """Make a GPT on the bytes of a text, by default of Python's reference, or one half of it (0, 1)."""
-    read = "\n".join(pydoc_data.topics.topics.values()).encode() if text is None else text.read_bytes()
-    data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()
-    if half is not None:
-        data = data.chunk(2)[half]
-    training, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]
+    training, held_out = text_batches(text, batch, rank, half)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         model = GPT(width=width, layers=layers, heads=heads)
@@ -106,11 +106,23 @@ def text_task(
         "small GPT",
         model,
         lambda net: torch.optim.AdamW(net.parameters(), lr=1e-3),
-        _contexts(training, batch, rank),
-        next(_contexts(held_out, HELD_OUT_CONTEXTS, -1)),
+        training,
+        held_out,
         block=8,
         blocks=8,
     )
+
+
+def text_batches(
+    text: Path | None, batch: int, rank: int, half: int | None = None
+) -> tuple[Iterator[Batch], Batch]:
+    """Return a rank's contexts of nine tenths of a text, or of one half of it, and some of the last tenth."""
+    read = "\n".join(pydoc_data.topics.topics.values()).encode() if text is None else text.read_bytes()
+    data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()
+    if half is not None:
+        data = data.chunk(2)[half]
+    training, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]
+    return _contexts(training, batch, rank), next(_contexts(held_out, HELD_OUT_CONTEXTS, -1))
 
 
 TASKS = {"mnist-mlp": mnist_mlp, "wide-mlp": wide_mlp, "gpt": small_gpt}
@@ -164,13 +176,13 @@ def _image_task(
     )
 
 
-def _drawn(images: Dataset, batch: int, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _drawn(images: Dataset, batch: int, rank: int) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(1000 + rank)
     while True:
         yield images.train_batch(torch.randint(len(images.train_labels), (batch,), generator=generator))
 
 
-def _contexts(data: torch.Tensor, batch: int, rank: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _contexts(data: torch.Tensor, batch: int, rank: int) -> Iterator[Batch]:
     generator = torch.Generator().manual_seed(1000 + rank)
     while True:
         places = torch.randint(len(data) - CONTEXT - 1, (batch,), generator=generator)

@@ -1,0 +1,60 @@
+"""Train tasks on the hosts of a testbed: with DDP, with its bf16 hook, and with a plan that a run chooses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.experiments.auto.tasks import TASKS
+from gradwire.experiments.experiment import Cell
+from gradwire.experiments.hosts.ranks import Ranks
+from gradwire.experiments.training.tasks import Task
+from gradwire.job.on_ddp import bf16_hook
+from gradwire.training.ddp.hook import Attached
+
+TIMEOUT_S = 120.0
+
+
+def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None, text: str | None = None) -> None:
+    """Train each of the cells' tasks with their methods."""
+    folder, file = (None if name is None else Path(name) for name in (data_dir, text))
+    for cell in cells:
+        task = TASKS[cell["task"]](ranks.rank, cell["seed"], folder, file)
+        ranks.report(cell, train(task, METHODS[cell["method"]]))
+
+
+def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> Cell:
+    """Return the held-out loss after the task's steps, at rates that fall to zero, and what was sent."""
+    model = DistributedDataParallel(task.model)
+    attached = register(model)
+    optimizer, steps = task.optimizer(model), task.block * task.blocks
+    falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    began_s = time.monotonic()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        task.loss(model, next(task.batches)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        falling.step()
+    step_s = (time.monotonic() - began_s) / steps
+    dist.barrier()
+    figures: dict[str, object] = {"loss": task.held_out_loss(model.module), "step_s": step_s}
+    if isinstance(attached, Attached):
+        plan, summary = attached.plan, attached.ledger.summary()
+        exempt = "" if not plan.codecs else f", {len(plan.codecs)} rules"
+        figures |= {"ratio": summary.total.cost.ratio, "plan": f"{plan.codec} {plan.algorithm}{exempt}"}
+        attached.close()
+    return figures
+
+
+METHODS: dict[str, Callable[[DistributedDataParallel], object]] = {
+    "DDP": lambda _: None,
+    "bf16 hook": bf16_hook,
+    "fp8": lambda model: gradwire.attach(model, "fp8", timeout_s=TIMEOUT_S),
+    "auto": lambda model: gradwire.attach(model, "auto", timeout_s=TIMEOUT_S),
+}
