@@ -44,6 +44,7 @@ UNDER_TORCHRUN = (
     "docs/integrations.md/2",
     "docs/integrations.md/3",
     "docs/pipe_sgd_drop_in.md/0",
+    "docs/profile.md/0",
 )
 """Page and number among its Python blocks: what torchrun starts, or what is in a process group."""
 NOT_RUN = MappingProxyType(

@@ -27,6 +27,7 @@ COMMANDS = MappingProxyType(
         "demo": "compare gradwire with plain DDP on a 1 Gbit/s network, in a minute",
         "train": "train a model with several workers, and compare methods and codecs",
         "plan": "predict the step time of every plan on a network, and choose one",
+        "profile": "run a DDP or FSDP2 script, and estimate what gradwire would give it",
         "doctor": "check this machine, or the ranks of a cluster, before training",
         "bench": "measure the network between ranks, or all-reduces over it",
         "testbed": "run a command on hosts with rate-limited links, all on this machine",

@@ -18,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout, connect
 from gradwire.auto.decide import Decision
+from gradwire.auto.estimates.estimate import Estimate
+from gradwire.auto.estimates.recorder import check_asked
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto
 from gradwire.auto.state import State
@@ -207,6 +209,16 @@ class Attached:
         model = self._model()
         if model is not None:
             self._rounds.check_weights(model.module)
+
+    def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
+        """Return what a step would take on another network, with another number of hosts; or on this one.
+
+        All ranks call it together between two steps. The first call begins to record steps, and returns None;
+        so do others before five are recorded. ``rate`` is one like ``"10gbit"``, or bytes per second; without
+        it the line is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
+        """
+        check_asked(rate, hosts)
+        return self._rounds.estimate(rate, hosts)
 
     def check_at_next_step(self) -> None:
         """Let the next backward pass do what ``check_replicas`` does, for weights that are still to come."""

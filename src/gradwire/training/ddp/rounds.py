@@ -18,6 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.autograd import Variable
 
+from gradwire.auto.estimates.estimate import Estimate
+from gradwire.auto.estimates.recorder import Recorder
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.sampled_bucket import SampledBucket
 from gradwire.costs import ExchangeCost
@@ -73,6 +75,7 @@ class Rounds:
         self._active: int | None = None  # ranks that averages are over, where those are not all
         self._waits: list[Callable[[], object]] = []  # for the buckets of a round, in their order
         self._lent: list[BucketResiduals] = []
+        self._recorder: Recorder | None = None  # from the first time on that somebody asks for an estimate
 
     def end(self) -> None:
         """Let the thread close the link and end once it has done what is queued; return at once."""
@@ -118,6 +121,8 @@ class Rounds:
         if averaged is None:
             handover, averaged = self._prepare(bucket)
             self._thread.hand_over(handover)
+            if self._recorder is not None:
+                self._recorder.handed_over(bucket.buffer().numel(), bucket.buffer().device)
         if self._pilot is not None:
             self._pilot.handed_over(bucket.buffer().numel())
         if last and self._meter.agrees(self.steps_done + 1):
@@ -154,6 +159,13 @@ class Rounds:
         if found:
             raise found[0]
 
+    def estimate(self, rate: str | float | None, hosts: int | None) -> Estimate | None:
+        """Return what steps would take elsewhere, None while few are recorded. Raises ``ExchangeError``."""
+        self.check()
+        recorder = self._recorder = self._recorder or Recorder("DDP")
+        work = partial(recorder.estimate, rate=rate, hosts=hosts, timeout_s=self._begin_timeout_s)
+        return self._answered("an estimate", work)
+
     def _count_active(self) -> int:
         """Wait until all ranks have come to the step; return how many of them have not joined."""
         count = ActiveCount(self._exchange, self._begin_timeout_s)
@@ -164,21 +176,21 @@ class Rounds:
 
     def _steer(self, pilot: Pilot) -> None:
         """Let the pilot of all ranks look at the run, and follow the plan that it chooses."""
-
-        def ask(what: str, work: Callable[[Exchange], T]) -> T:
-            found: list[T] = []
-
-            def answer() -> ExchangeCost:
-                found.append(work(self._exchange))
-                return ExchangeCost()
-
-            self._ask_all(None, f"{what} before step {self.steps_done + 1}", answer)
-            return found[0]
-
-        chosen = pilot.begin(self.steps_done + 1, self._exchange.plan, ask)
+        chosen = pilot.begin(self.steps_done + 1, self._exchange.plan, self._answered)
         if chosen is not None:  # nothing is on the network now
             self._exchange.follow(chosen)
             self._meter.judge(chosen)
+
+    def _answered(self, what: str, work: Callable[[Exchange], T]) -> T:
+        """Return what the thread finds with the exchange between two steps, as all ranks do."""
+        found: list[T] = []
+
+        def answer() -> ExchangeCost:
+            found.append(work(self._exchange))
+            return ExchangeCost()
+
+        self._ask_all(None, f"{what} before step {self.steps_done + 1}", answer)
+        return found[0]
 
     def _ask_all(self, name: str | None, what: str, work: Callable[[], ExchangeCost]) -> None:
         """Let the thread do what ranks may come late to, and wait for it."""
@@ -234,6 +246,8 @@ class Rounds:
             way = self._layouts.divided(bucket)
         if self._pilot is not None:
             way = self._sampled(self._pilot, bucket, way)
+        if self._recorder is not None:
+            way = self._recorder.sampled(way)
         work = partial(self._average, way, staged, averaged, residuals, measure, timeout_s)
         name, step = f"bucket {bucket.index()}", self.steps_done + 1
         handover = Handover(name, f"{name} of step {step}", work, staged.nbytes, measure, timeout_s)
@@ -343,6 +357,8 @@ class Rounds:
             wait()
         if self._pilot is not None:
             self._pilot.end()
+        if self._recorder is not None:
+            self._recorder.end()
         if all(residuals.usable for residuals in self._lent):
             for residuals in self._lent:
                 residuals.keep()

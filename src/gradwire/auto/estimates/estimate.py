@@ -1,0 +1,245 @@
+"""Estimate a training's step on a network, with gradwire and without it, from what was observed of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from gradwire.auto.contract import growth
+from gradwire.auto.estimates.limits import Limit, limit_of
+from gradwire.auto.estimates.observed import Observed
+from gradwire.auto.settings import Auto
+from gradwire.codecs import Codec, Identity
+from gradwire.collectives import backend
+from gradwire.errors import SpecError
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.planner.explain import name_plan
+from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.loss.steps import StepsToLoss
+from gradwire.planner.search.candidates import Space
+from gradwire.planner.search.exchange_times import Family, Way
+from gradwire.planner.search.predict import Prediction, Predictor
+from gradwire.planner.search.select import choose
+from gradwire.records import read_object
+from gradwire.timing.replay.environment import CodecCost, Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
+from gradwire.units import format_duration
+
+MOST_HOSTS = 256
+
+
+@dataclass(frozen=True)
+class Place:
+    """A network, with so many hosts on it; one rank each, or so many of them on a machine.
+
+    ``is_here`` says that it is the one on which the steps were observed.
+    """
+
+    network: str
+    line: Line
+    hosts: int
+    ranks_per_machine: int = 1
+    is_here: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.hosts) is not int or not 2 <= self.hosts <= MOST_HOSTS:
+            raise SpecError(f"an estimate is for 2 to {MOST_HOSTS} hosts, but this one is for {self.hosts!r}")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What attaching should give in one place.
+
+    Attributes
+    ----------
+    network, hosts
+        The place.
+    kind
+        ``"DDP"`` or ``"FSDP2"``.
+    plain_s
+        Seconds of a step without gradwire: as measured where the steps were observed, else predicted.
+    plan
+        The one with the least expected time to a loss.
+    step_s, compute_s
+        Seconds of a step with it, and of the computation in it.
+    to_loss_s
+        Seconds with it that bring training as far as one exact step does.
+    limit
+        What takes most of ``step_s``, and its share.
+    """
+
+    network: str
+    hosts: int
+    kind: str
+    plain_s: float
+    plan: Plan
+    step_s: float
+    compute_s: float
+    to_loss_s: float
+    limit: Limit
+
+    @property
+    def speedup(self) -> float:
+        """How many times as long a step takes without gradwire."""
+        return self.plain_s / self.step_s
+
+    @property
+    def speedup_to_loss(self) -> float:
+        """How many times as long training takes to the same loss without gradwire."""
+        return self.plain_s / self.to_loss_s
+
+    def values(self) -> dict[str, object]:
+        """Return all values and the derived ones as a JSON object."""
+        seconds = {name: getattr(self, name) for name in ("plain_s", "step_s", "compute_s", "to_loss_s")}
+        return {
+            "network": self.network,
+            "hosts": self.hosts,
+            "kind": self.kind,
+            "plan": json.loads(self.plan.to_json()),
+            **seconds,
+            "speedup": self.speedup,
+            "speedup_to_loss": self.speedup_to_loss,
+            "limit": asdict(self.limit),
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> Estimate:
+        """Read ``values`` as JSON. Raises ``SpecError``."""
+        found = read_object(text, "an estimate")
+        try:
+            fields = {name: found[name] for name in cls.__dataclass_fields__}
+            plan = Plan.from_json(json.dumps(fields.pop("plan")))
+            limit = Limit(**fields.pop("limit"))
+            return cls(**fields, plan=plan, limit=limit)
+        except (KeyError, TypeError) as error:
+            raise SpecError(f"this is no estimate: {error}") from error
+
+    def __str__(self) -> str:
+        took, plain = format_duration(self.step_s), format_duration(self.plain_s)
+        return (
+            f"{self.hosts} hosts at {self.network}: {name_plan(self.plan)}, {took} a step, where {self.kind} "
+            f"takes {plain}; {self.speedup:.2f} times as fast, {self.speedup_to_loss:.2f} times to the same "
+            f"loss; most of the step is {self.limit}"
+        )
+
+
+class Estimator:
+    """Estimates the steps of one training.
+
+    Parameters
+    ----------
+    observed
+        Its steps.
+    host, costs
+        What frames and the codecs cost; the codecs by their specs, with what they lose.
+    noise
+        The noise scale of its gradients (``planner.loss.noise``).
+    settings
+        Which codecs may be chosen, and how much they may lose.
+    """
+
+    def __init__(
+        self,
+        observed: Observed,
+        host: HostCost,
+        costs: Mapping[str, CodecCost],
+        noise: float,
+        settings: Auto | None = None,
+    ) -> None:
+        self._observed, self._host, self._costs = observed, host, costs
+        self._settings = Auto() if settings is None else settings
+        self._to_loss = StepsToLoss(costs, noise)
+        self._workload = Workload(
+            tuple(reversed(observed.counts)),
+            forward_s=observed.compute_s - observed.backward_s,
+            backward_s=observed.backward_s,
+        )
+        self._families: dict[tuple[Line, int], Family] = {}
+
+    def at(self, place: Place) -> Estimate:
+        """Return the estimate for one place."""
+        predictor = self._predictor(place)
+        space = Space(
+            self._admitted(place.hosts),
+            self._observed.form.algorithms,
+            buckets_nbytes=(FLOAT_NBYTES,),
+            whole=False,
+        )
+        best = choose(predictor, space).prediction
+        gather_s = self._gather_s(place, best.plan.segment_nbytes)
+        step_s = best.step_s + gather_s
+        return Estimate(
+            place.network,
+            place.hosts,
+            self._observed.kind,
+            self._plain_s(place),
+            replace(best.plan, bucket_nbytes=None),
+            step_s,
+            best.compute_s,
+            step_s * (1 + best.extra.share),
+            limit_of(best, place.line, gather_s, place.ranks_per_machine),
+        )
+
+    def step_s(self, place: Place, plan: Plan) -> float:
+        """Return the seconds of a step with a plan of the user's; its buckets are DDP's, or FSDP's."""
+        predicted = self._predictor(place).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
+        return predicted.step_s + self._gather_s(place, plan.segment_nbytes)
+
+    def plain(self, place: Place) -> Prediction:
+        """Return the prediction of a step without gradwire, weights that FSDP gathers left out."""
+        way = backend.NAME if backend.NAME in self._observed.form.algorithms else "ring"
+        plan = Plan(codec=Identity(), algorithm=way, bucket_nbytes=FLOAT_NBYTES)
+        return self._predictor(place).predict(plan)
+
+    def _plain_s(self, place: Place) -> float:
+        if place.is_here and self._observed.attached is None:
+            return self._observed.step_s
+        return self.plain(place).step_s + self._gather_s(place, Plan().segment_nbytes)
+
+    def _admitted(self, hosts: int) -> tuple[Codec, ...]:
+        """Return the codecs of which an exchange among so many ranks loses no more than it may."""
+        most = self._settings.max_lost_norm
+        lost = {each: self._costs[str(each)].at(1).lost or 0.0 for each in self._settings.candidates}
+        return tuple(each for each, share in lost.items() if growth(hosts) * share <= most)
+
+    def _predictor(self, place: Place) -> Predictor:
+        return Predictor(
+            self._workload, place.hosts, self._family(place), self._to_loss, half=self._observed.form.half
+        )
+
+    def _family(self, place: Place) -> Family:
+        key = place.line, place.ranks_per_machine
+        if key not in self._families:
+            host = replace(self._host, ranks_per_machine=place.ranks_per_machine)
+            self._families[key] = Family(Environment(place.line, self._costs, host))
+        return self._families[key]
+
+    def _gather_s(self, place: Place, segment_nbytes: int) -> float:
+        """Return the seconds of gathering weights, for which forward and backward passes wait."""
+        way = Way("ring", segment_nbytes, str(Identity()), half="broadcast")
+        times = self._family(place).among(place.hosts)
+        return sum(times.terms(way, count).total_s for count in self._observed.gathers)
+
+
+def places(
+    observed: Observed, networks: Sequence[tuple[str, Line]], hosts: Sequence[int], *, shared_machine: bool
+) -> list[Place]:
+    """Return where to look: first where the steps were observed, then every network and number of hosts.
+
+    Ranks elsewhere have a machine each, where they compute as fast as observed, unless all of them share
+    this one. Without numbers of hosts there are as many as were observed.
+    """
+    here = [] if observed.line is None else [("this one", observed.line)]
+    found: list[Place] = []
+    for name, line in (*here, *networks):
+        for number in hosts or [observed.world]:
+            is_here = line is observed.line and number == observed.world
+            sharing = observed.ranks_per_machine if is_here else number if shared_machine else 1
+            found.append(Place(name, line, number, sharing, is_here))
+    if observed.line is not None and not any(each.is_here for each in found):
+        found.insert(
+            0, Place("this one", observed.line, observed.world, observed.ranks_per_machine, is_here=True)
+        )
+    return found

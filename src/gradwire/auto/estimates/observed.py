@@ -1,0 +1,158 @@
+"""What some steps of a training took, as far as an estimate of steps with gradwire depends on it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradwire.auto.form import BUCKETS, SHARDS, Form
+from gradwire.auto.messages import gather
+from gradwire.auto.network import LINE_FIELDS, line_of, own_line
+from gradwire.auto.step_times import StepTime
+from gradwire.errors import DataError
+from gradwire.exchange import Exchange
+from gradwire.machine import machine_id
+from gradwire.timing.replay.line import Line
+
+FORMS = {"DDP": BUCKETS, "FSDP2": SHARDS}
+"""What a training exchanges gradients with, by what users call it."""
+_DIGITS = 4
+"""Of a machine's id, in hexadecimal, that one float32 holds exactly."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What steps take on the slowest rank of a run, and what they exchange.
+
+    Attributes
+    ----------
+    kind
+        ``"DDP"`` or ``"FSDP2"``.
+    device
+        The type of the device that computes.
+    world, ranks_per_machine
+        How many ranks there are, and how many of them share rank 0's machine.
+    threads
+        Those of PyTorch in each rank.
+    steps
+        So many steps the times are medians of.
+    compute_s, backward_s, exposed_s
+        Seconds of a step, as in ``StepTime``; 0 of backward where it waits for each exchange.
+    counts
+        The floats of each bucket of gradients, in the order of their exchange.
+    gathers
+        The floats of each gathering of weights in a step.
+    line
+        The slowest between neighbours; None where nobody has measured it.
+    gradients
+        Excerpts of rank 0's own gradients, before any average: 1-D float32 on the CPU, one for each of some
+        steps.
+    attached
+        The spec of the codec that exchanged the gradients; None without gradwire.
+    """
+
+    kind: str
+    device: str
+    world: int
+    ranks_per_machine: int
+    threads: int
+    steps: int
+    compute_s: float
+    backward_s: float
+    exposed_s: float
+    counts: tuple[int, ...]
+    gathers: tuple[int, ...] = ()
+    line: Line | None = None
+    gradients: tuple[torch.Tensor, ...] = ()
+    attached: str | None = None
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.compute_s + self.exposed_s
+
+    @property
+    def form(self) -> Form:
+        """How the run exchanges gradients."""
+        return FORMS[self.kind]
+
+    def values(self) -> dict[str, object]:
+        """Return all but the gradients as a JSON object."""
+        found = asdict(self)
+        del found["gradients"]
+        return {**found, "step_s": self.step_s, "counts": list(self.counts), "gathers": list(self.gathers)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it, gradients included, for ``load``; whoever reads the path sees all of it or nothing."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields["line"] = None if self.line is None else asdict(self.line)
+        fields["gradients"] = list(self.gradients)
+        part = f"{os.fspath(path)}.part"
+        torch.save(fields, part)
+        os.replace(part, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Observed:
+        """Read what ``save`` wrote; no code of the file runs. Raises ``DataError``."""
+        try:
+            fields = torch.load(Path(path), map_location="cpu", weights_only=True)
+            line = fields.pop("line")
+            gradients = tuple(fields.pop("gradients"))
+            return cls(**fields, line=None if line is None else Line(**line), gradients=gradients)
+        except (
+            OSError,
+            RuntimeError,
+            ValueError,
+            KeyError,
+            TypeError,
+            EOFError,
+            pickle.PickleError,
+        ) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise DataError(
+                f"what was observed of a training cannot be read from {path}: {reason}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Together:
+    """What all ranks have in common: the slowest times, the slowest line, and who shares rank 0's machine."""
+
+    times: StepTime
+    ranks_per_machine: int
+    line: Line | None
+
+
+def compare(exchange: Exchange, times: StepTime, timeout_s: float, *, with_line: bool) -> Together:
+    """Return what all ranks have in common; all of them call this together. Raises ``ExchangeError``."""
+    row = [times.compute_s, times.backward_s, times.exposed_s, *_machine()]
+    if with_line:
+        row += own_line(exchange.link)
+    rows = gather(exchange, row, timeout_s)
+    line = line_of([each[-LINE_FIELDS:] for each in rows]) if with_line else None
+    last = -LINE_FIELDS if with_line else None
+    machines = [tuple(each[3:last]) for each in rows]
+    return Together(slowest(rows), machines.count(machines[0]), line)
+
+
+def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
+    """Return the times of the rank that computes longest, for which the others wait.
+
+    The rest of the longest step is waiting, for all of them end it together.
+    """
+    compute_s = max(row[0] for row in rows)
+    backward_s = min(max(row[1] for row in rows), compute_s)
+    step_s = max(row[0] + row[2] for row in rows)
+    return StepTime(compute_s, backward_s, max(step_s - compute_s, 0.0))
+
+
+def _machine() -> list[float]:
+    """Return this machine's id in numbers that float32 holds exactly."""
+    name = machine_id()
+    return [float(int(name[at : at + _DIGITS], 16)) for at in range(0, len(name), _DIGITS)]

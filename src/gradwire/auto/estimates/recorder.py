@@ -1,0 +1,167 @@
+"""Records the steps of an attached run from the moment on when somebody asks for an estimate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import torch
+
+from gradwire.auto.estimates.estimate import Estimate, Place
+from gradwire.auto.estimates.excerpts import KEPT_STEPS, MOST_COUNT, joined, shares, stretch
+from gradwire.auto.estimates.measure import QUICK, estimator
+from gradwire.auto.estimates.observed import Observed, compare
+from gradwire.auto.messages import broadcast
+from gradwire.auto.step_times import StepTimes
+from gradwire.costs import ExchangeCost
+from gradwire.errors import DataError, GradwireError, SpecError
+from gradwire.exchange import Exchange, Norms
+from gradwire.exchange.division import AllReduces
+from gradwire.exchange.residual import Residual
+from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S
+from gradwire.testbed.current import is_inside
+from gradwire.timing.replay.line import Line
+from gradwire.units import parse_rate
+
+LEAST_STEPS = 5
+"""So many steps make an estimate."""
+_FAILED = "no estimate: "
+"""Begins the text of an error, in place of an estimate."""
+
+
+class Recorder:
+    """Notes one rank's steps; all ranks record the same ones.
+
+    Parameters
+    ----------
+    kind
+        ``"DDP"`` or ``"FSDP2"``.
+    clock
+        What times steps, in seconds.
+    """
+
+    def __init__(self, kind: str, clock: Callable[[], float] = perf_counter) -> None:
+        self._kind, self._clock = kind, clock
+        self._times = StepTimes(clock)
+        self._counts: list[int] = []
+        self._now: list[int] = []
+        self._excerpt: list[torch.Tensor] = []
+        self._excerpts: list[torch.Tensor] = []
+        self._device = "cpu"
+
+    def handed_over(self, count: int, device: torch.device) -> None:
+        """Note that backward has a bucket of ``count`` floats ready."""
+        self._now.append(count)
+        self._device = device.type
+        self._times.handed_over(count)
+
+    def sampled(self, way: AllReduces) -> AllReduces:
+        """Return what exchanges a bucket by ``way``, and keeps an excerpt of it while those are few."""
+        place = len(self._now)
+        if len(self._excerpts) == KEPT_STEPS or place >= len(self._counts):
+            return way
+        return RecordedBucket(way, self._excerpt, shares(self._counts, MOST_COUNT)[place])
+
+    def end(self) -> None:
+        """Note that a step's averages are all there."""
+        self._times.end()
+        if self._excerpt and self._now == self._counts:  # else DDP has cut its buckets anew
+            self._excerpts.append(joined(self._excerpt))
+        self._excerpt, self._counts, self._now = [], self._now, []
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough steps have been recorded."""
+        return len(self._times) >= LEAST_STEPS and bool(self._excerpts)
+
+    def estimate(
+        self, exchange: Exchange, rate: str | float | None, hosts: int | None, timeout_s: float
+    ) -> Estimate | None:
+        """Return rank 0's estimate, on all ranks, which call this together; None before there is one.
+
+        Raises ``ExchangeError``, and ``DataError`` where rank 0 could not measure.
+        """
+        if not self.ready:
+            return None
+        began = self._clock()
+        together = compare(exchange, self._times.median, timeout_s, with_line=rate is None)
+        text = ""
+        if exchange.link.rank == 0:
+            line = _told(rate) if together.line is None else together.line
+            times = together.times
+            world, sharing = exchange.link.world, together.ranks_per_machine
+            observed = Observed(
+                self._kind,
+                self._device,
+                world,
+                sharing,
+                torch.get_num_threads(),
+                len(self._times),
+                times.compute_s,
+                times.backward_s,
+                times.exposed_s,
+                tuple(self._counts),
+                line=line,
+                gradients=tuple(self._excerpts),
+                attached=str(exchange.plan.codec),
+            )
+            text = _text(observed, _place(rate, line, hosts or world, world, sharing))
+        text = broadcast(exchange, text, timeout_s)
+        self._times.leave_out(self._clock() - began)
+        if text.startswith(_FAILED):
+            raise DataError(text)
+        return Estimate.from_json(text)
+
+
+class RecordedBucket:
+    """Exchanges one bucket as ``inner`` does, and keeps an excerpt of what this rank had in it.
+
+    That runs on the communication thread, so training does not wait for a device.
+    """
+
+    def __init__(self, inner: AllReduces, kept: list[torch.Tensor], count: int) -> None:
+        self._inner, self._kept, self._count = inner, kept, count
+
+    def all_reduce(
+        self,
+        tensor: torch.Tensor,
+        average: bool = True,
+        residual: torch.Tensor | Residual | None = None,
+        norms: Norms | None = None,
+        timeout_s: float | None = None,
+    ) -> ExchangeCost:
+        """Do what ``inner.all_reduce`` does."""
+        self._kept.append(joined([stretch(tensor, self._count)]))
+        return self._inner.all_reduce(tensor, average, residual, norms, timeout_s)
+
+
+def check_asked(rate: object, hosts: object) -> None:
+    """Raise ``SpecError`` unless an estimate can be for this rate and number of hosts."""
+    if not (rate is None or isinstance(rate, str | int | float)) or isinstance(rate, bool):
+        raise SpecError(f"rate must be one like '10gbit', or bytes per second, but is {rate!r}")
+    line = _told(rate if rate is not None else "unlimited")
+    if hosts is not None:
+        Place("", line, hosts)  # type: ignore[arg-type]  # that is what it checks
+
+
+def _told(rate: str | float | None) -> Line:
+    found = parse_rate(rate) if isinstance(rate, str) else rate
+    return Line(ASSUMED_LATENCY_S, float("inf") if found is None else found)
+
+
+def _place(rate: str | float | None, line: Line, hosts: int, world: int, sharing: int) -> Place:
+    """Return where to look: elsewhere each rank has a machine of its own, unless all share a testbed's."""
+    is_here = rate is None and hosts == world
+    ranks = sharing if is_here else hosts if is_inside() else 1
+    return Place("this one" if rate is None else str(rate), line, hosts, ranks, is_here)
+
+
+def _text(observed: Observed, place: Place) -> str:
+    """Return an estimate as JSON; where it fails, why."""
+    lines: Sequence[Line] = [place.line]
+    try:
+        measured = estimator(observed, lines, max(place.hosts, observed.world), repeats=QUICK)
+        return json.dumps(measured.at(place).values())
+    except GradwireError as error:
+        return f"{_FAILED}{error}"

@@ -1,0 +1,64 @@
+"""Estimates as a table, and as a record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.auto.estimates.estimate import Estimate
+from gradwire.auto.estimates.observed import Observed
+from gradwire.planner.explain import name_coding
+from gradwire.tables import Column, Table, figure
+from gradwire.units import counted, format_duration, format_size
+
+_LEGEND = (
+    "gain: how many times as fast a step is; to loss: how many times as fast training comes to the same "
+    "loss, with the extra steps that follow from the gradients' noise. limit: what takes most of the step "
+    "with gradwire; CPU: codecs and frames."
+)
+
+
+def report(observed: Observed, estimates: Sequence[Estimate]) -> list[str | Table]:
+    """Return what was observed, and a row for each place."""
+    return [observation(observed), "", table(estimates), _LEGEND]
+
+
+def observation(observed: Observed) -> str:
+    """Return what the run did without gradwire, in a sentence or two."""
+    nbytes = 4 * sum(observed.counts)
+    line = "" if observed.line is None else f"; the slowest line carries {observed.line}"
+    return (
+        f"{observed.kind} on {observed.world} ranks, {observed.ranks_per_machine} of them on this machine, "
+        f"{counted(observed.steps, 'step')}: {format_duration(observed.step_s)} a step, of which "
+        f"{format_duration(observed.compute_s)} are computation and {format_duration(observed.exposed_s)} "
+        f"waiting. {format_size(nbytes)} of gradients in {counted(len(observed.counts), 'bucket')}{line}."
+    )
+
+
+def table(estimates: Sequence[Estimate]) -> Table:
+    """Return a row for each estimate."""
+    slowest_s = max(max(each.plain_s, each.step_s) for each in estimates)
+    unit, scale = ("s", 1.0) if slowest_s >= 100 else ("ms", 1e3)
+    columns = (
+        Column.of_text("network"),
+        Column("hosts"),
+        Column(estimates[0].kind, unit),
+        Column.of_text("plan"),
+        Column("step", unit),
+        Column("gain"),
+        Column("to loss"),
+        Column.of_text("limit"),
+    )
+    rows = [
+        (
+            each.network,
+            str(each.hosts),
+            figure(scale * each.plain_s),
+            f"{name_coding(each.plan.encoding)} {each.plan.algorithm}",
+            figure(scale * each.step_s),
+            f"{each.speedup:.2f}x",
+            f"{each.speedup_to_loss:.2f}x",
+            str(each.limit),
+        )
+        for each in estimates
+    ]
+    return Table(columns, rows)

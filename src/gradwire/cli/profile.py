@@ -1,0 +1,100 @@
+"""``gradwire profile``: what gradwire would give a script that knows nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.cli.parser import Parser, file_path
+from gradwire.errors import SpecError
+from gradwire.files import check_writable
+from gradwire.units import parse_duration, parse_rate
+
+MOST_HOSTS, MOST_STEPS = 256, 10_000
+LATENCY = "50us"
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Check the words, run the script, estimate and print; return the script's exit code."""
+    own, command = _divided(list(arguments))
+    words = _parser().parse_args(own)
+    if not command:
+        raise SpecError(
+            "profile runs a script's own command, which stands behind '--': gradwire profile -- torchrun "
+            "--nproc-per-node 2 train.py"
+        )
+    rates, hosts = _listed(words.rates), _hosts(words.hosts)
+    for rate in rates:
+        parse_rate(rate)
+    for name, least, value in (("steps", 3, words.steps), ("warm-up", 2, words.warm_up)):
+        if not least <= value <= MOST_STEPS:
+            raise SpecError(f"--{name} must be {least} to {MOST_STEPS}, but is {value}")
+    for name in ("json", "out"):
+        if getattr(words, name) is not None:
+            check_writable(f"--{name}", getattr(words, name), words.overwrite)
+    latency_s = parse_duration(words.latency)
+    from gradwire.profile.run import Wanted, profile  # imports torch, which takes seconds
+
+    return profile(
+        Wanted(
+            tuple(command),
+            rates,
+            latency_s,
+            hosts,
+            words.shared_machine,
+            words.steps,
+            words.warm_up,
+            words.goes_on,
+            words.json,
+            words.out,
+        )
+    )
+
+
+def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the words before ``--``, and the command behind it."""
+    if "--" not in arguments:
+        return arguments, []
+    place = arguments.index("--")
+    return arguments[:place], arguments[place + 1 :]
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return () if text is None else tuple(each.strip() for each in text.split(","))
+
+
+def _hosts(text: str | None) -> tuple[int, ...]:
+    found = []
+    for each in _listed(text):
+        if not each.isdecimal() or not 2 <= int(each) <= MOST_HOSTS:
+            raise SpecError(f"--hosts lists numbers from 2 to {MOST_HOSTS}, such as 2,4,8, but has {each!r}")
+        found.append(int(each))
+    return tuple(dict.fromkeys(found))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gradwire profile",
+        usage="gradwire profile [options] -- COMMAND ...",
+        description="Run a script that trains with DDP or FSDP2 for some steps, unchanged, and\n"
+        "estimate its steps with gradwire.attach: on this network, and on others. The\n"
+        "script is stopped after these steps.",
+        epilog="example:\n  gradwire profile --rates 1gbit,10gbit --hosts 2,4,8 -- \\\n"
+        "    torchrun --nproc-per-node 2 train.py",
+    )
+    group = parser.add_argument_group("which steps")
+    group.add_argument("--steps", type=int, metavar="N", default=10, help="steps that count (10)")
+    group.add_argument("--warm-up", type=int, metavar="N", default=5, help="steps before them (5)")
+    group.add_argument(
+        "--continue", dest="goes_on", action="store_true", help="let the script go on to its own end"
+    )
+    group = parser.add_argument_group("where else")
+    group.add_argument("--rates", metavar="LIST", help="other networks, e.g. 100mbit,1gbit,10gbit")
+    group.add_argument("--latency", metavar="T", default=LATENCY, help=f"of those ({LATENCY})")
+    group.add_argument("--hosts", metavar="LIST", help="numbers of hosts (as many as there are ranks)")
+    group.add_argument("--shared-machine", action="store_true", help="all hosts are this one (testbed)")
+    group = parser.add_argument_group("results")
+    group.add_argument("--json", type=file_path, metavar="FILE", help="all estimates, for programs")
+    group.add_argument("--out", type=file_path, metavar="FILE", help="the plan for this network")
+    group.add_argument("--overwrite", action="store_true", help="replace older files")
+    group.add_argument("-h", "--help", action="help", help="show this text")
+    return parser

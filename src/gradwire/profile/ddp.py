@@ -1,0 +1,159 @@
+"""Watches one DDP model: when each gradient is ready, when all averages are there, and what is averaged.
+
+Nothing stands between DDP and its gradients: it averages them as it always does, with a hook of the script's
+if there is one. So all bits stay what they are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.auto.estimates.excerpts import KEPT_STEPS, joined, shares, stretch
+from gradwire.auto.step_times import StepTime, StepTimes
+from gradwire.profile.backward import after_backward
+from gradwire.profile.marks import marks_of
+from gradwire.profile.settings import Settings
+
+
+class DdpWatch:
+    """Watches until ``remove``.
+
+    Parameters
+    ----------
+    model
+        What is watched.
+    settings
+        How many steps.
+    passed
+        Called with this after each step, when all gradients are averaged.
+
+    Attributes
+    ----------
+    steps
+        How many steps the model has taken.
+    """
+
+    kind = "DDP"
+
+    def __init__(
+        self, model: DistributedDataParallel, settings: Settings, passed: Callable[[Any], None]
+    ) -> None:
+        self.steps = 0
+        self._model = weakref.ref(model)
+        self._settings, self._passed = settings, passed
+        self._parameters = [each for each in model.parameters() if each.requires_grad]
+        self._counts = [each.numel() for each in self._parameters]
+        self._shares = shares(self._counts)
+        self._every = not (model.find_unused_parameters or model.static_graph)
+        self.device = self._parameters[0].device
+        self._marks = marks_of(self.device)
+        self._ready: list[tuple[Any, int]] = []
+        self._rows: list[tuple[list[tuple[Any, int]], Any]] = []
+        self._excerpt: dict[int, torch.Tensor] = {}
+        self._excerpts: list[list[torch.Tensor]] = []
+        self._queued = False
+        self._handles = [
+            each.register_post_accumulate_grad_hook(partial(self._one, index))  # type: ignore[no-untyped-call]
+            for index, each in enumerate(self._parameters)
+        ]
+
+    @property
+    def floats(self) -> int:
+        """The floats of all gradients."""
+        return sum(self._counts)
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The ranks that average."""
+        model = self._model()
+        assert model is not None, "whoever asks is in its backward pass"
+        group: dist.ProcessGroup = model.process_group
+        return group
+
+    @property
+    def gathers(self) -> tuple[int, ...]:
+        """None of weights."""
+        return ()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The floats of each bucket, in the order in which DDP averages them."""
+        model = self._model()
+        told = {} if model is None else model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        sizes = str(told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or "")
+        nbytes = [int(each) for each in sizes.split(",") if each.strip()]
+        size = self._parameters[0].element_size()
+        found = tuple(each // size for each in nbytes)
+        return found if sum(found) == self.floats else (self.floats,)
+
+    @property
+    def gradients(self) -> tuple[torch.Tensor, ...]:
+        """The excerpts; this waits for a device."""
+        return tuple(map(joined, self._excerpts))
+
+    @property
+    def times(self) -> StepTime:
+        """The medians of the steps that count."""
+        clock = _Told()
+        times = StepTimes(clock)
+        for ready, end in self._rows:
+            for mark, count in ready:
+                clock.now_s = self._marks.seconds(mark)
+                times.handed_over(count)
+            clock.now_s = self._marks.seconds(end)
+            times.end()
+        return times.median
+
+    def remove(self) -> None:
+        """Leave the model as it was."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _one(self, index: int, parameter: torch.Tensor) -> None:
+        """Note that the gradient of one parameter is ready, before DDP takes it."""
+        model = self._model()
+        if model is None or not model.require_backward_grad_sync:  # a pass whose gradients only accumulate
+            return
+        if not self._queued:
+            self._queued = True
+            after_backward(self._end)
+        self._ready.append((self._marks.now(), self._counts[index]))
+        if self._samples and parameter.grad is not None and self._shares[index]:
+            self._excerpt[index] = stretch(parameter.grad, self._shares[index])
+
+    @property
+    def _samples(self) -> bool:
+        """Whether this step is one of those before times count from which gradients are kept."""
+        return 0 < self._settings.warm_up - self.steps <= KEPT_STEPS
+
+    def _end(self) -> None:
+        """Note that all averages are there; a checkpoint's inner pass may end before the model's has."""
+        self._queued = False
+        if self._every and len(self._ready) < len(self._parameters):
+            return
+        ready, self._ready = self._ready, []
+        if self._samples:
+            whole = len(self._excerpt) == sum(map(bool, self._shares))
+            self._excerpts += [[self._excerpt[index] for index in sorted(self._excerpt)]] if whole else []
+        self._excerpt = {}
+        self.steps += 1
+        if self.steps >= self._settings.warm_up:
+            self._rows.append((ready, self._marks.now()))
+        self._passed(self)
+
+
+class _Told:
+    """A clock that says what it was told."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s

@@ -1,0 +1,107 @@
+"""What ``gradwire profile`` does once its words are read: watch, measure, estimate, print, write."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradwire.auto.estimates.estimate import Estimate, Place, places
+from gradwire.auto.estimates.measure import estimator
+from gradwire.auto.estimates.observed import Observed
+from gradwire.auto.estimates.report import report
+from gradwire.files import write_files
+from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S
+from gradwire.profile.script import read_observed, run_script
+from gradwire.profile.settings import Settings
+from gradwire.records import make_record, to_json
+from gradwire.tables import show
+from gradwire.testbed.current import is_inside
+from gradwire.timing.replay.line import Line
+from gradwire.units import parse_rate
+
+SCHEMA = "gradwire.profile/1"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user wants to know.
+
+    Attributes
+    ----------
+    command
+        What starts the script.
+    rates, latency_s
+        Networks besides the present one, as in ``10gbit``.
+    hosts
+        How many of them; as many as there are ranks, if none are named.
+    shared_machine
+        Whether all of them are this machine.
+    steps, warm_up, goes_on
+        As in ``Settings``.
+    json, out
+        Files for all estimates, and for the plan on the present network.
+    """
+
+    command: tuple[str, ...]
+    rates: tuple[str, ...] = ()
+    latency_s: float = ASSUMED_LATENCY_S
+    hosts: tuple[int, ...] = ()
+    shared_machine: bool = False
+    steps: int = Settings.steps
+    warm_up: int = Settings.warm_up
+    goes_on: bool = False
+    json: Path | None = None
+    out: Path | None = None
+
+    @property
+    def networks(self) -> list[tuple[str, Line]]:
+        """The lines that the rates name."""
+        found = []
+        for rate in self.rates:
+            nbytes_per_s = parse_rate(rate)
+            found.append((rate, Line(self.latency_s, float("inf") if nbytes_per_s is None else nbytes_per_s)))
+        return found
+
+
+def profile(wanted: Wanted) -> int:
+    """Do it; return the script's exit code. Raises ``GradwireError``."""
+    with tempfile.TemporaryDirectory(prefix="gradwire-profile-") as folder:
+        settings = Settings(folder, wanted.steps, wanted.warm_up, wanted.goes_on)
+        code = run_script(wanted.command, settings)
+        observed = read_observed(settings, code)
+    if observed is None:
+        show("This machine has watched its ranks; the estimates are printed where rank 0 runs.")
+        return code
+    found = estimates(observed, wanted)
+    show(*report(observed, found))
+    _write(wanted, observed, found)
+    return code
+
+
+def estimates(observed: Observed, wanted: Wanted) -> list[Estimate]:
+    """Return an estimate for each network and number of hosts, after some seconds of measuring."""
+    where: Sequence[Place] = places(
+        observed,
+        wanted.networks,
+        wanted.hosts,
+        shared_machine=wanted.shared_machine or is_inside(),
+    )
+    measured = estimator(observed, [each.line for each in where], max(each.hosts for each in where))
+    return [measured.at(each) for each in where]
+
+
+def _write(wanted: Wanted, observed: Observed, found: Sequence[Estimate]) -> None:
+    files: dict[Path, bytes] = {}
+    if wanted.json is not None:
+        fields = {"observed": observed.values(), "estimates": [each.values() for each in found]}
+        files[wanted.json] = to_json(make_record(SCHEMA, fields)).encode()
+    if wanted.out is not None:
+        plan = json.loads(found[0].plan.to_json())
+        files[wanted.out] = (json.dumps(plan, indent=2) + "\n").encode()
+    write_files(files)
+    for path in files:
+        sys.stdout.write(f"wrote {path}\n")

@@ -1,0 +1,137 @@
+"""What is watched in one process, until its largest model has taken enough steps, on all ranks alike."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from gradwire.api import connect
+from gradwire.auto.estimates.observed import Observed, compare
+from gradwire.errors import ExchangeError, GradwireError
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.profile.ddp import DdpWatch
+from gradwire.profile.fsdp import FsdpWatch
+from gradwire.profile.settings import Notes, Settings
+
+_sessions: dict[Settings, Session] = {}
+
+
+def session_of(settings: Settings) -> Session:
+    """Return this process's session."""
+    return _sessions.setdefault(settings, Session(settings))
+
+
+class Session:
+    """Watches all models of a process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._watches: list[DdpWatch | FsdpWatch] = []
+        self._sharded: FsdpWatch | None = None
+        self._over = False
+
+    def add_ddp(self, model: Any) -> None:
+        """Watch a DDP model, from its first step on."""
+        if not self._over and self._has_peers(model.process_group):
+            self._watches.append(DdpWatch(model, self._settings, self._passed))
+            self._note(Notes(rank=dist.get_rank()))
+
+    def add_fsdp(self, module: Any) -> None:
+        """Watch what ``fully_shard`` has returned."""
+        if self._over or not self._has_peers(dist.group.WORLD):
+            return
+        if self._sharded is None:
+            self._sharded = FsdpWatch(self._settings, self._passed)
+            self._watches.append(self._sharded)
+            self._note(Notes(rank=dist.get_rank()))
+        self._sharded.add(module)
+        if self._sharded.problem:
+            self._give_up(self._sharded.problem)
+
+    def _has_peers(self, group: Any) -> bool:
+        world = dist.get_world_size(group)
+        if world == 1:
+            self._give_up(
+                "the script trains in one process alone, where nothing is exchanged; start two or more, for "
+                "example with torchrun --nproc-per-node 2"
+            )
+        return world > 1
+
+    def _passed(self, watch: DdpWatch | FsdpWatch) -> None:
+        """Look at a step that a model has taken, when all of its gradients are averaged."""
+        if self._over or watch is not max(self._watches, key=lambda each: each.floats):
+            return
+        self._note(Notes(watch.steps, rank=dist.get_rank()))
+        if watch.steps >= self._settings.warm_up + self._settings.steps:
+            self._finish(watch)
+
+    def _finish(self, watch: DdpWatch | FsdpWatch) -> None:
+        """Compare what all ranks have seen, leave it on rank 0's machine, and watch no more."""
+        self._close()
+        rank = dist.get_rank()
+        try:
+            observed = self._observed(watch)
+        except GradwireError as error:
+            self._give_up(f"rank {rank}: {error}")
+            return
+        if rank == 0:
+            observed.save(self._settings.observed)
+        self._note(Notes(watch.steps, done=True, rank=rank))
+        if not self._settings.goes_on:
+            self._end_script()
+
+    def _observed(self, watch: DdpWatch | FsdpWatch) -> Observed:
+        timeout_s, times = self._settings.timeout_s, watch.times
+        link = connect(watch.group, timeout_s, ExchangeError, "; do all ranks take as many steps?")
+        exchange = Exchange(link, Plan())
+        try:
+            together = compare(exchange, times, timeout_s, with_line=True)
+        finally:
+            exchange.close()
+        return Observed(
+            watch.kind,
+            watch.device.type,
+            link.world,
+            together.ranks_per_machine,
+            torch.get_num_threads(),
+            self._settings.steps,
+            together.times.compute_s,
+            together.times.backward_s,
+            together.times.exposed_s,
+            watch.counts,
+            watch.gathers,
+            together.line,
+            watch.gradients,
+        )
+
+    def _give_up(self, problem: str) -> None:
+        """Leave a sentence for the user, and stop: no later step could be watched either."""
+        self._close()
+        self._note(Notes(rank=dist.get_rank(), problem=problem))
+        if not self._settings.goes_on:
+            self._end_script()
+
+    def _close(self) -> None:
+        self._over = True
+        for each in self._watches:
+            each.remove()
+
+    def _note(self, notes: Notes) -> None:
+        """Write notes on the process that speaks for its machine: rank 0, or the machine's first."""
+        if notes.rank == 0 or notes.problem or _first_here():
+            with suppress(OSError):  # the command has ended, and its folder with it
+                notes.save(self._settings.notes)
+
+    def _end_script(self) -> NoReturn:
+        """Leave as the script itself would at its end."""
+        raise SystemExit(0)
+
+
+def _first_here() -> bool:
+    """Return whether torchrun calls this rank the first of its machine."""
+    return os.environ.get("LOCAL_RANK") == "0"

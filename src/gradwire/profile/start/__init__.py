@@ -1,0 +1,1 @@
+"""The folder that ``gradwire profile`` puts on ``PYTHONPATH``."""

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gradwire.auto import Auto
+from gradwire.auto.estimates.estimate import Place
+from gradwire.auto.estimates.measure import estimator
+from gradwire.errors import DataError, TensorError
+from gradwire.timing.replay.line import Line
+from support.observations import FAST, observed
+
+BF16 = Auto(codecs=["bf16"])
+
+
+def test_codecs_and_frames_are_measured_here() -> None:
+    slow = Line(5e-5, 1.25e6)
+    found = estimator(observed(), [FAST, slow], 4, settings=BF16, repeats=1).at(Place("10mbit", slow, 4))
+    assert str(found.plan.codec) == "bf16"
+    assert found.speedup == pytest.approx(2.0, rel=0.1)
+
+
+def test_without_gradients_there_is_no_estimate() -> None:
+    with pytest.raises(DataError, match="no gradients were observed"):
+        estimator(observed(gradients=()), [FAST], 2)
+    bad = (torch.tensor([1.0, torch.nan]),)
+    with pytest.raises(TensorError, match="must be finite"):
+        estimator(replace(observed(), gradients=bad), [FAST], 2, settings=BF16)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from pathlib import Path
+from subprocess import run
+from typing import Any
+
+import pytest
+
+from gradwire.cli import main
+
+SCRIPT = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(300, 200))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(int(sys.argv[1])):
+        optimizer.zero_grad()
+        model(torch.randn(8, 300)).square().mean().backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            print("step", step, flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "gradwire: profile runs a script's own command, which stands behind '--': gradwire profile --"),
+        (["--"], "gradwire: profile runs a script's own command"),
+        (["train.py"], "unrecognized arguments: train.py"),
+        (["--rates", "1gbit,fast", "--", "x"], "gradwire: a rate is written like '100mbit', '12.5MBps'"),
+        (["--hosts", "2,1", "--", "x"], "gradwire: --hosts lists numbers from 2 to 256, such as 2,4,8, but"),
+        (["--hosts", "2,x", "--", "x"], "gradwire: --hosts lists numbers from 2 to 256"),
+        (["--steps", "1", "--", "x"], "gradwire: --steps must be 3 to 10000, but is 1"),
+        (["--warm-up", "0", "--", "x"], "gradwire: --warm-up must be 2 to 10000, but is 0"),
+        (["--latency", "9", "--", "x"], "gradwire: a time is written like"),
+        (["--json", "/", "--", "x"], "gradwire: --json / is a folder; name a file"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_words_become_what_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from gradwire.profile import run as module
+
+    found: list[Any] = []
+
+    def profile(wanted: Any) -> int:
+        found.append(wanted)
+        return 7
+
+    monkeypatch.setattr(module, "profile", profile)
+    words = ["--rates", "1gbit, 10gbit", "--hosts", "2,4,2", "--continue", "--latency", "1ms"]
+    path = tmp_path / "x.json"
+    assert main(["profile", *words, "--json", str(path), "--", "torchrun", "--", "x.py"]) == 7
+    (wanted,) = found
+    assert wanted.command == ("torchrun", "--", "x.py")
+    assert (wanted.rates, wanted.hosts, wanted.latency_s) == (("1gbit", "10gbit"), (2, 4), 1e-3)
+    assert (wanted.goes_on, wanted.steps, wanted.warm_up, wanted.json) == (True, 10, 5, path)
+
+
+@pytest.mark.processes
+def test_an_unmodified_script_under_torchrun_is_profiled_and_stopped(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    options = ["--steps", "4", "--warm-up", "3", "--json", "seen.json", "--rates", "10mbit"]
+    done = run(
+        [sys.executable, "-m", "gradwire", "profile", *options, "--", *torchrun, "train.py", "500"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step ") >= 5, "the script prints as ever"
+    assert "step 6\n" not in done.stdout, "and is stopped in its seventh step"
+    assert "DDP on 2 ranks, 2 of them on this machine, 4 steps" in " ".join(done.stdout.split())
+    found = json.loads((tmp_path / "seen.json").read_text(encoding="utf-8"))
+    assert found["observed"]["counts"] == [300 * 200 + 200]
+    here, slow = found["estimates"]
+    assert here["plain_s"] == pytest.approx(found["observed"]["step_s"])
+    assert (slow["network"], slow["limit"]["name"]) == ("10mbit", "line")
+    assert slow["speedup"] > 2

@@ -1,0 +1,126 @@
+"""What the processes of the tests of profiles run."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.profile.session import Session
+from gradwire.profile.settings import Settings
+from support.ddp_ranks import SMALL_BUCKETS, Checkpointed, loss_of, make_model, weights
+
+STEPS = 7
+
+
+def settings(folder: str, **changes: Any) -> Settings:
+    return Settings(folder, steps=3, warm_up=3, goes_on=True, **changes)
+
+
+def ddp(folder: str, kind: str) -> tuple[list[torch.Tensor], list[torch.Tensor], dict[str, Any]]:
+    """Return the weights of a profiled run and of a plain one after each step, and what is left of hooks."""
+    runs, model = [], None
+    for profiled in (True, False):
+        options = {**SMALL_BUCKETS, "gradient_as_bucket_view": kind == "views"}
+        options["find_unused_parameters"] = kind == "unused"
+        inner = Checkpointed(reentrant=True) if kind == "checkpoint" else make_model()
+        model = DistributedDataParallel(inner, **options)
+        session = Session(settings(folder))
+        if profiled:
+            session.add_ddp(model)
+            watched = model
+        runs.append(_train(model, kind))
+    hooks = [len(each._post_accumulate_grad_hooks or {}) for each in watched.parameters()]
+    return runs[0], runs[1], {"hooks": sum(hooks), "parameters": len(hooks)}
+
+
+def _train(model: nn.Module, kind: str) -> list[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    found = []
+    for step in range(STEPS):
+        optimizer.zero_grad(set_to_none=kind != "views")
+        passes = 2 if kind == "accumulate" else 1
+        for part in range(passes):
+            alone = part < passes - 1
+            with model.no_sync() if alone else contextlib.nullcontext():  # type: ignore[operator]
+                loss_of(model, step * passes + part).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        found.append(weights(model))
+    return found
+
+
+def fsdp(folder: str) -> tuple[list[torch.Tensor], list[torch.Tensor], list[str]]:
+    """Return the shards of a profiled run and of a plain one after each step, and the comms' classes."""
+    runs = []
+    names: list[str] = []
+    for profiled in (True, False):
+        model, session = make_model(), Session(settings(folder))
+        for layer in (model[0], model[2]):
+            fully_shard(layer)
+            if profiled:
+                session.add_fsdp(layer)
+        fully_shard(model)
+        if profiled:
+            session.add_fsdp(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        found = []
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            found.append(torch.cat([each.to_local().detach().flatten() for each in model.parameters()]))  # type: ignore[attr-defined]
+        runs.append(found)
+        state: Any = model._get_fsdp_state()  # type: ignore[operator]
+        groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+        names += [repr(type(each._reduce_scatter_comm).__mro__) for each in groups]
+    return runs[0], runs[1], names
+
+
+def stopped(folder: str) -> tuple[int, int]:
+    """Return after how many steps the script was stopped, and with which exit code."""
+    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+    session, steps = Session(Settings(folder, steps=3, warm_up=2)), 0
+    session.add_ddp(model)
+    try:
+        for step in range(9):
+            loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+            steps += 1
+    except SystemExit as leaving:
+        return steps, int(leaving.code or 0)
+    return steps, -1
+
+
+def alone(folder: str) -> int:
+    """Return the exit code of a script that wraps a model for a group of one."""
+    groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    model = DistributedDataParallel(make_model(), process_group=groups[dist.get_rank()])
+    try:
+        Session(Settings(folder)).add_ddp(model)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    return -1
+
+
+def asked() -> tuple[list[object], list[torch.Tensor], list[torch.Tensor]]:
+    """Return estimates from inside a run, and the weights of this run and of one without them."""
+    runs: list[list[torch.Tensor]] = []
+    found: list[object] = []
+    for asks in (True, False):
+        model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
+        with gradwire.attach(model, "fp8") as attached:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            runs.append([])
+            for step in range(10):
+                if asks and step in (1, 9):
+                    found.append(attached.estimate(rate="10mbit", hosts=4))
+                optimizer.zero_grad()
+                loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                runs[-1].append(weights(model))
+    return [None if each is None else each.values() for each in found], runs[0], runs[1]  # type: ignore[attr-defined]
