@@ -9,11 +9,13 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.nic.packets import ETHERNET_NBYTES, SUM_AT, clipped
-from gradwire.gateware.nic.queues import Queue
+from gradwire.gateware.nic.queues import Queue, open_memory
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.stream import AxiStream, Pipeline, count_kept, first_bytes
 
 EXTRA_NBYTES = 14
+_LEAVING = 8
+"""Words that may wait behind the packer."""
 ORDER = {
     "is_composed": 1,  # or as it came
     "is_dropped": 1,
@@ -66,7 +68,8 @@ class Composer(wiring.Component):
         frames, payloads, order = self.frames, self.payloads, self.order
         size = len(frames.tkeep)
         m.submodules.packer = packer = Packer(len(frames.tdata), size)
-        ready = packer.ready
+        out, has_room = open_memory(m, "leaving", packer.m_axis, _LEAVING)
+        ready = packer.ready & has_room
         sheds, spills, within = Signal(), Signal(), Signal()
         left, sent_extra, sends_tail = Signal(16), Signal(), Signal()
         in_body = Signal()
@@ -110,7 +113,7 @@ class Composer(wiring.Component):
         header = self._patched(frames.tdata, order, within, left, size)
         plain = Mux(order.is_composed, header, frames.tdata)
         count = Mux(order.is_composed, clipped(rest, size), count_kept(frames.tkeep))
-        stage = Pipeline(m, ready)
+        stage = Pipeline(m, packer.ready)
         group = Mux(
             in_body,
             Mux(sends_tail, order.tail, Mux(sent_extra, payloads.tdata, order.extra)),
@@ -132,7 +135,7 @@ class Composer(wiring.Component):
             packer.last.eq(stage.hold(last)),
             packer.valid.eq(stage.hold(valid, resets=True)),
         ]
-        wiring.connect(m, packer.m_axis, wiring.flipped(self.m_axis))
+        wiring.connect(m, out, wiring.flipped(self.m_axis))
         return m
 
     def _patched(self, word: Value, order: Any, within: Value, left: Value, size: int) -> Value:

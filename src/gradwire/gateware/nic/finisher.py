@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.nic.queues import Queue, memory
-from gradwire.gateware.stream import SkidBuffer, block_ports, copy, stream
+from gradwire.gateware.nic.queues import Queue, open_memory
+from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, copy, stream
 
 FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
 """What is known of a frame as it begins; ``place`` is that of the checksum, in halves of 32 bits."""
@@ -46,15 +46,15 @@ class Finisher(wiring.Component):
         kinds = Queue(m, "kinds", {"is_composed": 1, "place": 7})
         results = Queue(m, "results", {"result": meter.RESULT_BITS})
         entering = stream(width)
-        waiting = memory(m, "waiting", entering, self._depth)
+        waiting, has_room = open_memory(m, "waiting", entering, self._depth)
 
-        may_enter = self.told & kinds.has_room & results.has_room
+        may_enter = self.told & kinds.has_room & results.has_room & has_room
         moves = come.tvalid & come.tready
         within = Signal()
         m.d.comb += [
             copy(entering, come),
             entering.tvalid.eq(come.tvalid & may_enter),
-            come.tready.eq(entering.tready & may_enter),
+            come.tready.eq(may_enter),
             self.takes_last.eq(moves & come.tlast),
             *(getattr(meter, name).eq(getattr(come, f"t{name}")) for name in ("data", "keep", "last")),
             meter.moves.eq(moves & facts.is_composed),
@@ -63,7 +63,11 @@ class Finisher(wiring.Component):
         ]
         with m.If(moves):
             m.d.sync += within.eq(~come.tlast)
-        kinds.put(moves & ~within, is_composed=facts.is_composed, place=facts.place)
+        # A stage, because what moves is known late in a cycle.
+        stage = Pipeline(m, Const(1))
+        begins = stage.hold(moves & ~within, resets=True)
+        is_composed, place = stage.hold(facts.is_composed), stage.hold(facts.place)
+        kinds.put(begins, is_composed=is_composed, place=place)
         results.put(meter.done, result=meter.result)
 
         m.submodules.leaving = leaving = SkidBuffer(width)

@@ -7,7 +7,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.nic.head import HEAD, HeadReader
-from gradwire.gateware.nic.queues import memory
+from gradwire.gateware.nic.queues import open_memory
 from gradwire.gateware.stream import AxiStream, copy, stream
 
 _READ_AHEAD = 16
@@ -37,14 +37,13 @@ class Intake(wiring.Component):
         m = Module()
         m.submodules.reader = reader = self._reader
         come = self.s_axis
-        entering = [stream(len(come.tdata)) for _ in range(2)]
-        for name, each, depth, out in zip(
-            ("frames", "ahead"), entering, (self._depth, _READ_AHEAD), (self.kept, self.read), strict=True
-        ):
-            wiring.connect(m, memory(m, name, each, depth), wiring.flipped(out))
-        is_taken = self.has_room & entering[0].tready & entering[1].tready
-        for each in entering:
-            m.d.comb += [copy(each, come), each.tvalid.eq(come.tvalid & is_taken)]
+        is_taken = self.has_room
+        entering = stream(len(come.tdata))
+        for name, depth, out in (("frames", self._depth, self.kept), ("ahead", _READ_AHEAD, self.read)):
+            leaving, has_room = open_memory(m, name, entering, depth)
+            wiring.connect(m, leaving, wiring.flipped(out))
+            is_taken = is_taken & has_room
+        m.d.comb += [copy(entering, come), entering.tvalid.eq(come.tvalid & is_taken)]
         m.d.comb += [
             come.tready.eq(is_taken),
             *(getattr(reader, name).eq(getattr(come, f"t{name}")) for name in ("data", "keep", "last")),

@@ -8,12 +8,14 @@ from amaranth import Module, Shape, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 
-from gradwire.gateware.stream import SkidBuffer, flat
+from gradwire.gateware.stream import SkidBuffer, copy, flat, stream
 
 _FILLED = 6
 """How many records a queue has at most while it says that it has room; the others may be on their way."""
 _ON_THEIR_WAY = 8
 """How many words may still come to a memory that says that it has no room."""
+_SMALL = 16
+"""The words of a memory in LUT RAM, at most, which needs no buffer behind it. Fewer take as much room."""
 _MOST_IN_LUTS = 64
 """The records of a queue in LUT RAM, at most; those of a larger one are in block RAM."""
 
@@ -22,7 +24,7 @@ class Queue:
     """Records in order. The first one is at ``first`` while ``has`` is high, and leaves with ``takes``.
 
     It is in a register, because what follows from it decides within the cycle which words move. Up to
-    ``filled`` records wait behind it while there is room.
+    ``filled`` records wait behind it while there is room, which is a register, too.
     """
 
     def __init__(
@@ -37,7 +39,9 @@ class Queue:
         m.d.comb += self._fifo.r_en.eq(~self.has | self.takes)
         with m.If(self._fifo.r_en):
             m.d.sync += [first.eq(self._fifo.r_data), self.has.eq(self._fifo.r_rdy)]
-        self.has_room: Value = self._fifo.level <= filled
+        self.has_room = Signal(init=1, name=f"{name}_has_room")
+        # One more record may come before the register knows of it.
+        m.d.sync += self.has_room.eq(self._fifo.level < filled)
 
     def put(self, when: Value, **fields: Value) -> None:
         """Add a record in each cycle in which ``when`` is high; call it once."""
@@ -53,28 +57,39 @@ def memory(m: Module, name: str, come: Any, depth: int) -> Any:
     return leaving
 
 
-def open_memory(m: Module, name: str, come: Any, depth: int) -> tuple[Any, Signal]:
+def open_memory(
+    m: Module, name: str, come: Any, depth: int, on_their_way: int = _ON_THEIR_WAY
+) -> tuple[Any, Signal]:
     """Return the stream of a memory that never stops ``come``, and the register of whether it has room.
 
-    Whoever makes the words begins none while there is none; ``_ON_THEIR_WAY`` more may come. Nothing then has
+    Whoever makes the words begins none while there is none; ``on_their_way`` more may come. Nothing then has
     to stop all registers of a pipeline within a cycle.
     """
-    fifo, leaving = _stored(m, name, come, depth + _ON_THEIR_WAY)
+    fifo, leaving = _stored(m, name, come, depth + on_their_way)
     has_room = Signal(init=1, name=f"{name}_has_room")
     m.d.comb += come.tready.eq(1)
     m.d.sync += has_room.eq(fifo.level <= depth)
     return leaving, has_room
 
 
-def _stored(m: Module, name: str, come: Any, depth: int) -> tuple[SyncFIFOBuffered, Any]:
+def _stored(m: Module, name: str, come: Any, depth: int) -> tuple[Any, Any]:
     """Return a memory for the words of ``come``, whose ``tready`` remains to be given, and its stream."""
-    m.submodules[name] = fifo = SyncFIFOBuffered(width=len(flat(come)), depth=depth)
-    m.submodules[f"{name}_out"] = buffer = SkidBuffer(len(come.tdata))
+    kind = SyncFIFO if depth <= _SMALL else SyncFIFOBuffered
+    m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
+    leaving = stream(len(come.tdata))
     m.d.comb += [
         fifo.w_data.eq(flat(come)),
         fifo.w_en.eq(come.tvalid),
-        flat(buffer.s_axis).eq(fifo.r_data),
-        buffer.s_axis.tvalid.eq(fifo.r_rdy),
-        fifo.r_en.eq(buffer.s_axis.tready),
+        flat(leaving).eq(fifo.r_data),
+        leaving.tvalid.eq(fifo.r_rdy),
+        fifo.r_en.eq(leaving.tready),
+    ]
+    if kind is SyncFIFO:
+        return fifo, leaving
+    m.submodules[f"{name}_out"] = buffer = SkidBuffer(len(come.tdata))
+    m.d.comb += [
+        copy(buffer.s_axis, leaving),
+        buffer.s_axis.tvalid.eq(leaving.tvalid),
+        leaving.tready.eq(buffer.s_axis.tready),
     ]
     return fifo, buffer.m_axis

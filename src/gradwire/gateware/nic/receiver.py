@@ -29,12 +29,14 @@ from gradwire.gateware.nic.packets import (
     offer,
     swapped,
 )
-from gradwire.gateware.nic.queues import Queue, memory
+from gradwire.gateware.nic.queues import Queue, memory, open_memory
 from gradwire.gateware.nic.seal import Seal
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
-from gradwire.gateware.stream import Pipeline, block_ports, copy, stream
+from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports
 
+_BETWEEN = 8
+"""Words that may wait between two parts."""
 _CUT_NBYTES = 6
 """What stands before the codec's payload in a body, at most: three bytes of two floats each."""
 
@@ -114,10 +116,11 @@ class Receiver(wiring.Component):
         m.submodules.decompressor = decompressor = InceptionnDecompressor(self._codec, width)
         m.submodules.bounded = bounded = Bounded(width, words)
 
+        stripped, may_strip = open_memory(m, "stripped", strip.m_axis, _BETWEEN)
         read, start = intake.read, self._starts.first
         wiring.connect(m, read, strip.s_axis)
         m.d.comb += [
-            strip.told.eq(self._starts.has & seals.has_room & shims.has_room & cuts.has_room),
+            strip.told.eq(self._starts.has & seals.has_room & shims.has_room & cuts.has_room & may_strip),
             strip.wanted.eq(start.wanted),
             strip.skip.eq(start.headers),
             strip.nbytes.eq(start.payload),
@@ -129,26 +132,25 @@ class Receiver(wiring.Component):
         ]
         seals.put(meter.done, crc=meter.result, is_whole=meter.is_whole)
 
-        stripped, within = stream(width), Signal()
-        moves = stripped.tvalid & stripped.tready
+        wiring.connect(m, stripped, align.s_axis)
+        within = Signal()
+        with m.If(strip.m_axis.tvalid):
+            m.d.sync += within.eq(~strip.m_axis.tlast)
+        self._read_shim(m, strip.m_axis.tvalid & ~within, strip.m_axis.tdata, cuts)
+        aligned, may_align = open_memory(m, "aligned", align.m_axis, _BETWEEN)
         m.d.comb += [
-            copy(stripped, strip.m_axis),
-            stripped.tvalid.eq(strip.m_axis.tvalid),
-            strip.m_axis.tready.eq(stripped.tready),
-        ]
-        with m.If(moves):
-            m.d.sync += within.eq(~stripped.tlast)
-        self._read_shim(m, moves & ~within, stripped.tdata, cuts)
-        wiring.connect(m, memory(m, "stripped", stripped, 8), align.s_axis)
-        m.d.comb += [
-            align.told.eq(cuts.has & sizes.has_room),
+            align.told.eq(cuts.has & sizes.has_room & may_align),
             align.wanted.eq(1),
             align.skip.eq(cuts.first.skip),
             align.nbytes.eq(cuts.first.nbytes),
             cuts.takes.eq(align.takes_last),
         ]
-        wiring.connect(m, align.m_axis, decompressor.s_axis)
-        wiring.connect(m, decompressor.m_axis, bounded.s_axis)
+        m.submodules.restored = restored = SkidBuffer(width)
+        m.submodules.coming = coming = SkidBuffer(width)  # what the decompressor takes is known late
+        wiring.connect(m, aligned, coming.s_axis)
+        wiring.connect(m, coming.m_axis, decompressor.s_axis)
+        wiring.connect(m, decompressor.m_axis, restored.s_axis)
+        wiring.connect(m, restored.m_axis, bounded.s_axis)
         sizes.put(bounded.done, size=bounded.size)
         return memory(m, "payloads", bounded.m_axis, 2 * words + 8)
 

@@ -29,12 +29,17 @@ from gradwire.gateware.nic.packets import (
     offer,
     swapped,
 )
-from gradwire.gateware.nic.queues import Queue, memory
+from gradwire.gateware.nic.queues import Queue, open_memory
 from gradwire.gateware.nic.seal import Seal
 from gradwire.gateware.nic.split import Split
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
-from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes
+from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, copy, first_bytes
+
+_BETWEEN = 8
+"""Words that may wait between two parts."""
+_COMPRESSED = 16
+"""Words of payloads that the compressor's stages hold, at most."""
 
 
 def flow_ports(flows: int) -> dict[str, Any]:
@@ -146,10 +151,11 @@ class Transmitter(wiring.Component):
         m.submodules.compressor = compressor = InceptionnCompressor(self._codec, width)
         m.submodules.bounded = bounded = Bounded(width, depth)
 
+        stripped, may_strip = open_memory(m, "stripped", strip.m_axis, _BETWEEN)
         read, start = intake.read, self._starts.first
         wiring.connect(m, read, strip.s_axis)
         m.d.comb += [
-            strip.told.eq(self._starts.has & sums.has_room & heads.has_room),
+            strip.told.eq(self._starts.has & sums.has_room & heads.has_room & may_strip),
             strip.wanted.eq(start.wanted),
             strip.skip.eq(start.headers),
             strip.nbytes.eq(start.payload),
@@ -161,21 +167,20 @@ class Transmitter(wiring.Component):
         ]
         sums.put(meter.done, is_right=meter.is_whole & (meter.result == 0))
 
-        wiring.connect(m, strip.m_axis, align.s_axis)
-        within, moves = Signal(), align.s_axis.tvalid & align.s_axis.tready
-        with m.If(moves):
-            m.d.sync += within.eq(~align.s_axis.tlast)
-        heads.put(moves & ~within, head=align.s_axis.tdata[:24])
+        wiring.connect(m, stripped, align.s_axis)
+        within = Signal()
+        with m.If(strip.m_axis.tvalid):
+            m.d.sync += within.eq(~strip.m_axis.tlast)
+        heads.put(strip.m_axis.tvalid & ~within, head=strip.m_axis.tdata[:24])
+        aligned, may_align = open_memory(m, "aligned", align.m_axis, _BETWEEN)
         m.d.comb += [
-            align.told.eq(self._cuts.has),
+            align.told.eq(self._cuts.has & may_align),
             align.wanted.eq(1),
             align.skip.eq(self._cuts.first.skip),
             align.nbytes.eq(self._cuts.first.nbytes),
             self._cuts.takes.eq(align.takes_last),
         ]
-        m.submodules.aligned = aligned = SkidBuffer(width)
-        wiring.connect(m, align.m_axis, aligned.s_axis)
-        wiring.connect(m, aligned.m_axis, split.s_axis)
+        wiring.connect(m, aligned, split.s_axis)
         m.d.comb += [
             split.told.eq(self._floats.has & tails.has_room & sizes.has_room),
             split.floats.eq(self._floats.first.count),
@@ -183,10 +188,16 @@ class Transmitter(wiring.Component):
         ]
         tails.put(split.done, tail=split.tail)
         wiring.connect(m, split.m_axis, buffer.s_axis)
-        wiring.connect(m, buffer.m_axis, compressor.s_axis)
         wiring.connect(m, compressor.m_axis, bounded.s_axis)
         sizes.put(bounded.done, size=bounded.size[:16])
-        return memory(m, "payloads", bounded.m_axis, depth)
+        payloads, has_room = open_memory(m, "payloads", bounded.m_axis, depth, _COMPRESSED)
+        come = buffer.m_axis
+        m.d.comb += [
+            copy(compressor.s_axis, come),
+            compressor.s_axis.tvalid.eq(come.tvalid & has_room),
+            come.tready.eq(compressor.s_axis.tready & has_room),
+        ]
+        return payloads
 
     def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
         """Give the orders, once all is known of a frame: its body must be smaller than its payload."""
