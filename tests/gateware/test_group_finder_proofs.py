@@ -115,7 +115,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("GROUP_LANES", 1), ("GROUP_NBYTES", 6), ("_LENGTH_BITS", 3)):
         monkeypatch.setattr(group_finder, name, value)
     sizes = Const(sum((tags & 1) << (4 * tags) for tags in range(16)), 4 * 16)
-    monkeypatch.setattr(group_finder, "_SIZES_OF_TWO", sizes)
+    monkeypatch.setattr(group_finder, "SIZES_OF_TWO", sizes)
 
 
 @pytest.mark.usefixtures("small_groups")

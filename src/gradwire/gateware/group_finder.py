@@ -16,7 +16,7 @@ from gradwire.gateware.stream import AxiStream, Pipeline, count_kept
 from gradwire.gateware.words import LANE_BITS
 
 _SIZES = (0, 1, 2, 4)
-_SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) for tags in range(16)), 4 * 16)
+SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) for tags in range(16)), 4 * 16)
 """The bytes of two lanes by their two tags, four bits an entry."""
 _LENGTH_BITS = GROUP_NBYTES.bit_length()
 
@@ -111,7 +111,7 @@ class GroupFinder(wiring.Component):
 def _sum(word: Value, at: int) -> Value:
     """Return the bytes of the four lanes whose tags are byte ``at`` of a word."""
     low, high = word.word_select(2 * at, 4), word.word_select(2 * at + 1, 4)
-    return (_SIZES_OF_TWO.word_select(low, 4) + _SIZES_OF_TWO.word_select(high, 4))[:5]
+    return (SIZES_OF_TWO.word_select(low, 4) + SIZES_OF_TWO.word_select(high, 4))[:5]
 
 
 def _lengths(m: Module, sums: Value, following: Value) -> Value:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amaranth import Cat, Const, Module, Mux, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs import Inceptionn
-from gradwire.gateware.group_finder import GroupFinder
+from gradwire.gateware.group_finder import SIZES_OF_TWO, GroupFinder
 from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES, Classes
 from gradwire.gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes
 from gradwire.gateware.words import LANE_BITS
@@ -51,9 +53,7 @@ class InceptionnDecompressor(wiring.Component):
         ]
         tags = [group.word_select(lane, 2) for group in found for lane in range(GROUP_LANES)]
         pieces: list[Value] = [group[2 * GROUP_LANES :] for group in found]
-        while len(pieces) < len(tags):
-            pieces = halved(stage, pieces, tags)
-            tags = [stage.hold(tag) for tag in tags]
+        pieces, tags = split(stage, pieces, tags, lower_sizes(tags, len(pieces)))
         values = [_decoded(stage, self._classes, *each) for each in zip(tags, pieces, strict=True)]
         for _ in range(7):
             valid, last, present = stage.hold(valid, resets=True), stage.hold(last), stage.hold(present)
@@ -66,20 +66,49 @@ class InceptionnDecompressor(wiring.Component):
         return m
 
 
-def halved(stage: Pipeline, pieces: list[Value], tags: list[Value]) -> list[Value]:
-    """Return registers of the lower and the upper half of the lanes of each piece."""
-    lanes = len(tags) // len(pieces)
+def size_of_lanes(tags: Sequence[Value]) -> Value:
+    """Return the bytes of some lanes, whose number is a power of two, by their tags."""
+    if len(tags) == 1:
+        return Cat(tags[0] == 1, tags[0] == 2, tags[0] == 3)
+    if len(tags) == 2:
+        return SIZES_OF_TWO.word_select(Cat(*tags), 4)
+    half = len(tags) // 2
+    return size_of_lanes(tags[:half]) + size_of_lanes(tags[half:])
+
+
+def lower_sizes(tags: Sequence[Value], pieces: int) -> list[Value]:
+    """Return the bytes of the lower half of the lanes of each of so many pieces."""
+    lanes = len(tags) // pieces
+    bits = (4 * (lanes // 2)).bit_length()
+    return [size_of_lanes(tags[at : at + lanes // 2])[:bits] for at in range(0, len(tags), lanes)]
+
+
+def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> list[Value]:
+    """Return registers of both halves of each piece, whose lower ones have so many bytes."""
     halves = []
-    for at, piece in enumerate(pieces):
+    for piece, size in zip(pieces, sizes, strict=True):
         nbytes = len(piece) // 16
-        lower = tags[lanes * at : lanes * at + lanes // 2]
-        skipped = sum((_size(tag) for tag in lower), Const(0, 1))[: (4 * len(lower)).bit_length()]
-        halves += [stage.hold(piece[: 8 * nbytes]), stage.hold(shift_right_bytes(piece, skipped, nbytes))]
+        halves += [stage.hold(piece[: 8 * nbytes]), stage.hold(shift_right_bytes(piece, size, nbytes))]
     return halves
 
 
-def _size(tag: Value) -> Value:
-    return Cat(tag == 1, tag == 2, tag == 3)
+def split(
+    stage: Pipeline, pieces: list[Value], tags: list[Value], sizes: list[Value]
+) -> tuple[list[Value], list[Value]]:
+    """Return the pieces of each lane, and their tags, after as many stages as it takes to halve them.
+
+    ``sizes`` are the first ``lower_sizes``; each stage adds up those of the next one. That of a single lane
+    is no sum, and a shift by it is smaller where it follows from the tag, which has four values.
+    """
+    while len(pieces) < len(tags):
+        pieces = halved(stage, pieces, sizes)
+        held = [stage.hold(tag) for tag in tags]
+        if 2 * len(pieces) < len(tags):
+            sizes = [stage.hold(size) for size in lower_sizes(tags, len(pieces))]
+        elif len(pieces) < len(tags):
+            sizes = lower_sizes(held, len(pieces))
+        tags = held
+    return pieces, tags
 
 
 def _decoded(stage: Pipeline, classes: Classes, tag: Value, piece: Value) -> Value:

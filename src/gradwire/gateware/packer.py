@@ -45,20 +45,16 @@ class Packer(wiring.Component):
         m.d.comb += end.eq(position + self.count)
         with m.If(self.ready & self.valid):
             m.d.sync += position.eq(Mux(self.last, 0, rest))
-        closes = self.last & ((rest != 0) | (full == 0))
-        words = Signal(range(reach // size + 2))
-        m.d.comb += words.eq(Mux(self.valid, full + closes, 0))
-        last_keep = first_bytes(rest, size) | ((rest == 0) & (full != 0)).replicate(size)
-
         moved = stage.hold(shift_left_bytes(self.data, position, reach))
-        moved_words = stage.hold(words, resets=True)
-        moved_keep = stage.hold(last_keep)
+        moved_full = stage.hold(Mux(self.valid, full, 0), resets=True)
+        moved_closes = stage.hold(self.valid & self.last & ((rest != 0) | (full == 0)), resets=True)
+        moved_rest, ends_full = stage.hold(rest), stage.hold((rest == 0) & (full != 0))
         moved_last = stage.hold(self.last)
         moved_valid = stage.hold(self.valid, resets=True)
 
-        left = Signal.like(words)
+        left = Signal(range(reach // size + 2))
         held = Signal(8 * reach)
-        held_keep = stage.hold(moved_keep)
+        held_keep = stage.hold(first_bytes(moved_rest, size) | ends_full.replicate(size))
         held_last = stage.hold(moved_last)
         is_final = left == 1
         kept = Signal.like(held)
@@ -71,7 +67,7 @@ class Packer(wiring.Component):
             out.tvalid.eq(left != 0),
         ]
         with m.If(self.ready):
-            m.d.sync += [left.eq(moved_words), held.eq(kept | Mux(moved_valid, moved, 0))]
+            m.d.sync += [left.eq(moved_full + moved_closes), held.eq(kept | Mux(moved_valid, moved, 0))]
         with m.Elif(out.tready):
             m.d.sync += [left.eq(left - 1), held.eq(kept)]
         return m

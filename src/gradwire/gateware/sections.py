@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from amaranth import Const, Module, Mux, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
 from gradwire.gateware.nic.packets import clipped
@@ -14,6 +14,26 @@ from gradwire.gateware.nic.queues import Queue, open_memory
 from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.stream import Pipeline, copy, count_kept, first_bytes
+
+_GROUPS_ON_THEIR_WAY = 16
+"""The words that the stages of a compressor and its packers hold, at most."""
+
+
+def store(m: Module, packers: Sequence[Packer], words: Sequence[int]) -> tuple[list[Any], Value]:
+    """Return the streams of what packers give, from memories for two chunks, and whether all have room.
+
+    A chunk's section of each packer has so many ``words`` at most. The packers never wait for the memories:
+    whoever gives them groups begins none while there is no room.
+    """
+    streams, rooms = [], []
+    for at, (packer, most) in enumerate(zip(packers, words, strict=True)):
+        depth = max(2 * most + 1, most + 2 * _GROUPS_ON_THEIR_WAY)  # and one word behind the block RAM
+        stream, has_room = open_memory(
+            m, f"wait{at}", packer.m_axis, depth - _GROUPS_ON_THEIR_WAY, _GROUPS_ON_THEIR_WAY
+        )
+        streams.append(stream)
+        rooms.append(has_room)
+    return streams, Cat(rooms).all()
 
 
 def join(m: Module, sections: Sequence[Any], out: Any) -> None:
@@ -45,7 +65,9 @@ def cut(m: Module, come: Any, told: Value, sections: Sequence[tuple[Value, int, 
     """Return the streams of a packet's sections, which have so many bytes, and at most so many.
 
     The numbers are read with a packet's words, which wait while ``told`` is low. Each section has a memory
-    for so many words; none comes in while one of them has no room.
+    for so many words; none comes in while one of them has no room. A packet's last word is followed by a
+    cycle in which none comes, because there may be a rest of it to put together. So whether one comes follows
+    from registers alone, wherever the sections are on the chip.
     """
     skip: Value = Const(0)
     most_skipped = 0
@@ -58,8 +80,10 @@ def cut(m: Module, come: Any, told: Value, sections: Sequence[tuple[Value, int, 
         trims.append(trim)
         streams.append(stream)
         rooms.append(has_room)
-    ready = reduce(Value.__and__, [trim.s_axis.tready for trim in trims] + rooms)
+    has_room, rests = Signal(init=1), Signal()
+    ready = told & has_room & ~rests
     m.d.comb += come.tready.eq(ready)
+    m.d.sync += [has_room.eq(Cat(rooms).all()), rests.eq(come.tvalid & ready & come.tlast)]
     for trim in trims:
         m.d.comb += [copy(trim.s_axis, come), trim.s_axis.tvalid.eq(come.tvalid & ready)]
     return streams

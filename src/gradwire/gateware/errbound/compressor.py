@@ -11,9 +11,8 @@ from gradwire.codecs import ErrBound
 from gradwire.gateware.errbound import relative
 from gradwire.gateware.errbound.steps import Steps
 from gradwire.gateware.inceptionn_compressor import joined, size_of
-from gradwire.gateware.nic.queues import memory
 from gradwire.gateware.packer import Packer
-from gradwire.gateware.sections import join
+from gradwire.gateware.sections import join, store
 from gradwire.gateware.stream import Pipeline, block_ports, count_kept
 from gradwire.gateware.words import LANE_BITS
 
@@ -51,13 +50,17 @@ class ErrBoundCompressor(wiring.Component):
             packers.insert(0, exponent_packer)
         ready = reduce(Value.__and__, (packer.ready for packer in packers))
         stage = Pipeline(m, ready)
-        word = self._words(m, ready)
+        nbytes = [self._chunk_words * lanes // _QUARTET, self._chunk_words * width // 8]
+        if self._codec.relative is not None:
+            nbytes.insert(0, -(-self._chunk_words * lanes // (self._codec.block or 65536)))
+        sections, has_room = store(m, packers, [-(-most * 8 // width) for most in nbytes])
+        word = self._words(m, ready & has_room)
 
         steps = Steps.of(self._codec) if self._codec.relative is None else _steps_of(stage, word.bound)
         coded = [_coded(stage, steps, word.lanes.word_select(lane, LANE_BITS)) for lane in range(lanes)]
         tags: Value = Cat(tag for tag, _ in coded)
         quartets = ((word.count + _QUARTET - 1) >> 2)[:3]
-        valid, marks = word.valid, Cat(word.ends, quartets, word.needs_bound, word.bound)
+        valid, marks = word.valid & has_room, Cat(word.ends, quartets, word.needs_bound, word.bound)
         for _ in range(4):
             valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
         pieces = [(bits, size_of(m, tag)) for tag, bits in coded]
@@ -78,16 +81,6 @@ class ErrBoundCompressor(wiring.Component):
             ]
         for packer in packers:
             m.d.comb += [packer.last.eq(marks[0]), packer.valid.eq(valid & ready)]
-        depth = 2 * self._chunk_words
-        depths = [depth // (width // (2 * lanes)) + 8, depth + 8]
-        if self._codec.relative is not None:
-            depths.insert(
-                0, 2 * -(-self._chunk_words * lanes // ((self._codec.block or 65536) * width // 8)) + 8
-            )
-        sections = [
-            memory(m, f"wait{at}", packer.m_axis, each)
-            for at, (packer, each) in enumerate(zip(packers, depths, strict=True))
-        ]
         join(m, sections, self.m_axis)
         return m
 

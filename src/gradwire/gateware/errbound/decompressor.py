@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In
 
 from gradwire.codecs import ErrBound
 from gradwire.gateware.errbound.steps import Steps
-from gradwire.gateware.inceptionn_decompressor import halved
+from gradwire.gateware.inceptionn_decompressor import lower_sizes, size_of_lanes, split
 from gradwire.gateware.nic.queues import Queue
 from gradwire.gateware.sections import Countdown, cut
 from gradwire.gateware.stream import (
@@ -79,7 +79,7 @@ class ErrBoundDecompressor(wiring.Component):
     ) -> tuple[Value, Value]:
         """Return the exponent of the next word's bound, which ``moves`` takes, and if it is there."""
         if not exponents:
-            return Const(Steps.of(self._codec).exponent, 8), Const(1, 1)
+            return Const(0, 8), Const(1, 1)
         (stream,) = exponents
         size, block = len(stream.tkeep), self._codec.block
         index, closes = Signal(range(size)), Signal()
@@ -95,50 +95,67 @@ class ErrBoundDecompressor(wiring.Component):
         m.d.comb += stream.tready.eq(moves & (is_last | leaves))
         return stream.tdata.word_select(index, 8), stream.tvalid
 
+    def _lengths(self, m: Module, *sections: Any) -> Queue:
+        """Read the tags of a word of float32 at a time, and add up its sizes; nothing stops these stages."""
+        *exponents, tags, counts = sections
+        width = len(self.s_axis.tdata)
+        lanes = width // LANE_BITS
+        words = width // (2 * lanes)
+        fields = {"tags": 2 * lanes, "length": (4 * lanes).bit_length(), "last": 1, "keep": lanes}
+        if exponents:
+            fields["bound"] = 8
+        lengths = Queue(m, "lengths", fields)
+        stage = Pipeline(m, Const(1))
+        index, moves = Signal(range(words)), Signal()
+        rest = Countdown(m, counts, lanes, moves)
+        is_last = rest.is_last
+        bound, has_bound = self._bound(m, exponents, moves, is_last)
+        m.d.comb += [
+            moves.eq(lengths.has_room & rest.has & tags.tvalid & has_bound),
+            tags.tready.eq(moves & (is_last | ((index == words - 1) & ~tags.tlast))),
+        ]
+        with m.If(moves):
+            m.d.sync += index.eq(Mux(is_last | (index == words - 1), 0, index + 1))
+        mask = Cat(bit.replicate(2) for bit in rest.kept)
+        found = stage.hold(tags.tdata.word_select(index, 2 * lanes) & mask)
+        valid, last, keep = stage.hold(moves, resets=True), stage.hold(is_last), stage.hold(rest.kept)
+        each = [found.word_select(lane, 2) for lane in range(lanes)]
+        quarters = [stage.hold(size_of_lanes(each[at : at + 4])) for at in range(0, lanes, 4)]
+        found, valid, last, keep = (
+            stage.hold(found), stage.hold(valid, resets=True), stage.hold(last), stage.hold(keep)
+        )  # fmt: skip
+        given = {"bound": stage.hold(stage.hold(bound))} if exponents else {}
+        lengths.put(valid, tags=found, length=_sum(quarters), last=last, keep=keep, **given)
+        return lengths
+
     def _cut(self, m: Module, *sections: Any) -> None:
-        """Read the tags of a word of float32 at a time, and cut its data."""
-        *exponents, tags, data, counts = sections
+        """Cut the data of a word of float32 at a time, and rebuild its values."""
+        *others, data, counts = sections
         out, width = self.m_axis, len(self.s_axis.tdata)
         lanes, size = width // LANE_BITS, width // 8
-        words = width // (2 * lanes)
+        lengths = self._lengths(m, *others, counts)
         ready, fires = Signal(), Signal()
         known, takes = Signal(), Signal()
 
-        # The tags of the next word, and the sum of its sizes.
-        fetch = Pipeline(m, takes)
-        index, has = Signal(range(words)), Signal()
-        rest = Countdown(m, counts, lanes, takes & has)
-        is_last = rest.is_last
-        bound, has_bound = self._bound(m, exponents, takes & has, is_last)
-        m.d.comb += has.eq(rest.has & tags.tvalid & has_bound)
-        m.d.comb += tags.tready.eq(takes & has & (is_last | ((index == words - 1) & ~tags.tlast)))
-        with m.If(takes & has):
-            m.d.sync += index.eq(Mux(is_last | (index == words - 1), 0, index + 1))
-        mask = Cat(bit.replicate(2) for bit in rest.kept)
-        found = fetch.hold(tags.tdata.word_select(index, 2 * lanes) & mask)
-        valid, last, keep = fetch.hold(has, resets=True), fetch.hold(is_last), fetch.hold(rest.kept)
-        sizes = [_size(found.word_select(lane, 2)) for lane in range(lanes)]
-        quarters = [fetch.hold(_sum(sizes[at : at + 4])) for at in range(0, lanes, 4)]
-        found, valid, last, keep = (
-            fetch.hold(found), fetch.hold(valid, resets=True), fetch.hold(last), fetch.hold(keep)
-        )  # fmt: skip
-
-        length = fetch.hold(_sum(quarters))
-        found, last, keep = fetch.hold(found), fetch.hold(last), fetch.hold(keep)
-        valid = fetch.hold(valid, resets=True)
-        for _ in range(4):
-            bound = _held(fetch, bound)
-
         # Where its data begin in the current word of data, and where they end, which is known a cycle ahead.
-        is_final = fetch.hold(last)
+        fetch, following = Pipeline(m, takes), lengths.first
+        last = fetch.hold(following.last)
         place, end, crosses = Signal(range(size)), Signal(range(2 * size)), Signal()
-        begins = Mux(known, Mux(is_final, 0, end[: len(place)]), place)
+        begins = Mux(known, Mux(last, 0, end[: len(place)]), place)
         next_end = Signal.like(end)
-        m.d.comb += [next_end.eq(begins + length), takes.eq(~known | fires)]
+        m.d.comb += [
+            next_end.eq(begins + following.length),
+            takes.eq(~known | fires),
+            lengths.takes.eq(takes),
+        ]
         with m.If(takes):
             m.d.sync += [place.eq(begins), end.eq(next_end), crosses.eq(next_end > size)]
-        m.d.comb += known.eq(fetch.hold(valid, resets=True))
-        found, last, keep = fetch.hold(found), is_final, fetch.hold(keep)
+        m.d.comb += known.eq(fetch.hold(lengths.has, resets=True))
+        found, keep = fetch.hold(following.tags), fetch.hold(following.keep)
+        if self._codec.relative is None:
+            bound: Value = Const(Steps.of(self._codec).exponent, 8)
+        else:
+            bound = fetch.hold(following.bound)
         wraps = end[len(place)]
 
         current, current_last, has_current = Signal(width, reset_less=True), Signal(), Signal()
@@ -164,15 +181,11 @@ class ErrBoundDecompressor(wiring.Component):
         window = Cat(current, data.tdata)
         piece = stage.hold((window >> Cat(Const(0, 5), place[2:]))[: 8 * (size + _COARSE - 1)])
         found = stage.hold(found)
-        piece = stage.hold(shift_right_bytes(piece, fine, size))
-        found = stage.hold(found)
-        stages = 2
         each = [found.word_select(lane, 2) for lane in range(lanes)]
-        pieces: list[Value] = [piece]
-        while len(pieces) < lanes:
-            pieces = halved(stage, pieces, each)
-            each = [stage.hold(tag) for tag in each]
-            stages += 1
+        piece = stage.hold(shift_right_bytes(piece, fine, size))
+        sizes = [stage.hold(lower) for lower in lower_sizes(each, 1)]
+        pieces, each = split(stage, [piece], [stage.hold(tag) for tag in each], sizes)
+        stages = 2 + lanes.bit_length() - 1
         for _ in range(stages + 2):
             bound = _held(stage, bound)
         values = [_decoded(stage, bound, tag, bits) for tag, bits in zip(each, pieces, strict=True)]
@@ -185,10 +198,6 @@ class ErrBoundDecompressor(wiring.Component):
             out.tlast.eq(last),
             out.tvalid.eq(valid),
         ]
-
-
-def _size(tag: Value) -> Value:
-    return Cat(tag == 1, tag == 2, tag == 3)
 
 
 def _sum(values: list[Value]) -> Value:

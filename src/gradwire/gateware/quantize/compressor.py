@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs import Quantize
-from gradwire.gateware.nic.queues import Queue, memory
+from gradwire.gateware.nic.queues import Queue
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.peaks import find_peaks, peaks_latency
 from gradwire.gateware.quantize.code import CODE_LATENCY, code_of
 from gradwire.gateware.quantize.layout import SCALE_NBYTES, Layout
 from gradwire.gateware.quantize.scale import SCALE_BITS, scale_latency, scale_of
-from gradwire.gateware.sections import join
+from gradwire.gateware.sections import join, store
 from gradwire.gateware.stream import Pipeline, block_ports, count_kept
 from gradwire.gateware.words import LANE_BITS
 
@@ -42,13 +42,10 @@ class QuantizeCompressor(wiring.Component):
         values, scales = self._take_in(m)
         m.submodules.scales = scale_packer = Packer(width, SCALE_NBYTES)
         m.submodules.codes = code_packer = Packer(width, layout.nbytes)
-        _encode(m, layout, values, scales, scale_packer, code_packer)
         nbytes = (layout.most_scales_nbytes, layout.most_codes_nbytes)
-        depths = [2 * layout.words_of(each) + 8 for each in nbytes]
-        sections = [
-            memory(m, "scales_wait", scale_packer.m_axis, depths[0]),
-            memory(m, "codes_wait", code_packer.m_axis, depths[1]),
-        ]
+        packers = (scale_packer, code_packer)
+        sections, has_room = store(m, packers, [layout.words_of(each) for each in nbytes])
+        _encode(m, layout, values, scales, *packers, has_room)
         join(m, sections, self.m_axis)
         return m
 
@@ -73,8 +70,9 @@ class QuantizeCompressor(wiring.Component):
         keep = Signal(layout.lanes)
         m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
         lanes = [Mux(keep[lane], come.tdata.word_select(lane, LANE_BITS), 0) for lane in range(layout.lanes)]
-        values.put(moves, word=Cat(lanes), marks=Cat(opens, closes, ends, count_kept(keep)))
-        has_values = moves & come.tkeep[0]
+        needs_scale = opens & keep[0]
+        values.put(moves, word=Cat(lanes), marks=Cat(needs_scale, closes, ends, count_kept(keep)))
+        has_values = moves & keep[0]
         found, peak = find_peaks(m, [lane[:31] for lane in lanes], has_values, opens, closes)
         stage = Pipeline(m, Const(1))
         for _ in range(scale_latency(self._codec)):
@@ -84,17 +82,22 @@ class QuantizeCompressor(wiring.Component):
 
 
 def _encode(
-    m: Module, layout: Layout, values: Queue, scales: Queue, scale_packer: Packer, code_packer: Packer
+    m: Module,
+    layout: Layout,
+    values: Queue,
+    scales: Queue,
+    scale_packer: Packer,
+    code_packer: Packer,
+    has_room: Value,
 ) -> None:
     """Give the packers the codes of the words that wait, and the scale of a block with its last word."""
     ready = scale_packer.ready & code_packer.ready
     stage = Pipeline(m, ready)
     word, marks = values.first.word, values.first.marks
-    opens, count = marks[0], marks[3:]
-    needs_scale = opens & (count != 0)
+    needs_scale = marks[0]
     both = Signal(SCALE_BITS + _INVERSE_BITS)
     current = Mux(needs_scale, scales.first.both, both)
-    valid = values.has & (~needs_scale | scales.has)
+    valid = has_room & values.has & (~needs_scale | scales.has)
     m.d.comb += [values.takes.eq(ready & valid), scales.takes.eq(ready & valid & needs_scale)]
     with m.If(ready & valid):
         m.d.sync += both.eq(current)
