@@ -28,3 +28,16 @@ def test_without_gradients_there_is_no_estimate() -> None:
     bad = (torch.tensor([1.0, torch.nan]),)
     with pytest.raises(TensorError, match="must be finite"):
         estimator(replace(observed(), gradients=bad), [FAST], 2, settings=BF16)
+
+
+def test_layers_of_different_sizes_are_not_encoded_with_one_scale() -> None:
+    """With one scale for both, a codec with a relative bound would take no bytes for the smaller."""
+    values = torch.randn(1 << 18, generator=torch.Generator().manual_seed(0))
+    mixed = torch.cat([values[: 1 << 17], 1e-6 * values[1 << 17 :]])
+    rough = Auto(codecs=["errbound:rel=0.05"])
+    nbytes = []
+    for gradient in (values, mixed):
+        seen = observed(gradients=(gradient,))
+        costs = estimator(seen, [FAST], 2, settings=rough, repeats=1).costs
+        nbytes.append(costs["errbound:rel=0.05"].at(1).nbytes)
+    assert nbytes[1] == pytest.approx(nbytes[0], rel=0.02)

@@ -148,7 +148,7 @@ class Estimator:
         noise: float,
         settings: Auto | None = None,
     ) -> None:
-        self._observed, self._host, self._costs = observed, host, costs
+        self._observed, self._host, self.costs = observed, host, costs
         self._settings = Auto() if settings is None else settings
         self._to_loss = StepsToLoss(costs, noise)
         self._workload = Workload(
@@ -201,7 +201,7 @@ class Estimator:
     def _admitted(self, hosts: int) -> tuple[Codec, ...]:
         """Return the codecs of which an exchange among so many ranks loses no more than it may."""
         most = self._settings.max_lost_norm
-        lost = {each: self._costs[str(each)].at(1).lost or 0.0 for each in self._settings.candidates}
+        lost = {each: self.costs[str(each)].at(1).lost or 0.0 for each in self._settings.candidates}
         return tuple(each for each, share in lost.items() if growth(hosts) * share <= most)
 
     def _predictor(self, place: Place) -> Predictor:
@@ -213,7 +213,7 @@ class Estimator:
         key = place.line, place.ranks_per_machine
         if key not in self._families:
             host = replace(self._host, ranks_per_machine=place.ranks_per_machine)
-            self._families[key] = Family(Environment(place.line, self._costs, host))
+            self._families[key] = Family(Environment(place.line, self.costs, host))
         return self._families[key]
 
     def _gather_s(self, place: Place, segment_nbytes: int) -> float:

@@ -10,14 +10,19 @@ from gradwire.auto.estimates.observed import Observed
 from gradwire.auto.settings import Auto
 from gradwire.errors import DataError
 from gradwire.machine import cores
-from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.inputs.calibration import SEGMENT_NBYTES, excerpt
 from gradwire.planner.inputs.frame_cost import measure_host
 from gradwire.planner.inputs.threads import use_threads
 from gradwire.planner.loss.noise import noise_scale
+from gradwire.planner.search.candidates import SEGMENTS_NBYTES
 from gradwire.timing.measure.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.replay.line import Line
 
+PART_NBYTES = min(SEGMENTS_NBYTES)
+"""What codecs encode at once: of an excerpt, it holds about as few parameters as segments do of the gradient.
+
+A codec with one scale for all that it encodes takes fewer bytes of many parameters together than of each.
+"""
 CAREFUL, QUICK = 9, 3
 """How often each codec is measured: on a machine that does nothing else, and while a training waits."""
 
@@ -41,11 +46,11 @@ def estimator(
         )
     settings = Auto() if settings is None else settings
     host = replace(measure_host(cores(), 1), ranks_per_machine=1)
-    samples = [excerpt(each, SEGMENT_NBYTES // FLOAT_NBYTES) for each in observed.gradients]
+    samples = [excerpt(each) for each in observed.gradients]
     rest_s = max(rest_between_segments(line, SEGMENT_NBYTES) for line in lines)
     with use_threads(observed.threads):
         costs = {
-            str(codec): codec_cost(codec, samples, most_hosts, SEGMENT_NBYTES, rest_s, repeats)
+            str(codec): codec_cost(codec, samples, most_hosts, PART_NBYTES, rest_s, repeats)
             for codec in settings.candidates
         }
     return Estimator(observed, host, costs, noise_scale(observed.gradients), settings)
