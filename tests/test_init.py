@@ -68,6 +68,8 @@ WITHOUT_TORCH = [
     "experiment scaling --hosts 1",
     "experiment scaling --nbytes 1mb",
     "experiment line-share --codecs fp8,fp9",
+    "experiment auto --tasks mnist",
+    "experiment auto --help",
     "experiment training-speed --tasks mnist",
     "experiment training-speed --methods Adam",
     "experiment training-speed --data-dir missing",

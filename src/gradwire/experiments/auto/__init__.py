@@ -35,7 +35,7 @@ COLUMNS = (
     Column.of_text("plan"),
 )
 NOTE = (
-    "Loss: held out, the mean over the seeds. To DDP's: the mean of the seeds' differences, and the least and "
+    "Loss: held out, the mean over the seeds. To DDP's: the mean of the seeds' differences, the least, and "
     "the greatest. Ratio: of the bytes of floats to those sent, the first steps included."
 )
 
@@ -63,7 +63,9 @@ class Options:
         if self.seeds < 1:
             raise SpecError(f"--seeds must be 1 or more, but is {self.seeds}")
         if self.data_dir is not None and not self.data_dir.is_dir():
-            raise SpecError(f"--data-dir must name a folder, but {self.data_dir} is none; name one with images")
+            raise SpecError(
+                f"--data-dir must name a folder, but {self.data_dir} is none; name one with images"
+            )
         if self.text is not None and not self.text.is_file():
             raise SpecError(f"--text must name a file, but {self.text} is none; name a text")
 
@@ -157,7 +159,7 @@ def _figures(rows: Sequence[Row], changes: Sequence[float]) -> tuple[str, ...]:
 
 EXPERIMENT = Experiment(
     name="auto",
-    question="what do automatic choices cost the loss, and what do they save?",
+    question="what do automatic choices cost the loss, and save in bytes?",
     add_arguments=add_arguments,
     read=read,
     cells=cells,

@@ -21,7 +21,9 @@ from gradwire.training.ddp.hook import Attached
 TIMEOUT_S = 120.0
 
 
-def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None, text: str | None = None) -> None:
+def measure(
+    ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None, text: str | None = None
+) -> None:
     """Train each of the cells' tasks with their methods."""
     folder, file = (None if name is None else Path(name) for name in (data_dir, text))
     for cell in cells:

@@ -1,0 +1,49 @@
+"""A training with each method: its held-out loss, and what a chosen plan sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch._C._distributed_c10d import HashStore
+
+from gradwire.experiments import auto
+from gradwire.experiments.auto import runs
+from gradwire.experiments.auto.tasks import TASKS
+from gradwire.experiments.experiment import Cell
+from gradwire.launch.group import joined_group
+
+
+class Alone:
+    """A world of one rank that keeps its rows."""
+
+    rank, world = 0, 1
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def report(self, cell: Cell, figures: Cell) -> None:
+        self.rows.append({**cell, **figures})
+
+
+def test_each_method_trains_from_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = TASKS["table"]
+    first = made(0, 1, None, None)
+    monkeypatch.setitem(TASKS, "table", lambda *words: replace(made(*words), block=8))
+    cells = [{"task": "table", "seed": 1, "method": method} for method in auto.METHODS]
+    ranks = Alone()
+    with joined_group(HashStore(), 0, 1, 30.0):
+        runs.measure(ranks, cells)  # type: ignore[arg-type]
+    assert [row["method"] for row in ranks.rows] == [*auto.METHODS]
+    losses = {row["method"]: row["loss"] for row in ranks.rows}
+    assert losses["DDP"] == losses["fp8"] == losses["auto"]  # nothing is exchanged
+    assert losses["bf16 hook"] == pytest.approx(losses["DDP"], rel=0.01)
+    assert losses["DDP"] < first.held_out_loss(first.model)
+    assert [row.get("plan", "") for row in ranks.rows[:3]] == ["", "", "fp8 ring"]
+    assert all(row["step_s"] > 0 for row in ranks.rows)
+
+
+def test_its_names_are_those_of_the_experiment() -> None:
+    assert tuple(runs.METHODS) == auto.METHODS
+    assert runs.__name__ == auto.RUNS
