@@ -10,6 +10,7 @@ from torch.autograd import Variable
 
 from gradwire.profile.ddp import DdpWatch
 from gradwire.profile.settings import Settings
+from gradwire.training.ddp.hook import Attached
 
 
 class FakeDdp(nn.Module):
@@ -21,6 +22,7 @@ class FakeDdp(nn.Module):
 
     def __init__(self, told: dict[str, Any], wait: Callable[[], None] = lambda: None) -> None:
         super().__init__()
+        self._comm_hooks: list[tuple[object, object]] = []
         self.first, self.last = nn.Linear(4, 4, bias=False), nn.Linear(4, 2, bias=False)
         self.told = told
 
@@ -111,6 +113,15 @@ def test_a_pass_without_all_gradients_is_no_step_unless_ddp_was_told_so() -> Non
         watch_of(model, steps)
         model.last(torch.ones(1, 4)).sum().backward()
         assert steps == wanted
+
+
+def test_a_model_that_gradwire_is_attached_to_is_a_problem() -> None:
+    model = FakeDdp({})
+    watch = watch_of(model, [])
+    model._comm_hooks.append(("a hook of torch's", "its state"))
+    assert watch.problem == ""
+    model._comm_hooks.append((None, object.__new__(Attached)))
+    assert "attached.estimate(rate='1gbit')" in watch.problem
 
 
 def test_nothing_is_left_of_it() -> None:

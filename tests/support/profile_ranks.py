@@ -74,7 +74,7 @@ def fsdp(folder: str) -> tuple[list[torch.Tensor], list[torch.Tensor], list[str]
             optimizer.zero_grad()
             loss_of(model, step).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            found.append(torch.cat([each.to_local().detach().flatten() for each in model.parameters()]))  # type: ignore[attr-defined]
+            found.append(_shards(model))
         runs.append(found)
         state: Any = model._get_fsdp_state()  # type: ignore[operator]
         groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
@@ -124,3 +124,29 @@ def asked() -> tuple[list[object], list[torch.Tensor], list[torch.Tensor]]:
                 optimizer.step()
                 runs[-1].append(weights(model))
     return [None if each is None else each.values() for each in found], runs[0], runs[1]  # type: ignore[attr-defined]
+
+
+def asked_sharded() -> tuple[list[object], bool]:
+    """Return estimates from inside a run of FSDP2's, and whether its shards are those of one without them."""
+    runs, found = list[list[torch.Tensor]](), list[Any]()
+    for asks in (True, False):
+        model = make_model()
+        for layer in (model[0], model[2]):
+            fully_shard(layer)
+        fully_shard(model)
+        with gradwire.attach_fsdp(model, "fp8") as attached:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            runs.append([])
+            for step in range(10):
+                if asks and step in (1, 9):
+                    found.append(attached.estimate(rate="10mbit", hosts=4))
+                optimizer.zero_grad()
+                loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                runs[-1].append(_shards(model))
+    values = [None if each is None else each.values() for each in found]
+    return values, all(map(torch.equal, *runs))
+
+
+def _shards(model: nn.Module) -> torch.Tensor:
+    return torch.cat([each.to_local().detach().flatten() for each in model.parameters()])  # type: ignore[attr-defined]

@@ -20,6 +20,7 @@ from gradwire.auto.step_times import StepTime, StepTimes
 from gradwire.profile.backward import after_backward
 from gradwire.profile.marks import marks_of
 from gradwire.profile.settings import Settings
+from gradwire.training.ddp.hook import Attached
 
 
 class DdpWatch:
@@ -76,6 +77,18 @@ class DdpWatch:
         assert model is not None, "whoever asks is in its backward pass"
         group: dist.ProcessGroup = model.process_group
         return group
+
+    @property
+    def problem(self) -> str:
+        """Why these steps say nothing of DDP's, in a sentence; empty where they do."""
+        model = self._model()
+        hooks = [] if model is None else model._comm_hooks
+        if not any(isinstance(state, Attached) for _, state in hooks):
+            return ""
+        return (
+            "the script lets gradwire exchange its gradients already; profile it without attach, or ask what "
+            "attach returned: attached.estimate(rate='1gbit')"
+        )
 
     @property
     def gathers(self) -> tuple[int, ...]:

@@ -72,6 +72,9 @@ class Session:
 
     def _finish(self, watch: DdpWatch | FsdpWatch) -> None:
         """Compare what all ranks have seen, leave it on rank 0's machine, and watch no more."""
+        if watch.problem:
+            self._give_up(watch.problem)
+            return
         self._close()
         rank = dist.get_rank()
         try:

@@ -5,8 +5,7 @@ import torch
 
 from gradwire import Exchange, Link, Plan
 from gradwire.auto.estimates import recorder as module
-from gradwire.auto.estimates.estimate import Estimate
-from gradwire.auto.estimates.recorder import LEAST_STEPS, Recorder, check_asked
+from gradwire.auto.estimates.recorder import LEAST_STEPS, Recorder, check_asked, read_answer
 from gradwire.errors import DataError, SpecError
 from support.ranks import run_ranks
 from support.sums import bits
@@ -29,23 +28,23 @@ def step(recorder: Recorder, exchange: Exchange, number: int, counts: tuple[int,
 
 
 def test_recorded_steps_have_the_bits_of_others_and_make_an_estimate() -> None:
-    def run(link: Link) -> tuple[list[Estimate | None], bool]:
+    def run(link: Link) -> tuple[list[str], bool]:
         exchange, recorder, never = Exchange(link, Plan.of("fp8")), Recorder("DDP"), Recorder("DDP")
-        found, same = [recorder.estimate(exchange, "1gbit", 4, 20.0)], True
+        found, same = [recorder.answer(exchange, "1gbit", 4, 20.0)], True
         for number in range(LEAST_STEPS + 2):
             before = [recorder.ready, never.ready]
             plain = [never.sampled(exchange), exchange]
             assert plain[0] is exchange, "nothing is kept of a first step"
             same = same and step(recorder, exchange, number) == step(Recorder("DDP"), exchange, number)
             assert before == [number > LEAST_STEPS, False]
-        found.append(recorder.estimate(exchange, "1mbit", 4, 20.0))
-        found.append(recorder.estimate(exchange, None, None, 20.0))
+        found.append(recorder.answer(exchange, "1mbit", 4, 20.0))
+        found.append(recorder.answer(exchange, None, None, 20.0))
         return found, same
 
     results = run_ranks(2, run)
     assert [same for _, same in results] == [True, True]
     assert results[0][0] == results[1][0], "rank 0's counts"
-    nothing, told, here = results[0][0]
+    nothing, told, here = map(read_answer, results[0][0])
     assert nothing is None
     assert told is not None
     assert here is not None
@@ -74,11 +73,11 @@ def test_where_rank_0_cannot_measure_all_ranks_say_why(monkeypatch: pytest.Monke
         exchange, recorder = Exchange(link, Plan()), Recorder("DDP")
         for number in range(LEAST_STEPS + 2):
             step(recorder, exchange, number)
-        with pytest.raises(DataError) as caught:
-            recorder.estimate(exchange, "1gbit", None, 20.0)
-        return str(caught.value)
+        return recorder.answer(exchange, "1gbit", None, 20.0)
 
-    assert run_ranks(2, run) == ["no estimate: there is no room"] * 2
+    for text in run_ranks(2, run):
+        with pytest.raises(DataError, match="no estimate: there is no room"):
+            read_answer(text)
 
 
 @pytest.mark.parametrize(
@@ -100,3 +99,19 @@ def test_what_cannot_be_estimated_is_one_sentence(rate: object, hosts: object, s
 def test_what_can_be_estimated_passes() -> None:
     for rate, hosts in ((None, None), ("10gbit", 8), (1e9, 2), ("unlimited", None)):
         check_asked(rate, hosts)
+
+
+def test_of_fsdp_the_weights_count_and_what_was_waited_for() -> None:
+    now = iter(range(1000))
+    recorder = Recorder("FSDP2", lambda: float(next(now)))
+    for number in range(LEAST_STEPS + 2):
+        for count in COUNTS:
+            recorder.gathered(count)
+            recorder.waited(0.1)
+            recorder.scattered(torch.full((count,), 1.0 + number), torch.device("cpu"))
+        recorder.took()
+        assert recorder.ready == (number >= LEAST_STEPS)
+    assert recorder._times.median.exposed_s == pytest.approx(0.2)
+    assert recorder._times.median.compute_s == pytest.approx(0.8)
+    assert recorder._last_gathers == COUNTS
+    assert [each.tolist() for each in recorder._excerpts] == [[float(step)] * 640 for step in (2, 3, 4, 5)]

@@ -48,6 +48,9 @@ class Recorder:
         self._now: list[int] = []
         self._excerpt: list[torch.Tensor] = []
         self._excerpts: list[torch.Tensor] = []
+        self._gathers: list[int] = []
+        self._last_gathers: tuple[int, ...] = ()
+        self._wait_s = 0.0
         self._device = "cpu"
 
     def handed_over(self, count: int, device: torch.device) -> None:
@@ -63,9 +66,35 @@ class Recorder:
             return way
         return RecordedBucket(way, self._excerpt, shares(self._counts, MOST_COUNT)[place])
 
+    def scattered(self, gradient: torch.Tensor, device: torch.device) -> None:
+        """Note FSDP's gradients of a module, on the host, which are to be exchanged while backward waits."""
+        place = len(self._now)
+        if len(self._excerpts) < KEPT_STEPS and place < len(self._counts):
+            self._excerpt.append(stretch(gradient, shares(self._counts, MOST_COUNT)[place]))
+        self._now.append(gradient.numel())
+        self._device = device.type
+
+    def gathered(self, count: int) -> None:
+        """Note that ``count`` floats of weights were gathered."""
+        self._gathers.append(count)
+
+    def waited(self, seconds: float) -> None:
+        """Note that the step waited for an exchange."""
+        self._wait_s += seconds
+
+    def took(self) -> None:
+        """Note that a step is over, in place of ``end``, whose waiting was noted."""
+        self._times.took(self._wait_s)
+        self._last_gathers = tuple(self._gathers)
+        self._gathers, self._wait_s = [], 0.0
+        self._keep()
+
     def end(self) -> None:
         """Note that a step's averages are all there."""
         self._times.end()
+        self._keep()
+
+    def _keep(self) -> None:
         if self._excerpt and self._now == self._counts:  # else DDP has cut its buckets anew
             self._excerpts.append(joined(self._excerpt))
         self._excerpt, self._counts, self._now = [], self._now, []
@@ -75,15 +104,15 @@ class Recorder:
         """Whether enough steps have been recorded."""
         return len(self._times) >= LEAST_STEPS and bool(self._excerpts)
 
-    def estimate(
+    def answer(
         self, exchange: Exchange, rate: str | float | None, hosts: int | None, timeout_s: float
-    ) -> Estimate | None:
-        """Return rank 0's estimate, on all ranks, which call this together; None before there is one.
+    ) -> str:
+        """Return rank 0's estimate, on all ranks, which call this together, for ``read_answer``.
 
-        Raises ``ExchangeError``, and ``DataError`` where rank 0 could not measure.
+        Where rank 0 could not measure, that is the answer: the exchange goes on. Raises ``ExchangeError``.
         """
         if not self.ready:
-            return None
+            return ""
         began = self._clock()
         together = compare(exchange, self._times.median, timeout_s, with_line=rate is None)
         text = ""
@@ -102,6 +131,7 @@ class Recorder:
                 times.backward_s,
                 times.exposed_s,
                 tuple(self._counts),
+                self._last_gathers,
                 line=line,
                 gradients=tuple(self._excerpts),
                 attached=str(exchange.plan.codec),
@@ -109,9 +139,14 @@ class Recorder:
             text = _text(observed, _place(rate, line, hosts or world, world, sharing))
         text = broadcast(exchange, text, timeout_s)
         self._times.leave_out(self._clock() - began)
-        if text.startswith(_FAILED):
-            raise DataError(text)
-        return Estimate.from_json(text)
+        return text
+
+
+def read_answer(text: str) -> Estimate | None:
+    """Return the estimate of ``Recorder.answer``; None before there is one. Raises ``DataError``."""
+    if text.startswith(_FAILED):
+        raise DataError(text)
+    return Estimate.from_json(text) if text else None
 
 
 class RecordedBucket:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.autograd import Variable
 
 from gradwire.auto.estimates.estimate import Estimate
-from gradwire.auto.estimates.recorder import Recorder
+from gradwire.auto.estimates.recorder import Recorder, read_answer
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.sampled_bucket import SampledBucket
 from gradwire.costs import ExchangeCost
@@ -163,8 +163,8 @@ class Rounds:
         """Return what steps would take elsewhere, None while few are recorded. Raises ``ExchangeError``."""
         self.check()
         recorder = self._recorder = self._recorder or Recorder("DDP")
-        work = partial(recorder.estimate, rate=rate, hosts=hosts, timeout_s=self._begin_timeout_s)
-        return self._answered("an estimate", work)
+        work = partial(recorder.answer, rate=rate, hosts=hosts, timeout_s=self._begin_timeout_s)
+        return read_answer(self._answered("an estimate", work))
 
     def _count_active(self) -> int:
         """Wait until all ranks have come to the step; return how many of them have not joined."""

@@ -16,6 +16,8 @@ from torch import nn
 
 from gradwire.api import check_initialised, check_timeout
 from gradwire.auto.decide import Decision
+from gradwire.auto.estimates.estimate import Estimate
+from gradwire.auto.estimates.recorder import Recorder, check_asked, read_answer
 from gradwire.auto.form import SHARDS
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto
@@ -54,14 +56,14 @@ class AttachedFsdp:
         weights: Codec | None,
         ledger: Ledger,
         residuals: Residuals,
-        steering: Steering | None,
+        office: Office,
         undo: ExitStack,
     ) -> None:
         self.weights = weights
         self.ledger = ledger
         self._plan = plan
         self._residuals = residuals
-        self._steering = steering
+        self._office, self._steering = office, office.steering
         self._undo = undo
 
     @property
@@ -104,6 +106,16 @@ class AttachedFsdp:
         self._residuals.load_state_dict(residuals)
         if self._steering is not None and chosen is not None:
             self._steering.load(chosen)
+
+    def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
+        """Return what a step would take elsewhere: see ``Attached.estimate``. All ranks call it together."""
+        check_asked(rate, hosts)
+        if not self._office.recorders:
+            self._office.recorders.append(Recorder("FSDP2"))
+        lines, recorder = self._office.lines, self._office.recorders[0]
+        with lines.using(Purpose.CHOOSE, world_group(), "an estimate") as line:
+            text = recorder.answer(line.exchange, rate, hosts, line.exchange.link.timeout_s)
+        return read_answer(text)
 
     def scale_residuals(self, factor: float) -> None:
         """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
@@ -226,7 +238,7 @@ def attach_fsdp(
         undo.callback(lines.close)
         for unit, layout in zip(units, layouts, strict=True):
             _install(unit, office, codec, layout, undo)
-        return AttachedFsdp(plan, codec, books, residuals, steering, undo.pop_all())
+        return AttachedFsdp(plan, codec, books, residuals, office, undo.pop_all())
 
 
 def _steering(

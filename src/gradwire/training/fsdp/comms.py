@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from gradwire.auto.estimates.recorder import Recorder
 from gradwire.codecs import Bf16, Codec, Fp16, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged, device_of
@@ -41,6 +42,8 @@ class Office:
     residuals: Residuals
     meter: FsdpMeter
     steering: Steering | None = None
+    recorders: list[Recorder] = field(default_factory=list)
+    """One, from the first time on that somebody asks for an estimate."""
 
     def begin(self) -> None:
         """Begin a step, if the gradient at hand is the first of its backward pass."""
@@ -50,6 +53,8 @@ class Office:
     def _end(self) -> None:
         if self.steering is not None:
             self.steering.end()
+        for recorder in self.recorders:
+            recorder.took()
 
     def count(
         self,
@@ -65,6 +70,8 @@ class Office:
         self.meter.count(bucket, accounting, waited_s, gradient.nbytes, measure)
         if self.steering is not None:
             self.steering.waited(waited_s)
+        for recorder in self.recorders:
+            recorder.waited(waited_s)
 
     @contextmanager
     def line(self, purpose: Purpose, group: dist.ProcessGroup, bucket: str) -> Iterator[Line]:
@@ -123,9 +130,11 @@ class GatherWeights(_Comm):
             accounting = line.exchange.broadcast(gathered, codec)
             line.staging.store(output_tensor, gathered)
             line.staging.order()
-        self._office.ledger.exchanged(
-            self._bucket, accounting, exposed_s=perf_counter() - started, gradient_nbytes=0
-        )
+        waited_s = perf_counter() - started
+        self._office.ledger.exchanged(self._bucket, accounting, exposed_s=waited_s, gradient_nbytes=0)
+        for recorder in self._office.recorders:
+            recorder.gathered(output_tensor.numel())
+            recorder.waited(waited_s)
         return None
 
     def _codec_for(self, dtype: torch.dtype) -> Codec:
@@ -172,6 +181,8 @@ class ScatterGradients(_Comm):
             residual = self._office.residual_of(self._bucket, gradient)
             measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), line.world))
             steering = self._office.steering
+            for recorder in self._office.recorders:
+                recorder.scattered(gradient, input_tensor.device)
             sample = None if steering is None else steering.sample(gradient, self._layouts, line)
             accounting = line.exchange.reduce(gradient, residual, measure.norms)
             shard = gradient.chunk(line.world)[line.place]
