@@ -47,6 +47,7 @@ def test_estimates_are_printed_and_written(
     assert not Path(seen["settings"].folder).exists()
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("DDP on 4 ranks")
+    assert "Predicted like the steps below, this one would take " in " ".join(shown)
     assert f"wrote {record}" in shown
     found = json.loads(record.read_text(encoding="utf-8"))
     assert found["schema"] == "gradwire.profile/1"
@@ -69,8 +70,9 @@ def test_a_machine_without_rank_0_says_where_to_look(
 
 
 def test_hosts_of_a_testbed_share_a_machine(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    apart = estimates(seen["observed"], WANTED)
+    apart, predicted_s = estimates(seen["observed"], WANTED)
+    assert predicted_s is not None
     monkeypatch.setattr(run, "is_inside", lambda: True)
-    together = estimates(seen["observed"], WANTED)
+    together, _ = estimates(seen["observed"], WANTED)
     assert [each.hosts for each in apart] == [4, 2, 8, 2, 8, 2, 8]
     assert together[-1].step_s > apart[-1].step_s

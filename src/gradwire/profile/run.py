@@ -76,14 +76,17 @@ def profile(wanted: Wanted) -> int:
     if observed is None:
         show("This machine has watched its ranks; the estimates are printed where rank 0 runs.")
         return code
-    found = estimates(observed, wanted)
-    show(*report(observed, found))
+    found, predicted_s = estimates(observed, wanted)
+    show(*report(observed, found, predicted_s))
     _write(wanted, observed, found)
     return code
 
 
-def estimates(observed: Observed, wanted: Wanted) -> list[Estimate]:
-    """Return an estimate for each network and number of hosts, after some seconds of measuring."""
+def estimates(observed: Observed, wanted: Wanted) -> tuple[list[Estimate], float | None]:
+    """Return an estimate for each network and number of hosts, after some seconds of measuring.
+
+    Besides, what the model says of the step that was observed, which is known.
+    """
     where: Sequence[Place] = places(
         observed,
         wanted.networks,
@@ -91,7 +94,8 @@ def estimates(observed: Observed, wanted: Wanted) -> list[Estimate]:
         shared_machine=wanted.shared_machine or is_inside(),
     )
     measured = estimator(observed, [each.line for each in where], max(each.hosts for each in where))
-    return [measured.at(each) for each in where]
+    here = [measured.plain_s(each) for each in where if each.is_here]
+    return [measured.at(each) for each in where], here[0] if here else None
 
 
 def _write(wanted: Wanted, observed: Observed, found: Sequence[Estimate]) -> None:

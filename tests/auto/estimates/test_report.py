@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradwire.auto.estimates.estimate import places
+from gradwire.auto.estimates.estimate import Estimate, places
 from gradwire.auto.estimates.report import observation, report, table
 from gradwire.tables import lines
 from gradwire.timing.replay.line import Line
@@ -29,7 +29,16 @@ def test_the_observation_is_a_sentence() -> None:
     assert observation(observed(line=None, counts=(4,))).endswith("16B of gradients in 1 bucket.")
 
 
+def test_what_is_known_is_predicted_too() -> None:
+    shown = " ".join(lines(*report(observed(), [_here()], 0.0605)))
+    assert "Predicted like the steps below, this one would take 60.5ms (+10 %)." in shown
+
+
+def _here() -> Estimate:
+    return estimator(observed()).at(places(observed(), [], [], shared_machine=False)[0])
+
+
 def test_long_steps_are_in_seconds() -> None:
-    found = estimator(observed()).at(places(observed(), [], [], shared_machine=False)[0])
+    found = _here()
     assert table([found]).columns[2].unit == "ms"
     assert table([replace(found, plain_s=120.0)]).columns[2].unit == "s"

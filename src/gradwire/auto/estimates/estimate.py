@@ -19,7 +19,7 @@ from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.loss.steps import StepsToLoss
 from gradwire.planner.search.candidates import Space
 from gradwire.planner.search.exchange_times import Family, Way
-from gradwire.planner.search.predict import Prediction, Predictor
+from gradwire.planner.search.predict import Predictor
 from gradwire.planner.search.select import choose
 from gradwire.records import read_object
 from gradwire.timing.replay.environment import CodecCost, Environment
@@ -187,16 +187,15 @@ class Estimator:
         predicted = self._predictor(place).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
         return predicted.step_s + self._gather_s(place, plan.segment_nbytes)
 
-    def plain(self, place: Place) -> Prediction:
-        """Return the prediction of a step without gradwire, weights that FSDP gathers left out."""
+    def plain_s(self, place: Place) -> float:
+        """Return the seconds of a step without gradwire, predicted."""
         way = backend.NAME if backend.NAME in self._observed.form.algorithms else "ring"
-        plan = Plan(codec=Identity(), algorithm=way, bucket_nbytes=FLOAT_NBYTES)
-        return self._predictor(place).predict(plan)
+        return self.step_s(place, Plan(codec=Identity(), algorithm=way))
 
     def _plain_s(self, place: Place) -> float:
         if place.is_here and self._observed.attached is None:
             return self._observed.step_s
-        return self.plain(place).step_s + self._gather_s(place, Plan().segment_nbytes)
+        return self.plain_s(place)
 
     def _admitted(self, hosts: int) -> tuple[Codec, ...]:
         """Return the codecs of which an exchange among so many ranks loses no more than it may."""

@@ -17,9 +17,24 @@ _LEGEND = (
 )
 
 
-def report(observed: Observed, estimates: Sequence[Estimate]) -> list[str | Table]:
-    """Return what was observed, and a row for each place."""
-    return [observation(observed), "", table(estimates), _LEGEND]
+def report(
+    observed: Observed, estimates: Sequence[Estimate], predicted_s: float | None = None
+) -> list[str | Table]:
+    """Return what was observed, and a row for each place.
+
+    ``predicted_s`` is what the step that was observed would take as predicted, which says what to think of
+    the other predictions.
+    """
+    return [observation(observed) + _checked(observed, predicted_s), "", table(estimates), _LEGEND]
+
+
+def _checked(observed: Observed, predicted_s: float | None) -> str:
+    if predicted_s is None:
+        return ""
+    off = 100 * (predicted_s / observed.step_s - 1)
+    return (
+        f" Predicted like the steps below, this one would take {format_duration(predicted_s)} ({off:+.0f} %)."
+    )
 
 
 def observation(observed: Observed) -> str:
