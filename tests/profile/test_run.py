@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,21 @@ def test_a_machine_without_rank_0_says_where_to_look(
     assert capsys.readouterr().out == (
         "This machine has watched its ranks; the estimates are printed where rank 0 runs.\n"
     )
+
+
+def test_a_signal_ends_the_script_and_leaves_no_folder(
+    seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(_command: tuple[str, ...], settings: Any) -> int:
+        seen["settings"] = settings
+        signal.raise_signal(signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr(run, "run_script", ended)
+    with pytest.raises(SystemExit) as caught:
+        profile(WANTED)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert not Path(seen["settings"].folder).exists()
 
 
 def test_hosts_of_a_testbed_share_a_machine(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

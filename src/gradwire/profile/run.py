@@ -14,6 +14,7 @@ from gradwire.auto.estimates.measure import estimator
 from gradwire.auto.estimates.observed import Observed
 from gradwire.auto.estimates.report import report
 from gradwire.files import write_files
+from gradwire.launch.signals import ending_on_signals
 from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S
 from gradwire.profile.script import read_observed, run_script
 from gradwire.profile.settings import Settings
@@ -69,7 +70,7 @@ class Wanted:
 
 def profile(wanted: Wanted) -> int:
     """Do it; return the script's exit code. Raises ``GradwireError``."""
-    with tempfile.TemporaryDirectory(prefix="gradwire-profile-") as folder:
+    with ending_on_signals(), tempfile.TemporaryDirectory(prefix="gradwire-profile-") as folder:
         settings = Settings(folder, wanted.steps, wanted.warm_up, wanted.goes_on)
         code = run_script(wanted.command, settings)
         observed = read_observed(settings, code)
