@@ -29,7 +29,12 @@ def store(m: Module, packers: Sequence[Packer], words: Sequence[int]) -> tuple[l
     for at, (packer, most) in enumerate(zip(packers, words, strict=True)):
         depth = max(2 * most + 1, most + 2 * _GROUPS_ON_THEIR_WAY)  # and one word behind the block RAM
         stream, has_room = open_memory(
-            m, f"wait{at}", packer.m_axis, depth - _GROUPS_ON_THEIR_WAY, _GROUPS_ON_THEIR_WAY
+            m,
+            f"wait{at}",
+            packer.m_axis,
+            depth - _GROUPS_ON_THEIR_WAY,
+            _GROUPS_ON_THEIR_WAY,
+            is_far=True,
         )
         streams.append(stream)
         rooms.append(has_room)

@@ -58,21 +58,22 @@ def memory(m: Module, name: str, come: Any, depth: int) -> Any:
 
 
 def open_memory(
-    m: Module, name: str, come: Any, depth: int, on_their_way: int = _ON_THEIR_WAY
+    m: Module, name: str, come: Any, depth: int, on_their_way: int = _ON_THEIR_WAY, *, is_far: bool = False
 ) -> tuple[Any, Signal]:
     """Return the stream of a memory that never stops ``come``, and the register of whether it has room.
 
     Whoever makes the words begins none while there is none; ``on_their_way`` more may come. Nothing then has
-    to stop all registers of a pipeline within a cycle.
+    to stop all registers of a pipeline within a cycle. What comes out of block RAM is half a cycle late; if
+    many blocks make it ``is_far`` from its consumer, a register follows at once.
     """
-    fifo, leaving = _stored(m, name, come, depth + on_their_way)
+    fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
     has_room = Signal(init=1, name=f"{name}_has_room")
     m.d.comb += come.tready.eq(1)
     m.d.sync += has_room.eq(fifo.level <= depth)
     return leaving, has_room
 
 
-def _stored(m: Module, name: str, come: Any, depth: int) -> tuple[Any, Any]:
+def _stored(m: Module, name: str, come: Any, depth: int, *, is_far: bool = False) -> tuple[Any, Any]:
     """Return a memory for the words of ``come``, whose ``tready`` remains to be given, and its stream."""
     kind = SyncFIFO if depth <= _SMALL else SyncFIFOBuffered
     m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
@@ -86,6 +87,8 @@ def _stored(m: Module, name: str, come: Any, depth: int) -> tuple[Any, Any]:
     ]
     if kind is SyncFIFO:
         return fifo, leaving
+    if is_far:
+        return fifo, _registered(m, name, leaving)
     m.submodules[f"{name}_out"] = buffer = SkidBuffer(len(come.tdata))
     m.d.comb += [
         copy(buffer.s_axis, leaving),
@@ -93,3 +96,23 @@ def _stored(m: Module, name: str, come: Any, depth: int) -> tuple[Any, Any]:
         leaving.tready.eq(buffer.s_axis.tready),
     ]
     return fifo, buffer.m_axis
+
+
+def _registered(m: Module, name: str, come: Any) -> Any:
+    """Return a stream behind a register, which never stops; a buffer has room for what is in it."""
+    m.submodules[f"{name}_out"] = words = SyncFIFO(width=len(flat(come)), depth=4)
+    held, is_there = (
+        Signal(len(flat(come)), name=f"{name}_held", reset_less=True),
+        Signal(name=f"{name}_there"),
+    )
+    out = stream(len(come.tdata))
+    m.d.comb += [
+        come.tready.eq(words.level < 3),
+        words.w_data.eq(held),
+        words.w_en.eq(is_there),
+        flat(out).eq(words.r_data),
+        out.tvalid.eq(words.r_rdy),
+        words.r_en.eq(out.tready),
+    ]
+    m.d.sync += [held.eq(flat(come)), is_there.eq(come.tvalid & come.tready)]
+    return out
