@@ -53,6 +53,19 @@ def test_ranks_that_share_cores_take_longer() -> None:
     assert together.step_s > apart.step_s
 
 
+def test_hidden_work_on_busy_cores_makes_a_step_longer() -> None:
+    """An exchange that backward half hides from a slow line still takes its cores meanwhile."""
+    plan, slow = Plan.of("fp8", residual=False), Line(5e-5, 1.25e7)
+    found = {}
+    for cores in (2, 64):
+        measured = estimator(observed(compute_s=0.3, backward_s=0.25), HostCost(cores=cores), seconds=2e-9)
+        found[cores] = measured.step_s(Place("100mbit", slow, 4, 4), plan)
+    work_s = (
+        4 * 2e-9 * (1 << 22) * 10 / 4 / 2
+    )  # ten passes over a quarter of the values on each of four ranks
+    assert 0.3 * work_s < found[2] - found[64] < 1.2 * work_s
+
+
 def test_the_time_of_a_plan_of_the_user_is_that_of_the_choice_where_they_agree() -> None:
     measured, place = estimator(observed()), Place("100mbit", SLOW, 4)
     found = measured.at(place)

@@ -19,7 +19,7 @@ from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.loss.steps import StepsToLoss
 from gradwire.planner.search.candidates import Space
 from gradwire.planner.search.exchange_times import Family, Way
-from gradwire.planner.search.predict import Predictor
+from gradwire.planner.search.predict import Prediction, Predictor
 from gradwire.planner.search.select import choose
 from gradwire.records import read_object
 from gradwire.timing.replay.environment import CodecCost, Environment
@@ -168,6 +168,7 @@ class Estimator:
             whole=False,
         )
         best = choose(predictor, space).prediction
+        best = self._slowed(best, place)
         gather_s = self._gather_s(place, best.plan.segment_nbytes)
         step_s = best.step_s + gather_s
         return Estimate(
@@ -185,7 +186,21 @@ class Estimator:
     def step_s(self, place: Place, plan: Plan) -> float:
         """Return the seconds of a step with a plan of the user's; its buckets are DDP's, or FSDP's."""
         predicted = self._predictor(place).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
-        return predicted.step_s + self._gather_s(place, plan.segment_nbytes)
+        return self._slowed(predicted, place).step_s + self._gather_s(place, plan.segment_nbytes)
+
+    def _slowed(self, predicted: Prediction, place: Place) -> Prediction:
+        """Return the prediction where ranks share cores: there, what hides behind backward is not for free.
+
+        Work of an exchange beside a backward pass that keeps all cores busy makes this longer by as much.
+        Where the step takes what the cores need for everything, that has been counted.
+        """
+        cost, total_s = predicted.cost, predicted.exchange_s
+        busy = min(1.0, place.ranks_per_machine / self._host.cores)
+        needed_s = cost.cores_s - (1 - busy) * predicted.compute_s
+        if place.ranks_per_machine == 1 or predicted.exposed_s <= 1.01 * needed_s or not total_s:
+            return predicted
+        work_s = busy * cost.cores_s * predicted.hidden_s / total_s
+        return replace(predicted, exposed_s=predicted.exposed_s + work_s)
 
     def plain_s(self, place: Place) -> float:
         """Return the seconds of a step without gradwire, predicted."""
