@@ -58,10 +58,10 @@ def join(m: Module, sections: Sequence[Any], out: Any) -> None:
     with m.If(moves & ends):
         m.d.sync += turn.eq(Mux(is_final, 0, turn + 1))
     m.d.comb += [
-        packer.data.eq(stage.hold(current("tdata"))),
-        packer.count.eq(stage.hold(count_kept(current("tkeep")))),
-        packer.last.eq(stage.hold(is_final & ends)),
-        packer.valid.eq(stage.hold(moves, resets=True)),
+        packer.data.eq(stage.hold(stage.hold(current("tdata")))),
+        packer.count.eq(stage.hold(count_kept(stage.hold(current("tkeep"))))),
+        packer.last.eq(stage.hold(stage.hold(is_final & ends))),
+        packer.valid.eq(stage.hold(stage.hold(moves, resets=True), resets=True)),
     ]
     wiring.connect(m, packer.m_axis, wiring.flipped(out))
 
