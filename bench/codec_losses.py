@@ -33,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import parse
+from gradwire.experiments.auto.tasks import draw_rows
 from gradwire.job.on_ddp import bf16_hook
 from gradwire.plan import Plan
 from gradwire.training.ddp.hook import Attached
@@ -117,20 +118,9 @@ class Characters(Lesson):
 
 
 class Columns(Lesson):
-    """A table whose 16 columns have scales from 0.01 to 10, as they came: nobody has normalised them.
-
-    The target depends on all of them, by a small network, and has noise.
-    """
+    """The table of ``gradwire experiment auto``."""
 
     rate = 1e-2
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(3)
-        self.teacher = (
-            torch.randn(16, 24, generator=generator) / 4,
-            torch.randn(24, 4, generator=generator) / 5,
-        )
-        self.scales = torch.logspace(-2, 1, 16)
 
     def model(self) -> nn.Module:
         """Return an MLP."""
@@ -138,9 +128,7 @@ class Columns(Lesson):
 
     def batch(self, generator: torch.Generator) -> Batch:
         """Draw rows of the table."""
-        x = torch.randn(32, 16, generator=generator)
-        y = (x @ self.teacher[0]).tanh() @ self.teacher[1] + 0.1 * torch.randn(32, 4, generator=generator)
-        return x * self.scales, y
+        return draw_rows(32, generator)
 
     def held_out(self) -> Sequence[Batch]:
         """Draw other rows."""

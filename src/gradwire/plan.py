@@ -32,6 +32,8 @@ MAX_BUCKET_NBYTES = 1 << 48
 """What a processor can address; no gradient is larger."""
 SCALES = (None, "auto")
 """What ``scale`` may be; the default first."""
+MOST_HOSTS = 256
+"""The most that steps are predicted for."""
 EXCHANGES = ("all_reduce", "sharded")
 """How gradients become weights on all ranks; the default first."""
 PLACES = ("host", "device")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -49,6 +49,12 @@ def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: obj
     dataclass: Any = kind
     named = {each.name: getattr(words, each.name, None) for each in fields(dataclass)} | others
     return kind(**{name: value for name, value in named.items() if value is not None})
+
+
+def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before ``--``, and the command behind it."""
+    place = words.index("--") if "--" in words else len(words)
+    return [*words[:place]], [*words[place + 1 :]]
 
 
 def file_path(text: str) -> Path:

@@ -10,9 +10,9 @@ from gradwire.cli.parser import Parser, file_path
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.files import check_writable
+from gradwire.plan import MOST_HOSTS
 from gradwire.units import parse_count, parse_duration, parse_rate
 
-MOST_HOSTS = 256
 FARTHEST = 64
 """That of ``planner.scaling``, which cannot be imported without torch."""
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.cli.parser import Parser, file_path
+from gradwire.cli.parser import Parser, chosen, file_path, split_command
 from gradwire.errors import SpecError
 from gradwire.files import check_writable
+from gradwire.plan import MOST_HOSTS
+from gradwire.profile.settings import Settings
 from gradwire.units import parse_duration, parse_rate
 
-MOST_HOSTS, MOST_STEPS = 256, 10_000
-LATENCY = "50us"
+MOST_STEPS = 10_000
 
 
 def run(arguments: Sequence[str]) -> int:
     """Check the words, run the script, estimate and print; return the script's exit code."""
-    own, command = _divided(list(arguments))
+    own, command = split_command(arguments)
     words = _parser().parse_args(own)
     if not command:
         raise SpecError(
@@ -31,31 +32,12 @@ def run(arguments: Sequence[str]) -> int:
     for name in ("json", "out"):
         if getattr(words, name) is not None:
             check_writable(f"--{name}", getattr(words, name), words.overwrite)
-    latency_s = parse_duration(words.latency)
+    latency_s = None if words.latency is None else parse_duration(words.latency)
     from gradwire.profile.run import Wanted, profile  # imports torch, which takes seconds
 
     return profile(
-        Wanted(
-            tuple(command),
-            rates,
-            latency_s,
-            hosts,
-            words.shared_machine,
-            words.steps,
-            words.warm_up,
-            words.goes_on,
-            words.json,
-            words.out,
-        )
+        chosen(Wanted, words, command=tuple(command), rates=rates, latency_s=latency_s, hosts=hosts)
     )
-
-
-def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words before ``--``, and the command behind it."""
-    if "--" not in arguments:
-        return arguments, []
-    place = arguments.index("--")
-    return arguments[:place], arguments[place + 1 :]
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
@@ -82,14 +64,17 @@ def _parser() -> Parser:
         "    torchrun --nproc-per-node 2 train.py",
     )
     group = parser.add_argument_group("which steps")
-    group.add_argument("--steps", type=int, metavar="N", default=10, help="steps that count (10)")
-    group.add_argument("--warm-up", type=int, metavar="N", default=5, help="steps before them (5)")
+    steps, warm_up = Settings.steps, Settings.warm_up
+    group.add_argument("--steps", type=int, metavar="N", default=steps, help=f"steps that count ({steps})")
+    group.add_argument(
+        "--warm-up", type=int, metavar="N", default=warm_up, help=f"steps before them ({warm_up})"
+    )
     group.add_argument(
         "--continue", dest="goes_on", action="store_true", help="let the script go on to its own end"
     )
     group = parser.add_argument_group("where else")
     group.add_argument("--rates", metavar="LIST", help="other networks, e.g. 100mbit,1gbit,10gbit")
-    group.add_argument("--latency", metavar="T", default=LATENCY, help=f"of those ({LATENCY})")
+    group.add_argument("--latency", metavar="T", help="of those (50us)")
     group.add_argument("--hosts", metavar="LIST", help="numbers of hosts (as many as there are ranks)")
     group.add_argument("--shared-machine", action="store_true", help="all hosts are this one (testbed)")
     group = parser.add_argument_group("results")

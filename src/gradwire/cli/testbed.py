@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
 
-from gradwire.cli.parser import Parser, file_path, folder_path
+from gradwire.cli.parser import Parser, file_path, folder_path, split_command
 from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, write_files
 from gradwire.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
@@ -69,10 +69,9 @@ def _clean(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    words = list(arguments)
-    end = words.index("--") if "--" in words else len(words)
-    parser, command = _parser(), words[end + 1 :]
-    options, unknown = parser.parse_known_args(words[:end])
+    words, command = split_command(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}; the command comes after '--'")
     if not command:

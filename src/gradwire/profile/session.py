@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import cache
 from typing import Any, NoReturn
 
 import torch
@@ -18,12 +19,11 @@ from gradwire.profile.ddp import DdpWatch
 from gradwire.profile.fsdp import FsdpWatch
 from gradwire.profile.settings import Notes, Settings
 
-_sessions: dict[Settings, Session] = {}
 
-
+@cache
 def session_of(settings: Settings) -> Session:
     """Return this process's session."""
-    return _sessions.setdefault(settings, Session(settings))
+    return Session(settings)
 
 
 class Session:

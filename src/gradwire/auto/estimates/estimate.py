@@ -13,7 +13,7 @@ from gradwire.auto.settings import Auto
 from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.errors import SpecError
-from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.plan import FLOAT_NBYTES, MOST_HOSTS, Plan
 from gradwire.planner.explain import name_plan
 from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.loss.steps import StepsToLoss
@@ -26,8 +26,6 @@ from gradwire.timing.replay.environment import CodecCost, Environment
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line
 from gradwire.units import format_duration
-
-MOST_HOSTS = 256
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from gradwire.auto.network import LINE_FIELDS, line_of, own_line
 from gradwire.auto.step_times import StepTime
 from gradwire.errors import DataError
 from gradwire.exchange import Exchange
+from gradwire.files import write_files
 from gradwire.machine import machine_id
 from gradwire.timing.replay.line import Line
 
@@ -89,13 +91,13 @@ class Observed:
         return {**found, "step_s": self.step_s, "counts": list(self.counts), "gathers": list(self.gathers)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it, gradients included, for ``load``; whoever reads the path sees all of it or nothing."""
+        """Write it, gradients included, for ``load``, all or nothing. Raises ``JobError``."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["line"] = None if self.line is None else asdict(self.line)
         fields["gradients"] = list(self.gradients)
-        part = f"{os.fspath(path)}.part"
-        torch.save(fields, part)
-        os.replace(part, path)
+        content = io.BytesIO()
+        torch.save(fields, content)
+        write_files({Path(path): content.getvalue()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -74,33 +74,39 @@ def lstm(rank: int, seed: int, _data: Path | None, text: Path | None) -> Task:
 
 
 def table(rank: int, seed: int, _data: Path | None, _text: Path | None) -> Task:
-    """Make a small MLP on a table whose columns have scales from 0.01 to 10, AdamW.
-
-    The target depends on all columns, by a small network, and has noise.
-    """
-    generator = torch.Generator().manual_seed(3)
-    teacher = (
-        torch.randn(COLUMNS, 24, generator=generator) / 4,
-        torch.randn(24, TARGETS, generator=generator) / 5,
-    )
-    scales = torch.logspace(-2, 1, COLUMNS)
-
-    def draw(count: int, source: torch.Generator) -> Batch:
-        x = torch.randn(count, COLUMNS, generator=source)
-        noise = 0.1 * torch.randn(count, TARGETS, generator=source)
-        return x * scales, (x @ teacher[0]).tanh() @ teacher[1] + noise
+    """Make a small MLP on rows of a table, AdamW."""
 
     def batches(source: torch.Generator) -> Iterator[Batch]:
         while True:
-            yield draw(32, source)
+            yield draw_rows(32, source)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Linear(COLUMNS, 64), nn.Tanh(), nn.Linear(64, TARGETS))
     own = torch.Generator().manual_seed(_stream(rank, seed))
-    held_out = draw(HELD_OUT, torch.Generator().manual_seed(4))
+    held_out = draw_rows(HELD_OUT, torch.Generator().manual_seed(4))
     judge = nn.functional.mse_loss
     return Task("table", model, partial(_adamw, rate=1e-2), batches(own), held_out, STEPS, 1, judge)
+
+
+def draw_rows(count: int, source: torch.Generator) -> Batch:
+    """Draw rows of a table whose columns have scales from 0.01 to 10, which nobody has normalised.
+
+    The target depends on all columns, by a small network, and has noise.
+    """
+    hidden, out = _teacher()
+    x = torch.randn(count, COLUMNS, generator=source)
+    y = (x @ hidden).tanh() @ out + 0.1 * torch.randn(count, TARGETS, generator=source)
+    return x * torch.logspace(-2, 1, COLUMNS), y
+
+
+@cache
+def _teacher() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return (
+        torch.randn(COLUMNS, 24, generator=generator) / 4,
+        torch.randn(24, TARGETS, generator=generator) / 5,
+    )
 
 
 TASKS: dict[str, Callable[[int, int, Path | None, Path | None], Task]] = {
