@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradwire import Auto, Exchange, Link, Plan
-from gradwire.auto import network, pilot, samples
+from gradwire.auto import pilot, samples
 from gradwire.auto.pilot import WARM_UP, Pilot
 from gradwire.auto.sampled_bucket import SampledBucket
 from gradwire.auto.state import State
@@ -17,14 +17,12 @@ from gradwire.auto.step_times import KEPT
 from gradwire.codecs import Identity
 from gradwire.errors import ExchangeError
 from gradwire.exchange.division import divided
-from gradwire.planner.inputs import cluster
-from gradwire.timing.replay.host import HostCost
 from support.ranks import run_ranks
+from support.told_line import FAST, SLOW, Told, tell_line
 
 T = TypeVar("T")
 COUNTS, BIAS = (5000, 3000), 30
 NAMES = (["0.weight", "0.bias"], ["1.weight", "1.bias"])
-SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 
 
 class Run:
@@ -66,12 +64,8 @@ class Run:
 
 
 @pytest.fixture(autouse=True)
-def line(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, ...]]:
-    now: dict[str, tuple[float, ...]] = {"line": SLOW}
-    monkeypatch.setattr(network, "own_line", lambda _link: now["line"])
-    monkeypatch.setattr(cluster, "measure_host", lambda _cores, _ranks: HostCost(cores=4))
-    monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
-    return now
+def line(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return tell_line(monkeypatch)
 
 
 def train(link: Link, settings: Auto, steps: int, scales: dict[int, float] | None = None) -> Run:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from gradwire.codecs import Codec
+from gradwire.codecs import Codec, Quantize, parse
 
 EXHAUSTIVE = "GRADWIRE_GATEWARE_VALUES" in os.environ
 """Whether every codec meets every stall pattern at every width (``make gateware``), or a part of them."""
@@ -50,6 +50,19 @@ def quantize_specs() -> tuple[str, ...]:
     blocks = (16, 48, 1008, 65536)
     every = (f"quantize:{bits},block={block}" for bits in (8, 4) for block in blocks)
     return (*some, *every) if EXHAUSTIVE else some
+
+
+def quantize_cells(stalls: Iterable[str], widths: tuple[int, ...]) -> list[tuple[str, str, int]]:
+    """Return what to simulate of ``quantize``, whose blocks take long: some cells, unless exhaustive."""
+    some = {("random", 256), ("random", 512), ("bursts", 256)}
+    every = cells(quantize_specs(), stalls, widths)
+    return [cell for cell in every if EXHAUSTIVE or cell[1:] in some]
+
+
+def quantize_of(spec: str) -> Quantize:
+    codec = parse(spec)
+    assert isinstance(codec, Quantize)
+    return codec
 
 
 def of_bits(bits: list[int]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -107,23 +108,29 @@ def alone(folder: str) -> int:
     return -1
 
 
+def _trained(
+    model: nn.Module, attached: Any, found: list[Any] | None, look: Callable[[Any], torch.Tensor]
+) -> list[torch.Tensor]:
+    """Return the weights after each of ten steps; ``found`` gets two estimates from between them."""
+    optimizer, seen = torch.optim.SGD(model.parameters(), lr=0.1), list[torch.Tensor]()
+    for step in range(10):
+        if found is not None and step in (1, 9):
+            found.append(attached.estimate(rate="10mbit", hosts=4))
+        optimizer.zero_grad()
+        loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        seen.append(look(model))
+    return seen
+
+
 def asked() -> tuple[list[object], list[torch.Tensor], list[torch.Tensor]]:
     """Return estimates from inside a run, and the weights of this run and of one without them."""
-    runs: list[list[torch.Tensor]] = []
-    found: list[object] = []
+    runs, found = list[list[torch.Tensor]](), list[Any]()
     for asks in (True, False):
         model = DistributedDataParallel(make_model(), **SMALL_BUCKETS)
         with gradwire.attach(model, "fp8") as attached:
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            runs.append([])
-            for step in range(10):
-                if asks and step in (1, 9):
-                    found.append(attached.estimate(rate="10mbit", hosts=4))
-                optimizer.zero_grad()
-                loss_of(model, step).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                runs[-1].append(weights(model))
-    return [None if each is None else each.values() for each in found], runs[0], runs[1]  # type: ignore[attr-defined]
+            runs.append(_trained(model, attached, found if asks else None, weights))
+    return [None if each is None else each.values() for each in found], runs[0], runs[1]
 
 
 def asked_sharded() -> tuple[list[object], bool]:
@@ -135,15 +142,7 @@ def asked_sharded() -> tuple[list[object], bool]:
             fully_shard(layer)
         fully_shard(model)
         with gradwire.attach_fsdp(model, "fp8") as attached:
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            runs.append([])
-            for step in range(10):
-                if asks and step in (1, 9):
-                    found.append(attached.estimate(rate="10mbit", hosts=4))
-                optimizer.zero_grad()
-                loss_of(model, step).backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                runs[-1].append(_shards(model))
+            runs.append(_trained(model, attached, found if asks else None, _shards))
     values = [None if each is None else each.values() for each in found]
     return values, all(map(torch.equal, *runs))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import HashStore
@@ -11,20 +10,8 @@ from torch._C._distributed_c10d import HashStore
 from gradwire.experiments import auto
 from gradwire.experiments.auto import runs
 from gradwire.experiments.auto.tasks import TASKS
-from gradwire.experiments.experiment import Cell
 from gradwire.launch.group import joined_group
-
-
-class Alone:
-    """A world of one rank that keeps its rows."""
-
-    rank, world = 0, 1
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def report(self, cell: Cell, figures: Cell) -> None:
-        self.rows.append({**cell, **figures})
+from support.lone_rank import Alone
 
 
 def test_each_method_trains_from_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:

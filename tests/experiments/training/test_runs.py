@@ -11,7 +11,6 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.codecs import parse
-from gradwire.experiments.experiment import Cell
 from gradwire.experiments.training import runs
 from gradwire.experiments.training.methods import Method
 from gradwire.experiments.training.runs import COUNTED, PATIENCE, in_words, measure, train
@@ -19,23 +18,9 @@ from gradwire.experiments.training.tasks import Task
 from gradwire.experiments.training_speed import EQUAL
 from gradwire.launch.group import joined_group
 from gradwire.plan import Plan
+from support.lone_rank import Alone
 
 BLOCK, BLOCKS = 5, 6
-
-
-class Alone:
-    """A world of one rank that keeps its rows."""
-
-    rank, world = 0, 1
-
-    def __init__(self) -> None:
-        self.rows: list[dict[str, Any]] = []
-
-    def gather(self, value: object) -> list[object]:
-        return [value]
-
-    def report(self, cell: Cell, figures: Cell) -> None:
-        self.rows.append({**cell, **figures})
 
 
 class Falling(Method):

@@ -1,29 +1,17 @@
 import pytest
 import torch
 
-from gradwire.codecs import Quantize, parse
 from gradwire.gateware.quantize.compressor import QuantizeCompressor
 from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, bench, transfer
-from support.hardware_chunks import EXHAUSTIVE, VALUES, cells, chunks, payload, quantize_specs, raw
+from support.hardware_chunks import EXHAUSTIVE, VALUES, chunks, payload, quantize_cells, quantize_of, raw
 
 LONG = VALUES if EXHAUSTIVE else 40
-CELLS = [
-    cell
-    for cell in cells(quantize_specs(), STALLS, WIDTHS)
-    if EXHAUSTIVE or cell[1:] in {("random", 256), ("random", 512), ("bursts", 256)}
-]
 
 
-def codec_of(spec: str) -> Quantize:
-    codec = parse(spec)
-    assert isinstance(codec, Quantize)
-    return codec
-
-
-@pytest.mark.parametrize(("spec", "stalls", "width"), CELLS)
+@pytest.mark.parametrize(("spec", "stalls", "width"), quantize_cells(STALLS, WIDTHS))
 def test_the_payload_is_the_native_codecs(spec: str, stalls: str, width: int) -> None:
-    codec = codec_of(spec)
+    codec = quantize_of(spec)
     given = chunks(LONG)
     block = bench(QuantizeCompressor, codec, width, chunk_words=8192 if EXHAUSTIVE else 64)
     run = transfer(block, [raw(chunk) for chunk in given], stalls)
@@ -31,7 +19,7 @@ def test_the_payload_is_the_native_codecs(spec: str, stalls: str, width: int) ->
 
 
 def test_a_longer_packet_is_cut_into_chunks() -> None:
-    codec = codec_of("quantize:4,block=48")
+    codec = quantize_of("quantize:4,block=48")
     values = torch.linspace(-3, 3, 8 * 20 - 3)
     run = transfer(bench(QuantizeCompressor, codec, chunk_words=8), [raw(values)] * 2, expected=6)
     assert run.packets == [payload(codec, values[at : at + 64]) for at in (0, 64, 128)] * 2
@@ -39,7 +27,7 @@ def test_a_longer_packet_is_cut_into_chunks() -> None:
 
 @pytest.mark.parametrize(("spec", "width"), [("quantize:8", 256), ("quantize:4,block=16", 256)])
 def test_a_word_moves_in_every_cycle(spec: str, width: int) -> None:
-    codec, chunk = codec_of(spec), torch.linspace(-1, 1, 128 * width // 32)
+    codec, chunk = quantize_of(spec), torch.linspace(-1, 1, 128 * width // 32)
     run = transfer(bench(QuantizeCompressor, codec, width, chunk_words=64), [raw(chunk)], expected=2)
     assert run.packets == [payload(codec, half) for half in chunk.chunk(2)]
     assert len(run.arrived) == 128

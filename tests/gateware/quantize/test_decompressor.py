@@ -3,39 +3,28 @@ import random
 import pytest
 import torch
 
-from gradwire.codecs import Quantize, parse
+from gradwire.codecs import Quantize
 from gradwire.gateware.quantize.decompressor import QuantizeDecompressor
 from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, bench, restored
 from support.hardware_chunks import (
     EXHAUSTIVE,
     VALUES,
-    cells,
     chunks,
     decoded,
     of_bits,
     payload,
-    quantize_specs,
+    quantize_cells,
+    quantize_of,
     raw,
 )
 
 LONG = VALUES if EXHAUSTIVE else 40
-CELLS = [
-    cell
-    for cell in cells(quantize_specs(), STALLS, WIDTHS)
-    if EXHAUSTIVE or cell[1:] in {("random", 256), ("random", 512), ("bursts", 256)}
-]
 
 
-def codec_of(spec: str) -> Quantize:
-    codec = parse(spec)
-    assert isinstance(codec, Quantize)
-    return codec
-
-
-@pytest.mark.parametrize(("spec", "stalls", "width"), CELLS)
+@pytest.mark.parametrize(("spec", "stalls", "width"), quantize_cells(STALLS, WIDTHS))
 def test_values_are_the_native_codecs(spec: str, stalls: str, width: int) -> None:
-    codec = codec_of(spec)
+    codec = quantize_of(spec)
     given = [(payload(codec, chunk), len(chunk)) for chunk in chunks(LONG)]
     block = bench(QuantizeDecompressor, codec, width, chunk_words=8192 if EXHAUSTIVE else 128)
     run = restored(block, given, stalls)
@@ -59,7 +48,7 @@ def test_every_payload_is_decoded_as_by_the_native_codec(bits: int) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS if EXHAUSTIVE else WIDTHS[:1])
 def test_a_packet_that_is_no_payload_spoils_no_other(width: int) -> None:
-    codec = codec_of("quantize:8,block=48")
+    codec = quantize_of("quantize:8,block=48")
     draw = random.Random(3)
     good = payload(codec, torch.linspace(-2, 2, 77))
     given = [
@@ -74,7 +63,7 @@ def test_a_packet_that_is_no_payload_spoils_no_other(width: int) -> None:
 
 @pytest.mark.parametrize(("spec", "width"), [("quantize:8", 256), ("quantize:4,block=16", 256)])
 def test_a_word_moves_in_every_cycle(spec: str, width: int) -> None:
-    codec, count = codec_of(spec), 128 * width // 32
+    codec, count = quantize_of(spec), 128 * width // 32
     packet = payload(codec, torch.linspace(-1, 1, count))
     run = restored(bench(QuantizeDecompressor, codec, width, chunk_words=128), [(packet, count)])
     assert run.packets == [decoded(codec, packet, count)]

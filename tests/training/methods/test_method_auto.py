@@ -10,26 +10,19 @@ import torch
 from torch import nn
 
 from gradwire import Auto, Link, PipeSGD
-from gradwire.auto import network
 from gradwire.auto.pilot import WARM_UP
 from gradwire.codecs import Identity
-from gradwire.planner.inputs import cluster
-from gradwire.timing.replay.host import HostCost
 from gradwire.training import DSync
 from support.ranks import run_ranks
+from support.told_line import FAST, Told, tell_line
 
-SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 METHODS = [DSync, PipeSGD]
 MODEL = nn.Sequential(nn.Linear(40, 60), nn.Tanh(), nn.Linear(60, 10))
 
 
 @pytest.fixture(autouse=True)
-def line(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[float, ...]]:
-    now: dict[str, tuple[float, ...]] = {"line": SLOW}
-    monkeypatch.setattr(network, "own_line", lambda _link: now["line"])
-    monkeypatch.setattr(cluster, "measure_host", lambda _cores, _ranks: HostCost(cores=4))
-    monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
-    return now
+def line(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return tell_line(monkeypatch)
 
 
 def run(link: Link, kind: type[Any], plan: Any, steps: int) -> tuple[Any, torch.Tensor]:
@@ -61,7 +54,7 @@ def test_all_ranks_take_one_plan_in_the_same_step(kind: type[Any], world: int) -
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_training_goes_on_without_compression_where_nothing_else_is_allowed(
-    kind: type[Any], line: dict[str, tuple[float, ...]]
+    kind: type[Any], line: Told
 ) -> None:
     line["line"] = FAST
     (method, weights), (_, others) = run_ranks(2, run, kind, Auto(codecs=[]), WARM_UP + 30)
