@@ -1,11 +1,13 @@
 // Format `ecsq` (entropy-coded scalar quantisation): a = the step as a share of the root mean square of a block, the
-// bits of a float from 2^-5 to 4; b = the values in a block, a power of two from 64 to 65536.
+// bits of a float from 2^-5 to 4; b = the values in a block, a power of two from 64 to 65536; c = 1 where values of less
+// than half a step have a foot, else 0.
 //
 // A value is q * scale, where q is a whole number and the scale of a block is below a * RMS, the upper half of a float.
 // A block with a value that is not finite has the scale NaN, one whose scale would be subnormal has the scale 0; in both,
 // every q is 0. Payload: the sizes of sections of 2^17 values (sections.h), the sections. A section: the 32-bit sizes of
-// its three blocks of entropy.h; the upper half of each scale; the blocks: the codes of kernels/ecsq.h, the low bytes of
-// the escapes, their high bytes. All is little-endian.
+// its three or four blocks of entropy.h; the upper half of each scale; the blocks: the codes of kernels/ecsq.h, the low
+// bytes of the escapes, their high bytes, the feet. All is little-endian. Blocks of values whose smallest foot would be
+// subnormal have no feet.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -25,11 +27,11 @@ namespace gradwire {
 namespace {
 
 constexpr std::size_t kSection = std::size_t{1} << 17;
-constexpr std::size_t kPlanes = 3;
-constexpr std::size_t kHeadNbytes = 4 * kPlanes;
+constexpr std::size_t kMostPlanes = 4;
 constexpr std::uint16_t kNanScale = kQuietNanBits >> 16;
-constexpr std::uint16_t kSmallestScale = 0x0080;  // 2^-126
-constexpr std::uint16_t kLargestScale = 0x7F00;   // 2^127
+constexpr std::uint16_t kSmallestScale = 0x0080;     // 2^-126
+constexpr std::uint16_t kSmallestWithFeet = 0x0880;  // 2^-110
+constexpr std::uint16_t kLargestScale = 0x7F00;      // 2^127
 
 std::size_t codes_nbytes(std::size_t n) { return (n + 1) / 2; }
 
@@ -37,15 +39,21 @@ std::size_t scales_nbytes(std::size_t n, std::size_t block) { return 2 * ((n + b
 
 std::size_t block_of(const Params& params) { return static_cast<std::size_t>(params.b); }
 
-std::size_t section_max_nbytes(std::size_t n, std::size_t block) {
-  return kHeadNbytes + scales_nbytes(n, block) + block_max_nbytes(codes_nbytes(n)) + 2 * block_max_nbytes(n);
+bool has_feet(const Params& params) { return params.c != 0; }
+
+std::size_t head_nbytes(const Params& params) { return 4 * (has_feet(params) ? kMostPlanes : kMostPlanes - 1); }
+
+// A value has an escape of two bytes, or a foot, or neither.
+std::size_t section_max_nbytes(std::size_t n, const Params& params) {
+  return head_nbytes(params) + scales_nbytes(n, block_of(params)) + block_max_nbytes(codes_nbytes(n)) +
+         2 * block_max_nbytes(n) + (has_feet(params) ? block_max_nbytes(0) : 0);
 }
 
 std::size_t max_nbytes(std::size_t n, const Params& params) {
   const Sections sections{n, kSection};
   const std::size_t rest = n % kSection;
-  return sections.directory_nbytes() + n / kSection * section_max_nbytes(kSection, block_of(params)) +
-         (rest != 0 ? section_max_nbytes(rest, block_of(params)) : 0);
+  return sections.directory_nbytes() + n / kSection * section_max_nbytes(kSection, params) +
+         (rest != 0 ? section_max_nbytes(rest, params) : 0);
 }
 
 // The sum of squares says everything: it is finite exactly where all values are. What multiplying by 1 / scale rounds
@@ -56,6 +64,12 @@ std::uint16_t scale_of(double sum, std::size_t n, double step) {
   if (wanted >= 0x1p127) return kLargestScale;
   const auto scale = static_cast<std::uint16_t>(bits_of(static_cast<float>(wanted)) >> 16);
   return scale < kSmallestScale ? 0 : scale;
+}
+
+bool is_coded(std::uint16_t scale) { return scale != 0 && scale != kNanScale; }
+
+bool has_feet(const Params& params, std::uint16_t scale) {
+  return has_feet(params) && scale >= kSmallestWithFeet && scale != kNanScale;
 }
 
 float value_of_scale(std::uint16_t scale) { return float_of(static_cast<std::uint32_t>(scale) << 16); }
@@ -69,39 +83,50 @@ std::unique_ptr<T[]> scratch(std::size_t size) {
 struct Workspace {
   std::unique_ptr<std::uint8_t[]> codes;
   std::unique_ptr<std::uint16_t[]> escapes;
+  std::unique_ptr<std::uint8_t[]> feet;
   std::unique_ptr<std::uint8_t[]> plane;
 
-  explicit Workspace(std::size_t n)
+  Workspace(std::size_t n, bool with_feet)
       : codes(scratch<std::uint8_t>(codes_nbytes(n))),
         escapes(scratch<std::uint16_t>(n + kEcsqSlack)),
+        feet(scratch<std::uint8_t>(with_feet ? n + kEcsqSlack : 0)),
         plane(scratch<std::uint8_t>(n)) {}
 };
 
-// Writes scales and codes; returns how many escapes there are. Two passes over a block, the second of which finds it in
-// the cache.
-std::size_t quantise(const Target& target, const float* x, std::size_t n, const Params& params, std::uint8_t* scales,
-                     const Workspace& own) {
+struct Beside {
+  std::size_t escapes = 0;
+  std::size_t feet = 0;
+};
+
+// Writes scales and codes; returns what there is beside them. Passes over a block that find it in the cache, after the
+// first.
+Beside quantise(const Target& target, const float* x, std::size_t n, const Params& params, std::uint8_t* scales,
+                const Workspace& own) {
   const double step = static_cast<double>(float_of(static_cast<std::uint32_t>(params.a)));
   const std::size_t block = block_of(params);
-  std::size_t escapes = 0;
+  Beside found;
   for (std::size_t at = 0; at < n; at += block, scales += 2) {
     const std::size_t count = std::min(block, n - at);
     const std::uint16_t scale = scale_of(target.norms->look(x + at, x + at, count), count, step);
     store_word(scales, scale);
     std::uint8_t* const codes = own.codes.get() + at / 2;
-    if (scale == 0 || scale == kNanScale) {
+    if (!is_coded(scale)) {
       std::memset(codes, 0, codes_nbytes(count));
-    } else {
-      escapes += target.ecsq->to_codes(x + at, count, 1.0F / value_of_scale(scale), codes, own.escapes.get() + escapes);
+      continue;
+    }
+    const float inverse = 1.0F / value_of_scale(scale);
+    found.escapes += target.ecsq->to_codes(x + at, count, inverse, codes, own.escapes.get() + found.escapes);
+    if (has_feet(params, scale)) {
+      found.feet += target.ecsq->to_feet(x + at, count, inverse, own.feet.get() + found.feet);
     }
   }
-  return escapes;
+  return found;
 }
 
 std::size_t encode_section(const Target& target, const float* x, std::size_t n, const Params& params,
                            std::uint8_t* out, const Workspace& own) {
-  std::uint8_t* at = out + kHeadNbytes;
-  const std::size_t escapes = quantise(target, x, n, params, at, own);
+  std::uint8_t* at = out + head_nbytes(params);
+  const Beside found = quantise(target, x, n, params, at, own);
   at += scales_nbytes(n, block_of(params));
   const auto put = [&](std::size_t plane, const std::uint8_t* symbols, std::size_t count) {
     const std::size_t nbytes = encode_block(target, symbols, count, at, true);
@@ -110,11 +135,12 @@ std::size_t encode_section(const Target& target, const float* x, std::size_t n, 
   };
   put(0, own.codes.get(), codes_nbytes(n));
   for (std::size_t place = 0; place < 2; ++place) {
-    for (std::size_t i = 0; i < escapes; ++i) {
+    for (std::size_t i = 0; i < found.escapes; ++i) {
       own.plane[i] = static_cast<std::uint8_t>(own.escapes[i] >> 8 * place);
     }
-    put(1 + place, own.plane.get(), escapes);
+    put(1 + place, own.plane.get(), found.escapes);
   }
+  if (has_feet(params)) put(3, own.feet.get(), found.feet);
   return static_cast<std::size_t>(at - out);
 }
 
@@ -122,11 +148,11 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
                    int threads) {
   const Sections sections{n, kSection};
   const auto hire = [&] {
-    return [&, own = Workspace(std::min(n, kSection))](std::size_t i, std::uint8_t* at) {
+    return [&, own = Workspace(std::min(n, kSection), has_feet(params))](std::size_t i, std::uint8_t* at) {
       return encode_section(target, x + sections.first(i), sections.elements(i), params, at, own);
     };
   };
-  return write_sections(sections, section_max_nbytes(kSection, block_of(params)), threads, out, hire);
+  return write_sections(sections, section_max_nbytes(kSection, params), threads, out, hire);
 }
 
 bool are_scales(const std::uint8_t* scales, std::size_t nbytes) {
@@ -141,16 +167,21 @@ bool are_scales(const std::uint8_t* scales, std::size_t nbytes) {
 // What a section holds, read before anything is written.
 struct Section {
   const std::uint8_t* scales = nullptr;
+  const std::uint8_t* planes[kMostPlanes + 1] = {};
   std::unique_ptr<std::uint16_t[]> escapes;
+  std::unique_ptr<std::uint8_t[]> feet;
+
+  const char* decode(const Target& target, std::size_t plane, std::uint8_t* symbols, std::size_t count) const {
+    const auto nbytes = static_cast<std::size_t>(planes[plane + 1] - planes[plane]);
+    return decode_block(target, planes[plane], nbytes, symbols, count);
+  }
 };
 
-const char* read_escapes(const Target& target, const std::uint8_t* const* planes, std::size_t count,
-                         Section& section) {
+const char* read_escapes(const Target& target, std::size_t count, Section& section) {
   const auto bytes = scratch<std::uint8_t>(2 * count);
   section.escapes = scratch<std::uint16_t>(count + kEcsqSlack);
   for (std::size_t place = 0; place < 2; ++place) {
-    const auto nbytes = static_cast<std::size_t>(planes[place + 1] - planes[place]);
-    const char* const reason = decode_block(target, planes[place], nbytes, bytes.get() + place * count, count);
+    const char* const reason = section.decode(target, 1 + place, bytes.get() + place * count, count);
     if (reason != nullptr) return reason;
   }
   for (std::size_t i = 0; i < count; ++i) {
@@ -159,52 +190,80 @@ const char* read_escapes(const Target& target, const std::uint8_t* const* planes
   return nullptr;
 }
 
+// The zeros among the codes of blocks that have feet.
+std::size_t count_feet(const Target& target, const Section& section, const std::uint8_t* codes, std::size_t n,
+                       const Params& params) {
+  const std::size_t block = block_of(params);
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < n; at += block) {
+    if (!has_feet(params, load_word<std::uint16_t>(section.scales + at / block * 2))) continue;
+    const std::size_t values = std::min(block, n - at);
+    count += target.ecsq->count(codes + at / 2, codes_nbytes(values), 0) - values % 2;
+  }
+  return count;
+}
+
+const char* read_feet(const Target& target, std::size_t count, Section& section) {
+  section.feet = scratch<std::uint8_t>(count + kEcsqSlack);
+  const char* const reason = section.decode(target, 3, section.feet.get(), count);
+  if (reason != nullptr) return reason;
+  std::uint8_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, section.feet[i]);
+  return largest <= kMostFoot ? nullptr : "a foot is none that an encoder writes";
+}
+
 const char* read_section(const Target& target, const std::uint8_t* from, std::size_t nbytes, std::size_t n,
-                         std::size_t block, std::uint8_t* codes, Section& section) {
-  if (nbytes < kHeadNbytes + scales_nbytes(n, block)) return "a section ends within its sizes or scales";
-  section.scales = from + kHeadNbytes;
-  if (!are_scales(section.scales, scales_nbytes(n, block))) return "a scale is none that an encoder writes";
-  const std::uint8_t* planes[kPlanes + 1] = {section.scales + scales_nbytes(n, block)};
-  std::size_t used = kHeadNbytes + scales_nbytes(n, block);
-  for (std::size_t i = 0; i < kPlanes; ++i) {
+                         const Params& params, std::uint8_t* codes, Section& section) {
+  const std::size_t scales = scales_nbytes(n, block_of(params));
+  std::size_t used = head_nbytes(params) + scales;
+  if (nbytes < used) return "a section ends within its sizes or scales";
+  section.scales = from + head_nbytes(params);
+  if (!are_scales(section.scales, scales)) return "a scale is none that an encoder writes";
+  section.planes[0] = from + used;
+  for (std::size_t i = 0; 4 * i < head_nbytes(params); ++i) {
     used += load_word<std::uint32_t>(from + 4 * i);
     if (used > nbytes) break;
-    planes[i + 1] = from + used;
+    section.planes[i + 1] = from + used;
   }
   if (used != nbytes) return "the blocks of a section announce another number of bytes";
   const std::size_t size = codes_nbytes(n);
-  const auto first_nbytes = static_cast<std::size_t>(planes[1] - planes[0]);
-  const char* const reason = decode_block(target, planes[0], first_nbytes, codes, size);
+  const char* reason = section.decode(target, 0, codes, size);
   if (reason != nullptr) return reason;
   if (n % 2 == 1 && codes[size - 1] >> 4 != 0) return "the unused half of its last code is not zero";
-  return read_escapes(target, planes + 1, target.ecsq->count_escapes(codes, size), section);
+  reason = read_escapes(target, target.ecsq->count(codes, size, kFirstEscape), section);
+  if (reason != nullptr || !has_feet(params)) return reason;
+  return read_feet(target, count_feet(target, section, codes, n, params), section);
 }
 
 void write_values(const Target& target, const Section& section, const std::uint8_t* codes, float* out, std::size_t n,
-                  std::size_t block, bool add) {
+                  const Params& params, bool add) {
+  const std::size_t block = block_of(params);
   const std::uint16_t* escapes = section.escapes.get();
+  const std::uint8_t* feet = section.feet.get();
   for (std::size_t at = 0; at < n; at += block) {
-    const float scale = value_of_scale(load_word<std::uint16_t>(section.scales + at / block * 2));
+    const auto word = load_word<std::uint16_t>(section.scales + at / block * 2);
+    const float scale = value_of_scale(word);
+    const std::size_t count = std::min(block, n - at);
     // No q reaches 2^16: below this scale no product leaves the range of floats, which the scalar kernel keeps.
     const EcsqKernels& kernels = scale < 0x1p112F ? *target.ecsq : kEcsqScalar;
-    escapes += kernels.from_codes(codes + at / 2, escapes, std::min(block, n - at), scale, out + at, add);
+    escapes += kernels.from_codes(codes + at / 2, escapes, count, scale, out + at, add);
+    if (has_feet(params, word)) feet += kernels.add_feet(codes + at / 2, feet, count, scale, out + at);
   }
 }
 
 const char* decode(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out, std::size_t n,
                    const Params& params, bool add, int threads) {
   const Sections sections{n, kSection};
-  const std::size_t block = block_of(params);
   const auto codes = scratch<std::uint8_t>(codes_nbytes(n));
   std::vector<Section> read(sections.count());
   const auto codes_of = [&](std::size_t i) { return codes.get() + sections.first(i) / 2; };
   const char* const reason = read_sections(
       sections, threads, payload, nbytes, [&](std::size_t i, const std::uint8_t* from, std::size_t size) {
-        return read_section(target, from, size, sections.elements(i), block, codes_of(i), read[i]);
+        return read_section(target, from, size, sections.elements(i), params, codes_of(i), read[i]);
       });
   if (reason != nullptr) return reason;
   const auto write = [&](std::size_t i) {
-    write_values(target, read[i], codes_of(i), out + sections.first(i), sections.elements(i), block, add);
+    write_values(target, read[i], codes_of(i), out + sections.first(i), sections.elements(i), params, add);
   };
   for_each_section(sections, threads, [&] { return write; });
   return nullptr;

@@ -58,7 +58,9 @@ std::vector<Params> fp8_params() {
 std::vector<Params> ecsq_params() {
   std::vector<Params> all;
   for (const float step : {0x1p-5F, 0.5F, 1.0F, 4.0F}) {
-    for (const int block : {64, 1024, 65536}) all.push_back({.a = std::bit_cast<std::int32_t>(step), .b = block});
+    for (const int block : {64, 1024, 65536}) {
+      for (const int foot : {0, 1}) all.push_back({.a = std::bit_cast<std::int32_t>(step), .b = block, .c = foot});
+    }
   }
   return all;
 }

@@ -1,6 +1,10 @@
 // Kernels of `ecsq`: values as whole numbers q of steps, before the entropy coder. Two signed nibbles to a byte hold q
 // from -7 to 7, the first value in the low one; -8 stands for an escape, a q further from 0 in a word of its own:
 // 2 (|q| - 8), plus 1 where q is negative.
+//
+// A value with q = 0 may have a foot, a symbol for what is left of it, |x| <= scale / 2, in powers of the square root of
+// two or so: one bit of mantissa. Foot 0 is 0; foot 1 + 2 d + (1 where x is negative) is the float d places below 1 / 2
+// among those whose mantissa has one bit after its first, times scale. With d up to 30, feet reach down to 2^-16.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +17,26 @@ namespace gradwire {
 inline constexpr std::int32_t kFirstEscape = 8;
 // Vectors store, and load, so many escapes more than there are.
 inline constexpr std::size_t kEcsqSlack = 32;
+// Floats of one bit of mantissa are whole numbers once their other bits are shifted away.
+inline constexpr unsigned kFootShift = 22;
+inline constexpr std::uint32_t kFirstFoot = 126U << 1;  // 1 / 2
+inline constexpr std::uint32_t kLastFoot = kFirstFoot - 30;
+inline constexpr std::uint8_t kMostFoot = 62;
 
 struct EcsqKernels {
   // q = x * inverse, rounded half to even; |q| is below 2^15. Writes ceil(n / 2) bytes of codes, an unused nibble 0, and
   // the escapes. Returns how many there are; `escapes` has room for n + kEcsqSlack.
   std::size_t (*to_codes)(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes);
-  // How many escapes these bytes of codes have.
-  std::size_t (*count_escapes)(const std::uint8_t* codes, std::size_t nbytes);
+  // How many nibbles of these bytes of codes are `nibble`.
+  std::size_t (*count)(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble);
   // y = q * scale, where the largest q does not overflow; `escapes` has kEcsqSlack words more than these codes need.
   // Returns how many escapes there were.
   std::size_t (*from_codes)(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale,
                             float* out, bool add);
+  // The feet of the values with q = 0. Returns how many there are; `feet` has room for n + kEcsqSlack.
+  std::size_t (*to_feet)(const float* x, std::size_t n, float inverse, std::uint8_t* feet);
+  // Adds the feet of the nibbles 0; they have kEcsqSlack symbols more than these codes need. Returns how many there were.
+  std::size_t (*add_feet)(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n, float scale, float* out);
 };
 
 extern const EcsqKernels kEcsqScalar;
@@ -32,10 +45,10 @@ extern const EcsqKernels kEcsqAvx512;
 
 namespace {
 
-[[maybe_unused]] std::size_t ecsq_count_escapes(const std::uint8_t* codes, std::size_t nbytes) {
+[[maybe_unused]] std::size_t ecsq_count(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < nbytes; ++i) {
-    count += ((codes[i] & 0x0F) == 0x08 ? 1 : 0) + ((codes[i] & 0xF0) == 0x80 ? 1 : 0);
+    count += ((codes[i] & 0x0F) == nibble ? 1 : 0) + (codes[i] >> 4 == nibble ? 1 : 0);
   }
   return count;
 }

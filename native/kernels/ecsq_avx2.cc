@@ -46,19 +46,20 @@ std::size_t to_codes(const float* x, std::size_t n, float inverse, std::uint8_t*
   return static_cast<std::size_t>(at - escapes);
 }
 
-std::size_t count_escapes(const std::uint8_t* codes, std::size_t nbytes) {
-  std::size_t count = 0;
+std::size_t count(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble) {
+  const __m256i low = _mm256_set1_epi8(0x0F);
+  const __m256i wanted = _mm256_set1_epi8(static_cast<char>(nibble));
+  const auto count_in = [](__m256i mask) {
+    return static_cast<std::size_t>(__builtin_popcount(static_cast<unsigned>(_mm256_movemask_epi8(mask))));
+  };
+  std::size_t found = 0;
   std::size_t i = 0;
   for (; i + 32 <= nbytes; i += 32) {
     const __m256i bytes = load_vector(codes + i);
-    const __m256i low = _mm256_and_si256(bytes, _mm256_set1_epi8(0x0F));
-    const __m256i high = _mm256_and_si256(bytes, _mm256_set1_epi8(static_cast<char>(0xF0)));
-    const __m256i first = _mm256_cmpeq_epi8(low, _mm256_set1_epi8(0x08));
-    const __m256i second = _mm256_cmpeq_epi8(high, _mm256_set1_epi8(static_cast<char>(0x80)));
-    const auto count_in = [](__m256i mask) { return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_epi8(mask))); };
-    count += static_cast<std::size_t>(count_in(first) + count_in(second));
+    found += count_in(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, low), wanted));
+    found += count_in(_mm256_cmpeq_epi8(_mm256_and_si256(_mm256_srli_epi16(bytes, 4), low), wanted));
   }
-  return count + ecsq_count_escapes(codes + i, nbytes - i);
+  return found + ecsq_count(codes + i, nbytes - i, nibble);
 }
 
 template <bool kAdd>
@@ -90,8 +91,44 @@ std::size_t from_codes(const std::uint8_t* codes, const std::uint16_t* escapes, 
   return add ? from_codes_as<true>(codes, escapes, n, scale, out) : from_codes_as<false>(codes, escapes, n, scale, out);
 }
 
+// Vectors make the symbols of all values; those with q = 0 are picked one by one.
+std::size_t to_feet(const float* x, std::size_t n, float inverse, std::uint8_t* feet) {
+  const __m256 factor = _mm256_set1_ps(inverse);
+  const __m256i sign = _mm256_set1_epi32(INT32_MIN);
+  std::uint8_t* at = feet;
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256i value = _mm256_castps_si256(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
+    const __m256i absolute = _mm256_andnot_si256(sign, value);
+    const __m256 zero = _mm256_cmp_ps(_mm256_castsi256_ps(absolute), _mm256_set1_ps(0.5F), _CMP_LE_OQ);
+    const __m256i rounded = _mm256_add_epi32(absolute, _mm256_set1_epi32(1 << (kFootShift - 1)));
+    const __m256i magnitude = _mm256_srli_epi32(rounded, kFootShift);
+    const __m256i there = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(kLastFoot - 1));
+    const __m256i twice = _mm256_slli_epi32(magnitude, 1);
+    const __m256i place = _mm256_sub_epi32(_mm256_set1_epi32(1 + 2 * kFirstFoot), twice);
+    const __m256i symbols = _mm256_and_si256(there, _mm256_add_epi32(place, _mm256_srli_epi32(value, 31)));
+    alignas(32) std::uint32_t each[8];
+    store_vector(each, symbols);
+    for (auto which = static_cast<unsigned>(_mm256_movemask_ps(zero)); which != 0; which &= which - 1) {
+      *at++ = static_cast<std::uint8_t>(each[__builtin_ctz(which)]);
+    }
+  }
+  at += kEcsqScalar.to_feet(x + i, n - i, inverse, at);
+  return static_cast<std::size_t>(at - feet);
+}
+
+std::size_t add_feet(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n, float scale, float* out) {
+  return kEcsqScalar.add_feet(codes, feet, n, scale, out);
+}
+
 }  // namespace
 
-const EcsqKernels kEcsqAvx2 = {.to_codes = to_codes, .count_escapes = count_escapes, .from_codes = from_codes};
+const EcsqKernels kEcsqAvx2 = {
+    .to_codes = to_codes,
+    .count = count,
+    .from_codes = from_codes,
+    .to_feet = to_feet,
+    .add_feet = add_feet,
+};
 
 }  // namespace gradwire

@@ -49,19 +49,19 @@ std::size_t to_codes(const float* x, std::size_t n, float inverse, std::uint8_t*
   return static_cast<std::size_t>(at - escapes);
 }
 
-std::size_t count_escapes(const std::uint8_t* codes, std::size_t nbytes) {
+std::size_t count(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble) {
   const __m512i low = _mm512_set1_epi8(0x0F);
-  const __m512i high = _mm512_set1_epi8(static_cast<char>(0xF0));
-  std::size_t count = 0;
+  const __m512i wanted = _mm512_set1_epi8(static_cast<char>(nibble));
+  std::size_t found = 0;
   std::size_t i = 0;
   for (; i + 64 <= nbytes; i += 64) {
     const __m512i bytes = _mm512_loadu_si512(codes + i);
-    const __mmask64 first = _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, low), _mm512_set1_epi8(0x08));
-    const __mmask64 second =
-        _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, high), _mm512_set1_epi8(static_cast<char>(0x80)));
-    count += static_cast<std::size_t>(_mm_popcnt_u64(first) + _mm_popcnt_u64(second));
+    const __m512i shifted = _mm512_srli_epi16(bytes, 4);
+    const __mmask64 first = _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, low), wanted);
+    const __mmask64 second = _mm512_cmpeq_epi8_mask(_mm512_and_si512(shifted, low), wanted);
+    found += static_cast<std::size_t>(_mm_popcnt_u64(first) + _mm_popcnt_u64(second));
   }
-  return count + ecsq_count_escapes(codes + i, nbytes - i);
+  return found + ecsq_count(codes + i, nbytes - i, nibble);
 }
 
 __m512i load_escapes(__mmask16 which, const std::uint16_t*& from) {
@@ -107,8 +107,66 @@ std::size_t from_codes(const std::uint8_t* codes, const std::uint16_t* escapes, 
   return add ? from_codes_as<true>(codes, escapes, n, scale, out) : from_codes_as<false>(codes, escapes, n, scale, out);
 }
 
+std::size_t to_feet(const float* x, std::size_t n, float inverse, std::uint8_t* feet) {
+  const __m512 factor = _mm512_set1_ps(inverse);
+  const __m512 half = _mm512_set1_ps(0.5F);
+  std::uint8_t* at = feet;
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 value = _mm512_mul_ps(_mm512_loadu_ps(x + i), factor);
+    const __m512 absolute = _mm512_abs_ps(value);
+    const __mmask16 zero = _mm512_cmp_ps_mask(absolute, half, _CMP_LE_OQ);
+    const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(absolute), _mm512_set1_epi32(1 << (kFootShift - 1)));
+    const __m512i magnitude = _mm512_srli_epi32(rounded, kFootShift);
+    const __mmask16 there = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(kLastFoot));
+    const __m512i negative = _mm512_srli_epi32(_mm512_castps_si512(value), 31);
+    const __m512i twice = _mm512_slli_epi32(magnitude, 1);
+    const __m512i place = _mm512_sub_epi32(_mm512_set1_epi32(1 + 2 * kFirstFoot), twice);
+    const __m512i symbols = _mm512_maskz_add_epi32(there, place, negative);
+    const __m128i chosen = _mm512_cvtepi32_epi8(_mm512_maskz_compress_epi32(zero, symbols));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), chosen);
+    at += _mm_popcnt_u32(zero);
+  }
+  at += kEcsqScalar.to_feet(x + i, n - i, inverse, at);
+  return static_cast<std::size_t>(at - feet);
+}
+
+__m512 values_of_feet(__mmask16 which, const std::uint8_t*& from, __m512 scale) {
+  const __m512i next = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  from += _mm_popcnt_u32(which);
+  const __m512i symbols = _mm512_maskz_expand_epi32(which, next);
+  const __mmask16 there = _mm512_test_epi32_mask(symbols, symbols);
+  const __m512i place = _mm512_sub_epi32(symbols, _mm512_set1_epi32(1));
+  const __m512i magnitude = _mm512_sub_epi32(_mm512_set1_epi32(kFirstFoot), _mm512_srli_epi32(place, 1));
+  const __m512i bits = _mm512_or_epi32(_mm512_slli_epi32(magnitude, kFootShift), _mm512_slli_epi32(place, 31));
+  return _mm512_maskz_mul_ps(there, _mm512_castsi512_ps(bits), scale);
+}
+
+std::size_t add_feet(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n, float scale, float* out) {
+  const __m512 factor = _mm512_set1_ps(scale);
+  const std::uint8_t* at = feet;
+  std::size_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
+    const __m256i spread = _mm256_or_si256(words, _mm256_slli_epi16(words, 4));
+    const __mmask32 zero = _mm256_testn_epi8_mask(spread, _mm256_set1_epi8(0x0F));
+    const __m512 low = values_of_feet(static_cast<__mmask16>(zero), at, factor);
+    const __m512 high = values_of_feet(static_cast<__mmask16>(zero >> 16), at, factor);
+    _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(out + i), low));
+    _mm512_storeu_ps(out + i + 16, _mm512_add_ps(_mm512_loadu_ps(out + i + 16), high));
+  }
+  at += kEcsqScalar.add_feet(codes + i / 2, at, n - i, scale, out + i);
+  return static_cast<std::size_t>(at - feet);
+}
+
 }  // namespace
 
-const EcsqKernels kEcsqAvx512 = {.to_codes = to_codes, .count_escapes = count_escapes, .from_codes = from_codes};
+const EcsqKernels kEcsqAvx512 = {
+    .to_codes = to_codes,
+    .count = count,
+    .from_codes = from_codes,
+    .to_feet = to_feet,
+    .add_feet = add_feet,
+};
 
 }  // namespace gradwire

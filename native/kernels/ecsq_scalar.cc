@@ -1,5 +1,6 @@
 // The definition of `ecsq`'s codes.
 #include <cfloat>
+#include <cmath>
 
 #include "kernels/ecsq.h"
 
@@ -55,12 +56,43 @@ std::size_t from_codes(const std::uint8_t* codes, const std::uint16_t* escapes, 
   return add ? from_codes_as<true>(codes, escapes, n, scale, out) : from_codes_as<false>(codes, escapes, n, scale, out);
 }
 
+std::uint8_t foot_of(float value) {
+  const std::uint32_t bits = bits_of(value);
+  const std::uint32_t magnitude = ((bits & 0x7FFFFFFF) + (1U << (kFootShift - 1))) >> kFootShift;
+  return magnitude < kLastFoot ? 0 : static_cast<std::uint8_t>(1 + 2 * (kFirstFoot - magnitude) + (bits >> 31));
+}
+
+std::size_t to_feet(const float* x, std::size_t n, float inverse, std::uint8_t* feet) {
+  std::uint8_t* at = feet;
+  for (std::size_t i = 0; i < n; ++i) {
+    const float value = x[i] * inverse;
+    if (std::fabs(value) <= 0.5F) *at++ = foot_of(value);
+  }
+  return static_cast<std::size_t>(at - feet);
+}
+
+float value_of_foot(std::uint8_t foot, float scale) {
+  if (foot == 0) return 0.0F;
+  const std::uint32_t place = foot - 1U;
+  return float_of((kFirstFoot - (place >> 1)) << kFootShift | place << 31) * scale;
+}
+
+std::size_t add_feet(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n, float scale, float* out) {
+  const std::uint8_t* at = feet;
+  for (std::size_t i = 0; i < n; ++i) {
+    if ((codes[i / 2] >> (i % 2 * 4) & 0xF) == 0) out[i] += value_of_foot(*at++, scale);
+  }
+  return static_cast<std::size_t>(at - feet);
+}
+
 }  // namespace
 
 const EcsqKernels kEcsqScalar = {
     .to_codes = to_codes,
-    .count_escapes = ecsq_count_escapes,
+    .count = ecsq_count,
     .from_codes = from_codes,
+    .to_feet = to_feet,
+    .add_feet = add_feet,
 };
 
 }  // namespace gradwire

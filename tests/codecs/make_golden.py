@@ -48,6 +48,8 @@ SPECS = (
     "ecsq:0.5",
     "ecsq:0.5,block=64",
     "ecsq:0.03125,block=64",
+    "ecsq:0.25,foot",
+    "ecsq:4,block=64,foot",
 )
 
 PLANS: dict[str, tuple[dict[str, str], ...]] = {
@@ -94,6 +96,7 @@ LONGER = {
     "fp8:block=16": EIGHTHS,
     "ecsq:0.5,block=64": BLOCKS,
     "ecsq:0.03125,block=64": BLOCKS,
+    "ecsq:4,block=64,foot": BLOCKS,
 }
 """Spec -> a third chunk, where two are too short to show what it does."""
 

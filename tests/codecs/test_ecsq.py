@@ -20,7 +20,10 @@ Roundtrip = Callable[[Codec, torch.Tensor], torch.Tensor]
 Golden = Callable[[str], list[tuple[Codec, torch.Tensor, bytes]]]
 Whole = npt.NDArray[np.int64]
 SECTION = 1 << 17
-CODECS = [Ecsq(0.5), Ecsq(1, 64), Ecsq(2**-5, 4096), Ecsq(4, 65536)]
+SQUARE = [Ecsq(0.5), Ecsq(1, 64), Ecsq(2**-5, 4096), Ecsq(4, 65536)]
+CODECS = [*SQUARE, Ecsq(0.25, foot=True), Ecsq(4, 64, foot=True)]
+FEET = [0.0] + [sign * part * 2.0**-e for e in range(1, 17) for part in (1, 0.75) for sign in (1, -1)]
+"""What the feet stand for, as shares of the scale: 1/2, -1/2, 3/8, -3/8, 1/4 ...."""
 
 
 def quantised(x: torch.Tensor, codec: Ecsq) -> tuple[list[int], Whole]:
@@ -47,33 +50,56 @@ def _scale(block: npt.NDArray[np.float32], step: float) -> tuple[int, float]:
     return word, float(np.array([word << 16], dtype=np.uint32).view(np.float32)[0])
 
 
-def read(payload: bytes, n: int, block: int) -> tuple[list[int], Whole]:
-    """Return what a payload has for both, by its documentation."""
+def feet(x: torch.Tensor, codec: Ecsq) -> list[int]:
+    """Return the feet, by the formula: the nearest of their values, away from 0 where two are as near."""
+    found = list[int]()
+    if not codec.foot:
+        return found
+    for block in np.split(x.numpy(), range(codec.block, x.numel(), codec.block)):
+        _, scale = _scale(block, codec.step) if block.size else (0, 0.0)
+        if not scale >= 2.0**-110:
+            continue
+        share = (block * (np.float32(1) / np.float32(scale))).astype(np.float64)
+        for each in share[np.abs(share) <= 0.5]:
+            positive = [foot for foot in range(1, 63, 2) if abs(each) >= 0.875 * 2.0**-16]
+            nearest = min(positive, key=lambda foot: abs(FEET[foot] - abs(each)), default=0)
+            found.append(nearest + int(np.signbit(each)) if nearest else 0)
+    return found
+
+
+def read(payload: bytes, n: int, codec: Ecsq) -> tuple[list[int], Whole, list[int]]:
+    """Return what a payload has for all three, by its documentation."""
     sizes = struct.unpack_from(f"<{-(-n // SECTION)}I", payload)
-    at, scales, q = 4 * len(sizes), list[int](), [np.zeros(0, dtype=np.int64)]
+    at, scales, q, found_feet = 4 * len(sizes), list[int](), [np.zeros(0, dtype=np.int64)], list[int]()
     for index, nbytes in enumerate(sizes):
         count = min(SECTION, n - index * SECTION)
-        found = _read_section(payload[at : at + nbytes], count, -(-count // block))
+        found = _read_section(payload[at : at + nbytes], count, codec)
         scales += found[0]
         q.append(found[1])
+        found_feet += found[2]
         at += nbytes
     assert at == len(payload)
-    return scales, np.concatenate(q)
+    return scales, np.concatenate(q), found_feet
 
 
-def _read_section(section: bytes, n: int, blocks: int) -> tuple[list[int], Whole]:
-    ends = np.cumsum([12 + 2 * blocks, *struct.unpack_from("<3I", section)])
-    scales = struct.unpack_from(f"<{blocks}H", section, 12)
+def _read_section(section: bytes, n: int, codec: Ecsq) -> tuple[list[int], Whole, list[int]]:
+    blocks, sizes = -(-n // codec.block), 4 if codec.foot else 3
+    ends = np.cumsum([4 * sizes + 2 * blocks, *struct.unpack_from(f"<{sizes}I", section)])
+    assert ends[-1] == len(section)
+    scales = struct.unpack_from(f"<{blocks}H", section, 4 * sizes)
     planes = [section[begin:end] for begin, end in pairwise(ends)]
     symbols = np.frombuffer(decode_block(planes[0], -(-n // 2)), dtype=np.uint8)
     nibbles = np.stack([symbols & 15, symbols >> 4], axis=1).reshape(-1)
     assert not nibbles[n:].any()
     q = ((nibbles[:n].astype(np.int64) ^ 8) - 8).copy()
     far = q == -8
-    low, high = (np.frombuffer(decode_block(plane, int(far.sum())), np.uint8) for plane in planes[1:])
+    low, high = (np.frombuffer(decode_block(plane, int(far.sum())), np.uint8) for plane in planes[1:3])
     escapes = low.astype(np.int64) | high.astype(np.int64) << 8
     q[far] = (8 + (escapes >> 1)) * np.where(escapes & 1, -1, 1)
-    return list(scales), q
+    if not codec.foot:
+        return list(scales), q, []
+    has_feet = np.repeat([0x0880 <= scale < 0x7FC0 for scale in scales], codec.block)[:n]
+    return list(scales), q, list(decode_block(planes[3], int(((q == 0) & has_feet).sum())))
 
 
 def samples() -> list[torch.Tensor]:
@@ -89,13 +115,14 @@ def samples() -> list[torch.Tensor]:
 @pytest.mark.parametrize("codec", CODECS, ids=str)
 def test_payloads_are_those_of_the_formula(codec: Ecsq) -> None:
     for x in samples():
-        scales, q = read(bytes(codec.encode(x).tolist()), x.numel(), codec.block)
+        scales, q, found = read(bytes(codec.encode(x).tolist()), x.numel(), codec)
         expected = quantised(x, codec)
         assert scales == expected[0]
         assert np.array_equal(q, expected[1])
+        assert found == feet(x, codec)
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=str)
+@pytest.mark.parametrize("codec", SQUARE, ids=str)
 def test_decoded_values_are_q_times_the_scale(codec: Ecsq, roundtrip: Roundtrip) -> None:
     for x in samples():
         scales, q = quantised(x, codec)
@@ -109,10 +136,54 @@ def test_decoded_values_are_q_times_the_scale(codec: Ecsq, roundtrip: Roundtrip)
 def test_golden_vectors_are_those_of_the_formula(golden: Golden) -> None:
     for codec, x, payload in golden("ecsq"):
         assert isinstance(codec, Ecsq)
-        scales, q = read(payload, x.numel(), codec.block)
+        scales, q, found = read(payload, x.numel(), codec)
         expected = quantised(x, codec)
         assert scales == expected[0]
         assert np.array_equal(q, expected[1])
+        assert found == feet(x, codec)
+
+
+@pytest.mark.parametrize("step", [2**-5, 0.25, 4])
+def test_feet_keep_small_values_within_a_fifth_and_change_no_others(
+    step: float, roundtrip: Roundtrip
+) -> None:
+    x = torch.linspace(-3, 6, 1024 * 24).exp() * torch.tensor([1.0, -1.0]).repeat(1024 * 12)
+    x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(5))]
+    plain, y = roundtrip(Ecsq(step), x), roundtrip(Ecsq(step, foot=True), x)
+    zero = plain == 0
+    assert zero.sum() > 100
+    assert torch.equal(y[~zero], plain[~zero])
+    error = (y[zero] - x[zero]).abs() / x[zero].abs()
+    assert 0.19 < float(error.max()) <= 0.2 * (1 + 2**-20)
+
+
+def test_feet_end_at_two_to_the_minus_16_of_the_scale(roundtrip: Roundtrip) -> None:
+    codec = Ecsq(1, 64, foot=True)
+    x = torch.zeros(64)
+    x[0] = 8.0  # RMS 1, scale 0.99609375
+    scale = 0.99609375
+    x[1:5] = scale * 2.0**-16 * torch.tensor([0.87, -0.88, 1.2, 1.3])
+    assert (roundtrip(codec, x)[1:6] / (scale * 2.0**-16)).tolist() == [0.0, -1.0, 1.0, 1.5, 0.0]
+
+
+def test_decode_add_adds_feet_to_what_is_there() -> None:
+    x = torch.linspace(-1, 1, 1001) ** 5
+    codec = Ecsq(0.5, foot=True)
+    payload, y, acc = codec.encode(x), torch.empty_like(x), torch.linspace(3, 4, 1001)
+    expected = acc.clone()
+    codec.decode(payload, y)
+    codec.decode_add(payload, acc)
+    assert torch.equal(acc, expected + y)
+
+
+def test_a_foot_that_no_encoder_writes_is_refused() -> None:
+    payload = Ecsq(0.5, foot=True).encode(torch.tensor([1.0, -1.0, 0.01, 0.0, 1.0]))
+    assert payload[-3] == 0  # a raw block of two feet
+    payload[-2] = 63
+    out = torch.full((5,), 7.0)
+    with pytest.raises(PayloadError, match="a foot is none that an encoder writes"):
+        Ecsq(0.5, foot=True).decode(payload, out)
+    assert (out == 7.0).all()
 
 
 def test_errors_reach_half_a_step_of_the_block_and_no_more(
@@ -179,7 +250,8 @@ def test_what_no_encoder_writes_is_refused(at: int, byte: int, reason: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("spec", "of_laplace", "of_normal"), [("ecsq:0.5", 10.6, 10.3), ("ecsq:1", 15.6, 14.9)]
+    ("spec", "of_laplace", "of_normal"),
+    [("ecsq:0.5", 10.6, 10.3), ("ecsq:1", 15.6, 14.9), ("ecsq:0.25,foot", 6.82, 7.07)],
 )
 def test_ratios(
     spec: str, of_laplace: float, of_normal: float, laplace: torch.Tensor, normal: torch.Tensor
@@ -194,3 +266,4 @@ def test_noise_costs_no_more_than_the_card_says() -> None:
     codec = Ecsq(2**-5)
     assert codec.max_nbytes(1 << 17) == 2.5 * 2**17 + 2 * 128 + 19
     assert codec.encode(x).numel() < codec.max_nbytes(1 << 17)
+    assert Ecsq(2**-5, foot=True).max_nbytes(1 << 17) == codec.max_nbytes(1 << 17) + 5

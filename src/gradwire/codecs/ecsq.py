@@ -31,6 +31,11 @@ class Ecsq(NativeCodec):
     unused nibble 0, and -8 for an escape; the others have the low and the high bytes of the escapes, 2 (|q| -
     8), plus 1 where q is negative. Each is coded as ``gradwire.entropy`` does it, with a table of its own.
 
+    With a foot, values whose q is 0 keep a sign, an exponent, and one bit of mantissa, down to 2^-16 of the
+    scale: the largest relative error is a fifth, however small a value is beside others of its block. Another
+    block has a byte for each: 0 for 0, and 1 + 2d, plus 1 where it is negative, for the float that is d
+    places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below 2^-110 have no feet.
+
     Bound: step / 2 RMS of the block, plus 2^-112 for blocks whose scale would be subnormal, which are sent as
     zeros; ``bound`` returns the largest. Non-finite values: one of them, NaN or infinity, makes NaN of its
     block (scale NaN), or of the whole chunk if that is shorter; other blocks are as they were. Ratio: 8
@@ -45,6 +50,8 @@ class Ecsq(NativeCodec):
         The step as a share of the root mean square of each block, from 2^-5 to 4.
     block
         Values that share a scale: a power of two from 64 to 65536.
+    foot
+        Whether values of less than half a step keep an approximate value instead of becoming 0.
 
     Examples
     --------
@@ -59,6 +66,7 @@ class Ecsq(NativeCodec):
 
     step: float
     block: int = _BLOCK
+    foot: bool = False
 
     name: ClassVar[str] = "ecsq"
     wire_id: ClassVar[int] = 13
@@ -67,6 +75,8 @@ class Ecsq(NativeCodec):
         "ecsq:1",
         "ecsq:4,block=64",
         "ecsq:0.03125,block=65536",
+        "ecsq:0.25,foot",
+        "ecsq:4,block=64,foot",
     )
     ON_CUDA: ClassVar[bool] = False
     _format: ClassVar[str] = "ecsq"
@@ -76,22 +86,25 @@ class Ecsq(NativeCodec):
             raise error(self.name, _STEP_WANTED, self.step, _EXAMPLE)
         if not is_whole(self.block, 64, 65536) or self.block.bit_count() != 1:
             raise error(self.name, _BLOCK_WANTED, self.block, _EXAMPLE)
+        if not isinstance(self.foot, bool):
+            raise error(self.name, "foot to be True or False", self.foot, "ecsq:0.25,foot")
 
     @property
     def _params(self) -> tuple[int, ...]:
-        return int.from_bytes(struct.pack("<f", self.step), "little"), self.block
+        return int.from_bytes(struct.pack("<f", self.step), "little"), self.block, int(self.foot)
 
     def __str__(self) -> str:
-        return join(self.name, write_real(self.step), "" if self.block == _BLOCK else f"block={self.block}")
+        block = "" if self.block == _BLOCK else f"block={self.block}"
+        return join(self.name, write_real(self.step), block, "foot" if self.foot else "")
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Ecsq:
-        """Return the codec of ``ecsq:0.5`` or ``ecsq:0.5,block=256``."""
+        """Return the codec of ``ecsq:0.5`` or ``ecsq:0.25,block=256,foot``."""
         reader = Reader(cls.name, _EXAMPLE, argument, options)
         step = reader.real(_STEP_WANTED, reader.argument(_STEP_WANTED))
-        block = reader.option("block")
+        block, foot = reader.option("block"), reader.flag("foot")
         reader.finish()
-        return cls(step, _BLOCK if block is None else reader.whole(_BLOCK_WANTED, block))
+        return cls(step, _BLOCK if block is None else reader.whole(_BLOCK_WANTED, block), foot)
 
     def bound(self, x: torch.Tensor) -> float:
         """Return half a step of the block with the largest root mean square."""
