@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from typing import Any
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.stream import AxiStream, flat
+from gradwire.gateware.stream import AxiStream, Pipeline, flat
 
 _SLACK_WORDS = 4
 """Wide words that a lane's memory holds beyond a chunk, so that latencies do not stop the wide stream."""
@@ -47,7 +48,7 @@ class Distributor(wiring.Component):
 class Collector(wiring.Component):
     """Gives the packets of narrow streams, one of each in turn, to one of ``lanes`` times ``width`` bits.
 
-    The other way round as the ``Distributor``, with the same memories.
+    The other way round as the ``Distributor``, with the same memories, one for each piece of a wide word.
     """
 
     def __init__(self, width: int, *, lanes: int = 4, chunk_words: int = 512) -> None:
@@ -57,19 +58,28 @@ class Collector(wiring.Component):
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the circuit."""
         m = Module()
-        out, word, takes = self.m_axis, flat(self.m_axis), Signal()
+        out, takes, width = self.m_axis, Signal(), len(self.lane[0].tdata)
         m.d.comb += takes.eq(~out.tvalid | out.tready)
-        leaving, ends = [], Signal()
+        ends, shown = Signal(), []
         here = _turns(m, self._lanes, ends)
+        has_word = Signal(self._lanes)
         for at in range(self._lanes):
-            m.submodules[f"fifo{at}"] = fifo = SyncFIFOBuffered(width=len(word), depth=self._depth)
-            _gather(m, self.lane[at], fifo)
-            m.d.comb += fifo.r_en.eq(takes & here[at])
-            leaving.append(Mux(here[at] & fifo.r_rdy, Cat(fifo.r_data, 1), 0))
-        left = reduce(or_, leaving)
-        m.d.comb += ends.eq(takes & left[-1] & left[-2])
-        with m.If(takes):
-            m.d.sync += Cat(word, out.tvalid).eq(left)
+            fifos = []
+            for piece in range(self._lanes):
+                bits = len(flat(self.lane[at])) - (piece != self._lanes - 1)  # the last one ends packets
+                m.submodules[f"fifo{at}_{piece}"] = fifo = SyncFIFOBuffered(width=bits, depth=self._depth)
+                m.d.comb += fifo.r_en.eq(takes & here[at] & has_word[at])
+                fifos.append(fifo)
+            _gather(m, f"lane{at}", self.lane[at], fifos)
+            m.d.comb += has_word[at].eq(fifos[-1].r_rdy)
+            words = [fifo.r_data for fifo in fifos]
+            word = Cat(*(each[:width] for each in words), *(each[width:] for each in words))
+            shown.append(word & here[at].replicate(len(word)))
+        left = reduce(or_, shown)
+        comes = (has_word & here).any()
+        m.d.comb += ends.eq(takes & comes & left[-1])
+        stage = Pipeline(m, takes)
+        m.d.comb += [flat(out).eq(stage.hold(left)), out.tvalid.eq(stage.hold(comes, resets=True))]
         return m
 
 
@@ -82,41 +92,45 @@ def _turns(m: Module, lanes: int, ends: Value) -> Signal:
 
 
 def _cut(m: Module, fifo: SyncFIFOBuffered, out: Any) -> None:
-    """Shift the wide words of a memory out, as narrow ones that keep a byte, or one if none does."""
+    """Give the pieces of a memory's wide words that keep a byte, or one if none does.
+
+    A wide word stays at the memory's output meanwhile. How many pieces it has is read with the first of them,
+    because block RAM is slow; if that is the only one, nothing leaves in the cycle after it.
+    """
     width, size = len(out.tdata), len(out.tkeep)
     lanes = len(fifo.r_data) // (width + size)
-    data, keep = Signal(lanes * width, reset_less=True), Signal(lanes * size, reset_less=True)
-    last, has_more = Signal(reset_less=True), keep[size]
+    data, keep, last = fifo.r_data[: lanes * width], fifo.r_data[lanes * width : -1], fifo.r_data[-1]
+    place, left, moves = Signal(range(lanes)), Signal(lanes), Signal()
+    begins, follow = place == 0, Cat(keep[size::size], Const(0, 1))
+    stage = Pipeline(m, moves)
     m.d.comb += [
-        out.tdata.eq(data),
-        out.tkeep.eq(keep),
-        out.tlast.eq(last & ~has_more),
-        fifo.r_en.eq(~out.tvalid | (out.tready & ~has_more)),
+        moves.eq(~out.tvalid | out.tready),
+        fifo.r_en.eq(moves & ~begins & ~left[1]),
+        out.tdata.eq(stage.hold(data.word_select(place, width))),
+        out.tkeep.eq(stage.hold(keep.word_select(place, size))),
+        out.tlast.eq(stage.hold(last & ~Mux(begins, follow[0], left[1]))),
+        out.tvalid.eq(stage.hold(Mux(begins, fifo.r_rdy, left[0]), resets=True)),
     ]
-    with m.If(fifo.r_en):
-        m.d.sync += [Cat(data, keep, last).eq(fifo.r_data), out.tvalid.eq(fifo.r_rdy)]
-    with m.Elif(out.tready):
-        m.d.sync += [data.eq(data >> width), keep.eq(keep >> size)]
+    with m.If(moves & begins):
+        m.d.sync += [left.eq(follow), place.eq(fifo.r_rdy)]
+    with m.Elif(moves):
+        m.d.sync += [left.eq(left >> 1), place.eq(Mux(left[1], place + 1, 0))]
 
 
-def _gather(m: Module, come: Any, fifo: SyncFIFOBuffered) -> None:
-    """Put the words of a narrow stream together; a packet's last wide word may be partial."""
-    width, size = len(come.tdata), len(come.tkeep)
-    lanes = len(fifo.w_data) // (width + size)
-    data, keep = Signal(lanes * width, reset_less=True), Signal(lanes * size, reset_less=True)
-    last, place, is_full = Signal(reset_less=True), Signal(lanes, init=1), Signal()
-    m.d.comb += [
-        come.tready.eq(~is_full | fifo.w_rdy),
-        fifo.w_data.eq(Cat(data, keep, last)),
-        fifo.w_en.eq(is_full),
-    ]
-    fills = come.tlast | place[-1]
-    with m.If(come.tready & come.tvalid):
-        m.d.sync += [last.eq(come.tlast), is_full.eq(fills), place.eq(Mux(fills, 1, place << 1))]
-        for at in range(lanes):
-            with m.If(place[at]):
-                m.d.sync += data.word_select(at, width).eq(come.tdata)
-            with m.If(place[: at + 1].any()):
-                m.d.sync += keep.word_select(at, size).eq(Mux(place[at], come.tkeep, 0))
-    with m.Elif(fifo.w_rdy):
-        m.d.sync += is_full.eq(0)
+def _gather(m: Module, name: str, come: Any, fifos: Sequence[SyncFIFOBuffered]) -> None:
+    """Put the words of a narrow stream into memories side by side, in turn, as pieces of wide ones.
+
+    A packet's last wide word may be partial; its last piece goes into all memories that are left, and keeps
+    nothing there.
+    """
+    place = Signal(len(fifos), init=1, name=f"{name}_place")
+    moves = come.tvalid & come.tready
+    m.d.comb += come.tready.eq(~place[0] | fifos[0].w_rdy)  # the others have no more words than the first
+    for at, fifo in enumerate(fifos):
+        keep = Mux(place[at], come.tkeep, 0)
+        m.d.comb += [
+            fifo.w_data.eq(Cat(come.tdata, keep, come.tlast)[: len(fifo.w_data)]),
+            fifo.w_en.eq(moves & (place[at] | (come.tlast & place[:at].any()))),
+        ]
+    with m.If(moves):
+        m.d.sync += place.eq(Mux(come.tlast | place[-1], 1, place << 1))
