@@ -48,6 +48,13 @@ def test_other_blocks_are_written(
     assert ports_of(made.verilog) == {port.name: (f"{port.direction}put", port.bits) for port in made.ports}
 
 
+def test_every_memory_is_marked_as_one_without_collisions() -> None:
+    lines = export("errbound-decompressor", "errbound:2^-10", 256).verilog.splitlines()
+    memories = [at for at, line in enumerate(lines) if re.search(r"reg .*\[\d+:0\];$", line)]
+    assert len(memories) > 3
+    assert all(lines[at - 1].strip() == "(* no_rw_check *)" for at in memories)
+
+
 def test_the_same_block_is_the_same_text_without_paths() -> None:
     text = export("float-adder", None, 256).verilog
     assert text == export("float-adder", None, 256).verilog

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -32,6 +33,11 @@ _MEANINGS = {
     "first": "low bits of the first byte's sequence number",
     "open": "whether it is to be compressed",
 }
+
+
+_MEMORY = re.compile(r"^( *)(reg \[\d+:0\] [^;]* \[\d+:0\];)$", re.MULTILINE)
+"""The declaration of a memory. All are those of queues, which never read a word in the cycle in which they
+write it; synthesis that doesn't know this adds a register and a choice for each bit of it."""
 
 
 class Port(NamedTuple):
@@ -74,7 +80,8 @@ def export(name: str, codec: str | None, width: int, parameters: Mapping[str, in
         ) from error
     made_of = [name, *([codec] if codec else []), *([f"{width} bits"] if BLOCKS[name].has_width else [])]
     made_of += [f"{key}={value}" for key, value in parameters.items()]
-    return Export(_header(made_of, ports) + str(text), ports)
+    marked = _MEMORY.sub(r"\1(* no_rw_check *)\n\1\2", str(text))
+    return Export(_header(made_of, ports) + marked, ports)
 
 
 def _header(made_of: list[str], ports: list[Port]) -> str:
