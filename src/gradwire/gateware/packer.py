@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -15,10 +15,13 @@ class Packer(wiring.Component):
     ``data`` must be 0 from byte ``count`` on. A group travels in a cycle in which ``valid`` and ``ready`` are
     high. Two stages: the first moves a group to its place in the words, because the place depends only on the
     counts before it; the second collects. A group may complete several words, which leave one by one.
+
+    If all groups but a packet's last one are multiples of ``step`` bytes, a power of two, so are all places.
+    With ``step`` equal to ``most``, ``ready`` then stays high while the consumer's does.
     """
 
-    def __init__(self, width: int, most: int) -> None:
-        self._most = most
+    def __init__(self, width: int, most: int, step: int = 1) -> None:
+        self._most, self._step = most, step
         super().__init__(
             {
                 "data": In(8 * most),
@@ -35,16 +38,17 @@ class Packer(wiring.Component):
         m = Module()
         out = self.m_axis
         size = len(out.tkeep)
-        reach = size - 1 + self._most
+        reach = size - self._step + self._most
         stage = Pipeline(m, self.ready)
 
-        position = Signal(range(size))
+        place = Signal(range(size // self._step))
+        position = Cat(Const(0, self._step.bit_length() - 1), place)
         end = Signal(range(reach + 1))
         rest = end[: len(position)]
         full = end[len(position) :]
         m.d.comb += end.eq(position + self.count)
         with m.If(self.ready & self.valid):
-            m.d.sync += position.eq(Mux(self.last, 0, rest))
+            m.d.sync += place.eq(Mux(self.last, 0, rest[len(position) - len(place) :]))
         moved = stage.hold(shift_left_bytes(self.data, position, reach))
         moved_full = stage.hold(Mux(self.valid, full, 0), resets=True)
         moved_closes = stage.hold(self.valid & self.last & ((rest != 0) | (full == 0)), resets=True)

@@ -42,7 +42,7 @@ class ErrBoundCompressor(wiring.Component):
         m = Module()
         width = len(self.s_axis.tdata)
         lanes = width // LANE_BITS
-        m.submodules.tags = tag_packer = Packer(width, lanes // _QUARTET)
+        m.submodules.tags = tag_packer = Packer(width, lanes // _QUARTET, lanes // _QUARTET)
         m.submodules.data = data_packer = Packer(width, width // 8)
         packers = [tag_packer, data_packer]
         if self._codec.relative is not None:
