@@ -1,7 +1,8 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from amaranth import Cat, Const, Module, Mux, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 
 from gradwire.gateware import group_finder
 from gradwire.gateware.group_finder import GroupFinder, _ends, _lengths, _sum
@@ -88,7 +89,10 @@ class FindsGroups(Claim):
         ]
         marked = Marked(m)
         marked.choose(come.tvalid & come.tready, self._chooses, self._data, self._index, count, self._last)
-        watched = WatchedPieces(m, marked, finder)
+        was_ready = Signal()  # outputs follow by a cycle
+        m.d.sync += was_ready.eq(self._ready)
+        shown = SimpleNamespace(valid=finder.valid, ready=was_ready, last=finder.last, window=finder.window)
+        watched = WatchedPieces(m, marked, shown)
         end: Value = watched.before
         right = []
         is_over: Value = Const(0)

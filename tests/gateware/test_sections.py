@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
-from gradwire.gateware.nic.queues import Queue
+from gradwire.gateware.queues import Queue
 from gradwire.gateware.sections import Countdown, cut, join
 from gradwire.gateware.stream import AxiStream, block_ports
 from support.axi import STALLS, Run, bench, consumed, produced, transfer

@@ -7,6 +7,8 @@ do within one cycle is to look up one of these places.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
@@ -26,7 +28,8 @@ class GroupFinder(wiring.Component):
 
     Four words are at hand: the current one, two after it, and one that has just come. A word moves on only
     with its successor behind it, so that a group's bytes are visible wherever they end; but the last words of
-    a packet wait for nothing. An output is taken in a cycle in which ``valid`` and ``ready`` are high.
+    a packet wait for nothing. There is an output in each cycle in which ``valid`` is high, and ``ready`` was
+    in the cycle before: the bytes follow the places by a cycle, because many registers move with them.
 
     A packet that is no payload loses its alignment, but not its end: nothing stalls, and the next is whole.
     """
@@ -51,21 +54,24 @@ class GroupFinder(wiring.Component):
         """Return the circuit: the words at hand, and the place in the current one."""
         m = Module()
         come, size, places = self.s_axis, self._size, self._place_bits
-        advance, consume = Signal(), Signal()
-        take, stage = Pipeline(m, come.tready), Pipeline(m, advance)
+        advance, consume, moved = Signal(), Signal(), Signal()
+        take, stage, free = Pipeline(m, come.tready), Pipeline(m, advance), Pipeline(m, Const(1))
+        follow = Pipeline(m, moved)
 
         new_valid = Signal()
         new, new_last = take.hold(come.tdata), take.hold(come.tlast)
         new_count = take.hold(count_kept(come.tkeep))
         far_valid = stage.hold(new_valid, resets=True)
-        far, far_last, far_count = stage.hold(new), stage.hold(new_last), stage.hold(new_count)
+        far_last, far_count = stage.hold(new_last), stage.hold(new_count)
         far_sums = stage.hold(Cat(_sum(new, at) for at in range(size)))
         next_valid = stage.hold(far_valid, resets=True)
-        next_, next_last, next_count = stage.hold(far), stage.hold(far_last), stage.hold(far_count)
+        next_last, next_count = stage.hold(far_last), stage.hold(far_count)
         far_lengths = _lengths(m, far_sums, _sum(new, 0))
         next_lengths = stage.hold(far_lengths)
-        current, last = stage.hold(next_), stage.hold(next_last)
-        valid = Signal()
+        last, valid = stage.hold(next_last), Signal()
+        far = follow.hold(free.hold(new))
+        next_ = follow.hold(far)
+        current = follow.hold(next_)
 
         nowhere = 2**places - 1
         end = Signal(places)
@@ -73,25 +79,34 @@ class GroupFinder(wiring.Component):
         m.d.comb += end.eq(Mux(next_last, next_count, far_end))
         is_empty = stage.hold(end == 0)
         ends, finals = _ends(m, Cat(next_lengths, far_lengths), end, size, self._groups, places)
+        # Whether the word is done decides whether all registers move on: one bit to look up, and no more.
+        leaves = stage.hold(
+            Cat(_leaves(ends[-1].word_select(at, places), finals, at, size) for at in range(size))
+        )
         ends, finals = [stage.hold(each) for each in ends], [stage.hold(each) for each in finals]
 
         place, skips = Signal(range(2 * size)), Signal()
         is_within = ~skips & (place < size)
+        has_groups = valid & is_within
         found = [each.word_select(place[:-1], places) for each in ends]
         closing = [each.bit_select(place[:-1], 1) for each in finals]
         is_final = Cat(closing).any()
         after = Signal(places)
-        fires = valid & is_within & self.ready
+        fires, may_move = has_groups & self.ready, new_valid | ~far_valid | far_last
+        is_done = leaves.bit_select(place[:-1], 1)
         m.d.comb += [
             after.eq(found[-1]),
-            self.valid.eq(valid & is_within),
-            self.last.eq(is_final),
-            self.present.eq(Mux(is_empty, 0, Cat(1, ~closing[0]))),
+            self.valid.eq(free.hold(fires, resets=True)),
+            self.last.eq(free.hold(is_final)),
+            self.present.eq(free.hold(Mux(is_empty, 0, Cat(1, ~closing[0]))[: self._groups])),
             self.window.eq(Cat(current, next_, far)),
-            self.starts.eq(Cat(place, Const(0, places - len(place)), found[0])),
-            consume.eq(Mux(is_within, fires & (is_final | (after >= size)), valid)),
-            advance.eq((new_valid | ~far_valid | far_last) & (~valid | consume)),
+            self.starts.eq(
+                free.hold(Cat(place, Const(0, places - len(place)), found[0])[: len(self.starts)])
+            ),
+            consume.eq((valid & ~is_within) | (fires & is_done)),
+            advance.eq((may_move & ~has_groups) | (may_move & self.ready & is_done)),
             come.tready.eq(~new_valid | advance),
+            moved.eq(free.hold(advance, resets=True)),
         ]
         ended = Mux(is_within, is_final, skips)
         with m.If(fires | consume):
@@ -123,6 +138,11 @@ def _lengths(m: Module, sums: Value, following: Value) -> Value:
             both.word_select(at, 5) + both.word_select(at + 1, 5) + 2
         )
     return lengths
+
+
+def _leaves(end: Value, finals: Sequence[Value], at: int, size: int) -> Value:
+    """Return whether nothing is left of a word after the groups that begin at a byte."""
+    return (end >= size) | Cat(final[at] for final in finals).any()
 
 
 def _ends(

@@ -10,7 +10,8 @@ from amaranth.lib import wiring
 from gradwire.codecs import Inceptionn
 from gradwire.gateware.group_finder import SIZES_OF_TWO, GroupFinder
 from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES, Classes
-from gradwire.gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes
+from gradwire.gateware.queues import counted_memory
+from gradwire.gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes, stream
 from gradwire.gateware.words import LANE_BITS
 
 _COARSE = 4
@@ -22,7 +23,8 @@ class InceptionnDecompressor(wiring.Component):
 
     A payload does not say how many values its last group has, so that all eight come out, 0 for padding; the
     frame has the count. Behind the ``GroupFinder``, two stages move each group to the bottom, three halve it
-    until each lane has its own bytes, and two rebuild exponent and mantissa from the highest one.
+    until each lane has its own bytes, and one finds the highest bit, from which exponent and mantissa follow
+    as they go into a memory. That has a place for every word on its way, so nothing stops these stages.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256) -> None:
@@ -36,8 +38,11 @@ class InceptionnDecompressor(wiring.Component):
         groups = len(out.tdata) // LANE_BITS // GROUP_LANES
         m.submodules.finder = finder = GroupFinder(len(out.tdata))
         wiring.connect(m, wiring.flipped(self.s_axis), finder.s_axis)
-        stage = Pipeline(m, finder.ready)
-        m.d.comb += finder.ready.eq(~out.tvalid | out.tready)
+        rebuilt = stream(len(out.tdata))
+        leaving, has_room = counted_memory(m, "leaving", rebuilt, finder.valid, late=1)
+        wiring.connect(m, leaving, wiring.flipped(out))
+        stage = Pipeline(m, Const(1))
+        m.d.comb += finder.ready.eq(has_room)
 
         valid, last, present = finder.valid, finder.last, finder.present
         bits = len(finder.starts) // groups
@@ -47,21 +52,27 @@ class InceptionnDecompressor(wiring.Component):
             stage.hold((finder.window >> Cat(Const(0, 5), start[2:]))[: 8 * (GROUP_NBYTES + _COARSE - 1)])
             for start in starts
         ]
+        # The tags of a group's lower half are its first byte, whose size is added up while the group moves.
+        firsts = [shift_right_bytes(group, rest, 1) for group, rest in zip(found, fine, strict=True)]
+        sizes = [
+            stage.hold(size_of_lanes([first.word_select(lane, 2) for lane in range(GROUP_LANES // 2)]))
+            for first in firsts
+        ]
         found = [
             stage.hold(shift_right_bytes(group, rest, GROUP_NBYTES))
             for group, rest in zip(found, fine, strict=True)
         ]
         tags = [group.word_select(lane, 2) for group in found for lane in range(GROUP_LANES)]
         pieces: list[Value] = [group[2 * GROUP_LANES :] for group in found]
-        pieces, tags = split(stage, pieces, tags, lower_sizes(tags, len(pieces)))
+        pieces, tags = split(stage, pieces, tags, sizes)
         values = [_decoded(stage, self._classes, *each) for each in zip(tags, pieces, strict=True)]
-        for _ in range(7):
+        for _ in range(6):
             valid, last, present = stage.hold(valid, resets=True), stage.hold(last), stage.hold(present)
         m.d.comb += [
-            out.tdata.eq(Cat(values)),
-            out.tkeep.eq(Cat(each.replicate(4 * GROUP_LANES) for each in present)),
-            out.tlast.eq(last),
-            out.tvalid.eq(valid),
+            rebuilt.tdata.eq(Cat(values)),
+            rebuilt.tkeep.eq(Cat(each.replicate(4 * GROUP_LANES) for each in present)),
+            rebuilt.tlast.eq(last),
+            rebuilt.tvalid.eq(valid),
         ]
         return m
 
@@ -112,7 +123,7 @@ def split(
 
 
 def _decoded(stage: Pipeline, classes: Classes, tag: Value, piece: Value) -> Value:
-    """Return the register of a float32, two stages after its tag and bytes."""
+    """Return a float32, whose fields are registers a stage after its tag and bytes."""
     is_two = tag == 2
     magnitude = Mux(is_two, piece[:15], Cat(Const(0, 8), piece[:7]))
     sign = Mux(is_two, piece[15], piece[7])
@@ -123,4 +134,4 @@ def _decoded(stage: Pipeline, classes: Classes, tag: Value, piece: Value) -> Val
     base = stage.hold(Mux(is_two, 127, classes.base))
     exponent = (base - zeros - 1)[:8]
     mantissa = (bits[:15] << zeros)[:14]
-    return stage.hold(Mux(is_raw, bits, Mux(is_zero, 0, Cat(Const(0, 9), mantissa, exponent, bits[15]))))
+    return Mux(is_raw, bits, Mux(is_zero, 0, Cat(Const(0, 9), mantissa, exponent, bits[15])))

@@ -14,7 +14,7 @@ from gradwire.gateware.bfp_compressor import BfpCompressor
 from gradwire.gateware.bfp_decompressor import BfpDecompressor
 from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
 from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
-from gradwire.gateware.nic.queues import memory
+from gradwire.gateware.queues import memory
 from gradwire.gateware.ring_routes import Ring
 from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, stream
 from gradwire.gateware.words import LANE_BITS
@@ -92,17 +92,16 @@ class RingEngine(wiring.Component):
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
         """Return the streams into a decompressor and out of it, behind buffers."""
         codec, width = self._ring.codec, self._ring.width
-        if isinstance(codec, Bfp):
-            block: Any = BfpDecompressor(codec, width)
-        elif isinstance(codec, Inceptionn):
-            block = InceptionnDecompressor(codec, width)
-        else:
+        if isinstance(codec, Inceptionn):
+            m.submodules[name] = block = InceptionnDecompressor(codec, width)
+            return _buffered(m, f"{name}_in", block.s_axis), block.m_axis
+        if not isinstance(codec, Bfp):
             m.submodules[name] = buffer = SkidBuffer(width)
             return buffer.s_axis, buffer.m_axis
-        m.submodules[name] = block
+        m.submodules[name] = bfp = BfpDecompressor(codec, width)
         m.submodules[f"{name}_out"] = out = SkidBuffer(width)
-        wiring.connect(m, block.m_axis, out.s_axis)
-        return _buffered(m, f"{name}_in", block.s_axis), out.m_axis
+        wiring.connect(m, bfp.m_axis, out.s_axis)
+        return _buffered(m, f"{name}_in", bfp.s_axis), out.m_axis
 
     def _connect_values(self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder) -> None:
         """Join the streams of float32: the first local packet is encoded, the others meet the left's sums."""

@@ -10,9 +10,9 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
 from gradwire.gateware.nic.packets import clipped
-from gradwire.gateware.nic.queues import Queue, open_memory
 from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.packer import Packer
+from gradwire.gateware.queues import Queue, open_memory
 from gradwire.gateware.stream import Pipeline, copy, count_kept, first_bytes
 
 _GROUPS_ON_THEIR_WAY = 16

@@ -12,13 +12,14 @@ from amaranth.lib.wiring import In
 from gradwire.codecs import ErrBound
 from gradwire.gateware.errbound.steps import Steps
 from gradwire.gateware.inceptionn_decompressor import lower_sizes, size_of_lanes, split
-from gradwire.gateware.nic.queues import Queue
+from gradwire.gateware.queues import Queue, counted_memory
 from gradwire.gateware.sections import Countdown, cut
 from gradwire.gateware.stream import (
     Pipeline,
     block_ports,
     leading_zeros,
     shift_right_bytes,
+    stream,
 )
 from gradwire.gateware.words import LANE_BITS
 
@@ -131,10 +132,11 @@ class ErrBoundDecompressor(wiring.Component):
     def _cut(self, m: Module, *sections: Any) -> None:
         """Cut the data of a word of float32 at a time, and rebuild its values."""
         *others, data, counts = sections
-        out, width = self.m_axis, len(self.s_axis.tdata)
+        width = len(self.s_axis.tdata)
         lanes, size = width // LANE_BITS, width // 8
         lengths = self._lengths(m, *others, counts)
-        ready, fires = Signal(), Signal()
+        fires, rebuilt = Signal(), stream(width)
+        leaving, has_room = counted_memory(m, "leaving", rebuilt, fires)
         known, takes = Signal(), Signal()
 
         # Where its data begin in the current word of data, and where they end, which is known a cycle ahead.
@@ -161,7 +163,7 @@ class ErrBoundDecompressor(wiring.Component):
         current, current_last, has_current = Signal(width, reset_less=True), Signal(), Signal()
         skips, leaves, loads = Signal(), Signal(), Signal()
         m.d.comb += [
-            fires.eq(ready & known & has_current & (~crosses | data.tvalid | current_last)),
+            fires.eq(has_room & known & has_current & (~crosses | data.tvalid | current_last)),
             leaves.eq(fires & (last | (wraps & ~current_last))),
             loads.eq(data.tvalid & ~skips & ((leaves & ~last) | ~has_current)),
             data.tready.eq(loads | skips),
@@ -175,8 +177,7 @@ class ErrBoundDecompressor(wiring.Component):
         with m.Elif(data.tvalid & data.tlast):
             m.d.sync += skips.eq(0)
 
-        stage = Pipeline(m, ready)
-        m.d.comb += ready.eq(~out.tvalid | out.tready)
+        stage = Pipeline(m, Const(1))
         fine = stage.hold(place[:2])
         window = Cat(current, data.tdata)
         piece = stage.hold((window >> Cat(Const(0, 5), place[2:]))[: 8 * (size + _COARSE - 1)])
@@ -193,11 +194,12 @@ class ErrBoundDecompressor(wiring.Component):
         for _ in range(stages + 3):
             valid, last, keep = stage.hold(valid, resets=True), stage.hold(last), stage.hold(keep)
         m.d.comb += [
-            out.tdata.eq(Cat(values)),
-            out.tkeep.eq(Cat(bit.replicate(LANE_BITS // 8) for bit in keep)),
-            out.tlast.eq(last),
-            out.tvalid.eq(valid),
+            rebuilt.tdata.eq(Cat(values)),
+            rebuilt.tkeep.eq(Cat(bit.replicate(LANE_BITS // 8) for bit in keep)),
+            rebuilt.tlast.eq(last),
+            rebuilt.tvalid.eq(valid),
         ]
+        wiring.connect(m, leaving, wiring.flipped(self.m_axis))
 
 
 def _sum(values: list[Value]) -> Value:

@@ -10,7 +10,7 @@ from gradwire.codecs import ErrBound
 from gradwire.errors import SpecError
 from gradwire.gateware.errbound import squares
 from gradwire.gateware.errbound.share import Least, exponent_of, normal_count
-from gradwire.gateware.nic.queues import Queue
+from gradwire.gateware.queues import Queue
 from gradwire.gateware.stream import Pipeline, count_kept
 from gradwire.gateware.words import LANE_BITS
 

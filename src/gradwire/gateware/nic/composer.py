@@ -9,8 +9,8 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.nic.packets import ETHERNET_NBYTES, SUM_AT, clipped
-from gradwire.gateware.nic.queues import Queue, open_memory
 from gradwire.gateware.packer import Packer
+from gradwire.gateware.queues import Queue, open_memory
 from gradwire.gateware.stream import AxiStream, Pipeline, count_kept, first_bytes
 
 EXTRA_NBYTES = 14

@@ -8,7 +8,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.nic.queues import Queue, open_memory
+from gradwire.gateware.queues import Queue, open_memory
 from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, copy, stream
 
 FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}

@@ -72,7 +72,7 @@ class HeadReader(wiring.Component):
             index, first = Signal(range(3)), Signal(len(self.data), reset_less=True)
             with m.If(self.moves):
                 m.d.sync += index.eq(Mux(self.last, 0, Mux(index == 2, 2, index + 1)))
-            with m.If(self.moves & (index == 0)):
+            with m.If(index == 0):  # until one moves, which is known late
                 m.d.sync += first.eq(self.data)
             words, seen = Cat(first, self.data), Cat(Const(-1, size), self.keep)
             has_all = index == 1

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from amaranth import Module
+from amaranth import Cat, Module, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.nic.head import HEAD, HeadReader
-from gradwire.gateware.nic.queues import open_memory
+from gradwire.gateware.queues import open_memory
 from gradwire.gateware.stream import AxiStream, copy, stream
 
 _READ_AHEAD = 16
@@ -37,12 +37,14 @@ class Intake(wiring.Component):
         m = Module()
         m.submodules.reader = reader = self._reader
         come = self.s_axis
-        is_taken = self.has_room
+        rooms: list[Value] = [self.has_room]
         entering = stream(len(come.tdata))
         for name, depth, out in (("frames", self._depth, self.kept), ("ahead", _READ_AHEAD, self.read)):
             leaving, has_room = open_memory(m, name, entering, depth)
             wiring.connect(m, leaving, wiring.flipped(out))
-            is_taken = is_taken & has_room
+            rooms.append(has_room)
+        is_taken = Signal(init=1)
+        m.d.sync += is_taken.eq(Cat(rooms).all())  # one more word may come until it falls
         m.d.comb += [copy(entering, come), entering.tvalid.eq(come.tvalid & is_taken)]
         m.d.comb += [
             come.tready.eq(is_taken),

@@ -29,10 +29,10 @@ from gradwire.gateware.nic.packets import (
     offer,
     swapped,
 )
-from gradwire.gateware.nic.queues import Queue, memory, open_memory
 from gradwire.gateware.nic.seal import Seal
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
+from gradwire.gateware.queues import Queue, memory, open_memory, taken_together
 from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports
 
 _BETWEEN = 8
@@ -145,12 +145,10 @@ class Receiver(wiring.Component):
             align.nbytes.eq(cuts.first.nbytes),
             cuts.takes.eq(align.takes_last),
         ]
-        m.submodules.restored = restored = SkidBuffer(width)
         m.submodules.coming = coming = SkidBuffer(width)  # what the decompressor takes is known late
         wiring.connect(m, aligned, coming.s_axis)
         wiring.connect(m, coming.m_axis, decompressor.s_axis)
-        wiring.connect(m, decompressor.m_axis, restored.s_axis)
-        wiring.connect(m, restored.m_axis, bounded.s_axis)
+        wiring.connect(m, decompressor.m_axis, bounded.s_axis)
         sizes.put(bounded.done, size=bounded.size)
         return memory(m, "payloads", bounded.m_axis, 2 * words + 8)
 
@@ -195,10 +193,7 @@ class Receiver(wiring.Component):
         orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
         plan, seal, shim, size = plans.first, self._seals.first, self._shims.first, self._sizes.first.size
         parts = (self._seals, self._shims, self._sizes)
-        known = plans.has & (~plan.wanted | Cat(part.has for part in parts).all())
-        decides = known & orders.has_room & exits.has_room
-        m.d.comb += plans.takes.eq(decides)
-        m.d.comb += [part.takes.eq(decides & plan.wanted) for part in parts]
+        decides = taken_together(m, plans, parts, (orders, exits))
 
         groups = (shim.floats + GROUP_LANES - 1) >> (GROUP_LANES.bit_length() - 1)
         valid, plan_bits = stage.hold(decides, resets=True), stage.hold(plan.as_value())

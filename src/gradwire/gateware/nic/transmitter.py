@@ -29,11 +29,11 @@ from gradwire.gateware.nic.packets import (
     offer,
     swapped,
 )
-from gradwire.gateware.nic.queues import Queue, open_memory
 from gradwire.gateware.nic.seal import Seal
 from gradwire.gateware.nic.split import Split
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
+from gradwire.gateware.queues import Queue, open_memory, taken_together
 from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, copy, first_bytes
 
 _BETWEEN = 8
@@ -204,10 +204,7 @@ class Transmitter(wiring.Component):
         stage = Pipeline(m, Const(1))
         orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
         plan, parts = plans.first, (self._sums, self._heads, self._tails, self._sizes)
-        known = plans.has & (~plan.wanted | Cat(part.has for part in parts).all())
-        decides = known & orders.has_room & exits.has_room
-        m.d.comb += plans.takes.eq(decides)
-        m.d.comb += [part.takes.eq(decides & plan.wanted) for part in parts]
+        decides = taken_together(m, plans, parts, (orders, exits))
 
         valid = stage.hold(decides, resets=True)
         wanted, headers, payload = stage.hold(plan.wanted), stage.hold(plan.headers), stage.hold(plan.payload)

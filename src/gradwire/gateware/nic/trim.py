@@ -48,6 +48,7 @@ class Trim(wiring.Component):
             self.takes_last.eq(takes & come.tlast),
         ]
         within, ended = Signal(), Signal()
+        goes_on = Signal()  # within | flushes as one register, because all bytes of a word follow it
         shift_bits = size.bit_length() - 1
         skipped = Cat(self.skip, Const(0, shift_bits))
         drop, shift = Signal(len(self.skip)), Signal(shift_bits)
@@ -69,11 +70,12 @@ class Trim(wiring.Component):
         with m.If(takes):
             has_more = Mux(within, ~ended & ~((drop == 0) & closes), self.wanted)
             m.d.sync += [within.eq(~come.tlast), flushes.eq(come.tlast & has_more)]
+            m.d.sync += goes_on.eq(~come.tlast | has_more)
         with m.Elif(ready):
-            m.d.sync += flushes.eq(0)
+            m.d.sync += [flushes.eq(0), goes_on.eq(within)]
 
         stage = Pipeline(m, ready)
-        rotation = Mux(within | flushes, shift, skipped[:shift_bits])
+        rotation = Mux(goes_on, shift, skipped[:shift_bits])
         steps, emits, closes = stage.hold(takes | flushes, resets=True), stage.hold(emits), stage.hold(closes)
         count = stage.hold(Mux(drop == 0, clipped(left, size), 0))
         coarse = Cat(Const(0, 2), rotation[2:])

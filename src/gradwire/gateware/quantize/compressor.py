@@ -6,12 +6,12 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs import Quantize
-from gradwire.gateware.nic.queues import Queue
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.peaks import find_peaks, peaks_latency
 from gradwire.gateware.quantize.code import CODE_LATENCY, code_of
 from gradwire.gateware.quantize.layout import SCALE_NBYTES, Layout
 from gradwire.gateware.quantize.scale import SCALE_BITS, scale_latency, scale_of
+from gradwire.gateware.queues import Queue
 from gradwire.gateware.sections import join, store
 from gradwire.gateware.stream import Pipeline, block_ports, count_kept
 from gradwire.gateware.words import LANE_BITS
@@ -40,8 +40,8 @@ class QuantizeCompressor(wiring.Component):
         m = Module()
         layout, width = self._layout, len(self.s_axis.tdata)
         values, scales = self._take_in(m)
-        m.submodules.scales = scale_packer = Packer(width, SCALE_NBYTES)
-        m.submodules.codes = code_packer = Packer(width, layout.nbytes)
+        m.submodules.scales = scale_packer = Packer(width, SCALE_NBYTES, SCALE_NBYTES)
+        m.submodules.codes = code_packer = Packer(width, layout.nbytes, layout.nbytes)
         nbytes = (layout.most_scales_nbytes, layout.most_codes_nbytes)
         packers = (scale_packer, code_packer)
         sections, has_room = store(m, packers, [layout.words_of(each) for each in nbytes])
@@ -90,16 +90,18 @@ def _encode(
     code_packer: Packer,
     has_room: Value,
 ) -> None:
-    """Give the packers the codes of the words that wait, and the scale of a block with its last word."""
-    ready = scale_packer.ready & code_packer.ready
-    stage = Pipeline(m, ready)
+    """Give the packers the codes of the words that wait, and the scale of a block with its last word.
+
+    Nothing stops these stages: the packers' groups divide a word, and behind them there is room.
+    """
+    stage = Pipeline(m, Const(1))
     word, marks = values.first.word, values.first.marks
     needs_scale = marks[0]
     both = Signal(SCALE_BITS + _INVERSE_BITS)
     current = Mux(needs_scale, scales.first.both, both)
     valid = has_room & values.has & (~needs_scale | scales.has)
-    m.d.comb += [values.takes.eq(ready & valid), scales.takes.eq(ready & valid & needs_scale)]
-    with m.If(ready & valid):
+    m.d.comb += [values.takes.eq(valid), scales.takes.eq(valid & needs_scale)]
+    with m.If(valid):
         m.d.sync += both.eq(current)
 
     word, current, marks = stage.hold(word), stage.hold(current), stage.hold(marks)
@@ -117,9 +119,9 @@ def _encode(
         scale_packer.data.eq(Mux(closes & (count != 0), Cat(Const(0, 31 - SCALE_BITS), scale), 0)),
         scale_packer.count.eq(Mux(closes & (count != 0), SCALE_NBYTES, 0)),
         scale_packer.last.eq(ends),
-        scale_packer.valid.eq(valid & code_packer.ready),
+        scale_packer.valid.eq(valid),
         code_packer.data.eq(Cat(codes)),
         code_packer.count.eq((count * layout.bits + 7) >> 3),
         code_packer.last.eq(ends),
-        code_packer.valid.eq(valid & scale_packer.ready),
+        code_packer.valid.eq(valid),
     ]

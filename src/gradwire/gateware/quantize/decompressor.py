@@ -9,9 +9,9 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from gradwire.codecs import Quantize
-from gradwire.gateware.nic.queues import Queue
 from gradwire.gateware.quantize.code import VALUE_LATENCY, value_of
 from gradwire.gateware.quantize.layout import SCALE_NBYTES, Layout
+from gradwire.gateware.queues import Queue
 from gradwire.gateware.sections import Countdown, cut
 from gradwire.gateware.stream import Pipeline, block_ports
 from gradwire.gateware.words import LANE_BITS

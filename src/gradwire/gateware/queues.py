@@ -1,10 +1,11 @@
-"""Queues of records between the parts of a card, and its memories for words."""
+"""Queues of records between the parts of a block, and memories for words."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from amaranth import Module, Shape, Signal, Value
+from amaranth import Cat, Module, Shape, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
 
@@ -50,6 +51,22 @@ class Queue:
         self._m.d.comb += [record[name].eq(value) for name, value in fields.items()]
 
 
+def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequence[Queue]) -> Value:
+    """Return when a plan is taken, and a record of each of the parts with it, if it has them ``wanted``.
+
+    All of them must be there, and room in the queues behind, in which one more record may come before this
+    knows of it.
+    """
+    has_room = Signal(init=1)
+    m.d.sync += has_room.eq(Cat(queue.has_room for queue in behind).all())
+    has_plan, has_parts = plans.has & has_room, Cat(part.has for part in parts).all()
+    m.d.comb += [
+        plans.takes.eq(has_plan & (~plans.first.wanted | has_parts)),
+        *(part.takes.eq(has_plan & plans.first.wanted & has_parts) for part in parts),
+    ]
+    return plans.takes
+
+
 def memory(m: Module, name: str, come: Any, depth: int) -> Any:
     """Return the stream of a memory that takes ``come``, behind a buffer, because block RAM is slow."""
     fifo, leaving = _stored(m, name, come, depth)
@@ -70,6 +87,26 @@ def open_memory(
     has_room = Signal(init=1, name=f"{name}_has_room")
     m.d.comb += come.tready.eq(1)
     m.d.sync += has_room.eq(fifo.level <= depth)
+    return leaving, has_room
+
+
+def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0) -> tuple[Any, Signal]:
+    """Return the stream of a memory in LUT RAM, and the register of whether one more word may begin.
+
+    A word has a place from the cycle of ``begins`` until it has left, so nothing stops the stages from there
+    to ``come``, which may be ten, and none of their cycles is lost. If ``begins`` is so many cycles ``late``,
+    as many places are kept free.
+    """
+    fifo, leaving = _stored(m, name, come, _SMALL)
+    places, has_room = (
+        Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places"),
+        Signal(init=1, name=f"{name}_has_room"),
+    )
+    m.d.comb += come.tready.eq(fifo.w_rdy)
+    m.d.sync += [
+        places.eq(places + (leaving.tvalid & leaving.tready) - begins),
+        has_room.eq(places > 1 + late),  # one more word may begin before the register knows of it
+    ]
     return leaving, has_room
 
 
