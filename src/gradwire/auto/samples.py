@@ -13,7 +13,10 @@ from gradwire.codecs import Codec
 MOST_COUNT = 1 << 20
 """The most floats of a bucket that are kept."""
 MOST_SLICES = 0.9
-"""This share of a parameter's rows, and of its columns, has to be within what is lost of it."""
+"""This share of a parameter's rows, and of its columns, counts."""
+ROOM = 5.0
+"""A row or column may lose so many times as much as the whole parameter: what it takes to tell those that all but
+vanish, and no longer learn, from those that are rounded coarsely, which cost no loss (docs/which_codec.md)."""
 
 
 @dataclass
@@ -94,9 +97,9 @@ def _lost(codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]])
 def lost_shares(values: torch.Tensor, found: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:
     """Return the share of each parameter's norm that is missing in ``found``, of the values that are there.
 
-    Of a parameter with rows and columns it is what nine in ten of them stay within, if that is more: the
-    norm of a whole matrix hides columns that are much smaller than others. Where there was no gradient
-    nothing can be lost; where there is one after decoding alone, all is.
+    Of a parameter with rows and columns it is a fifth (``ROOM``) of what nine in ten of them stay within, if
+    that is more: the norm of a whole matrix hides columns that are much smaller than others. Where there was
+    no gradient nothing can be lost; where there is one after decoding alone, all is.
     """
     own, lost = values.double().square(), (found - values).double().square()
     start, shares = 0, []
@@ -116,7 +119,7 @@ def _lost_of(own: torch.Tensor, lost: torch.Tensor, shape: tuple[int, ...]) -> f
         return share
     own, lost = (each[: rows * columns].view(rows, columns) for each in (own, lost))
     slices = (_shares(own.sum(dim), lost.sum(dim)) for dim in (0, 1))
-    return max(share, *(float(each.quantile(MOST_SLICES)) for each in slices))
+    return max(share, *(float(each.quantile(MOST_SLICES)) / ROOM for each in slices))
 
 
 def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:

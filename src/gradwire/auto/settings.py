@@ -13,9 +13,9 @@ from gradwire.errors import SpecError, shown
 from gradwire.plan import Plan, PlanLike
 
 NAME = "auto"
-CODECS = (*FREE_OF_SCALE, "ecsq:0.25")
-"""What may be chosen by default: the planner's codecs, and the one with the fewest bytes of those that cost a
-GPT no more than 0.2 % of its loss (docs/which_codec.md)."""
+CODECS = (*FREE_OF_SCALE, "ecsq:0.25", "ecsq:0.25,foot")
+"""What may be chosen by default: the planner's codecs, and those with the fewest bytes that cost a GPT no more
+than 0.2 % of its loss (docs/which_codec.md)."""
 PLACE = "GRADWIRE_AUTO"
 """The environment variable that names the file of decisions, where ``Auto`` names none."""
 
@@ -46,7 +46,7 @@ class Auto:
         For an invalid value.
     """
 
-    max_lost_norm: float = 0.15
+    max_lost_norm: float = 0.2
     codecs: Sequence[Codec | str] = CODECS
     path: str | os.PathLike[str] | None = None
 
