@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import subprocess
 import tomllib
 from importlib.metadata import version as version_of
+from pathlib import Path
 
 import pytest
 
-from gradwire.version import how_to_install, installed, version
+from gradwire import version as module
+from gradwire.version import commit, how_to_install, installed, version
 from support.project import ROOT
 
 
@@ -17,6 +20,24 @@ def test_the_version_is_that_of_pyproject() -> None:
 def test_packages_are_looked_up_by_name() -> None:
     assert installed("torch") == version_of("torch")
     assert installed("no-such-package-anywhere") is None
+
+
+def test_the_commit_is_that_of_the_source_tree() -> None:
+    words = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    head = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    commit.cache_clear()
+    assert (commit() or "").removesuffix("+changed") == head
+
+
+def test_what_is_installed_in_another_tree_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "version.py").touch()
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "version.py"))
+    assert commit.__wrapped__() is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit.__wrapped__() is None
 
 
 @pytest.mark.parametrize("extra", ["train", "mpi", "lightning", "huggingface"])

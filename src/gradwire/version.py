@@ -3,11 +3,38 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
+from functools import cache
+from pathlib import Path
 
 
 def version() -> str:
     """Return gradwire's version, as installed."""
     return installed("gradwire") or "0+source"
+
+
+@cache
+def commit() -> str | None:
+    """Return the commit of the source tree that runs, with ``+changed`` if files differ from it.
+
+    None for gradwire without such a tree, as from a wheel.
+    """
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None  # installed in somebody else's tree
+    head = _git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no", ".")
+    return None if head is None else f"{head.strip()}{'+changed' if changed else ''}"
+
+
+def _git(*words: str) -> str | None:
+    """Return what git says of this folder; None where it refuses, or isn't there."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 def installed(package: str) -> str | None:

@@ -75,14 +75,14 @@ def test_claims_say_by_rate_what_deltas_save() -> None:
     }
     found = {each.text: each for each in fine_tuning.claims(by_rate, "x86")}
     slow = found["bytes, bf16 over delta, lr to 3e-05"]
-    assert slow.by_model == {"3e-06": pytest.approx(20)}
+    assert slow.figures == {"3e-06": pytest.approx(20)}
     assert slow.is_met
     fast = found["bytes, bf16 over delta, lr to 0.0001"]
-    assert fast.by_model == {"0.0001": pytest.approx(4)}
+    assert fast.figures == {"0.0001": pytest.approx(4)}
     assert not fast.is_met
-    assert [*found["time saved by delta, under bf16"].by_model.values()] == pytest.approx([0.5, 0.5])
+    assert [*found["time saved by delta, under bf16"].figures.values()] == pytest.approx([0.5, 0.5])
     # Both have a loss of 5 at their first evaluation, after 10 batches of 1 s and of 1.5 s.
-    assert [*found["time saved by delta, under static:8"].by_model.values()] == pytest.approx([1 / 3, 1 / 3])
+    assert [*found["time saved by delta, under static:8"].figures.values()] == pytest.approx([1 / 3, 1 / 3])
     rows = [each for own in by_rate.values() for each in own.values()]
     printed = lines(*fine_tuning.table(rows))
     assert max(map(len, printed)) <= WIDTH

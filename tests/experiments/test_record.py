@@ -47,6 +47,22 @@ def test_an_unfinished_one_goes_on_with_its_rows(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "record.json").read_text())["rows"]) == 2
 
 
+def test_an_older_one_without_a_commit_goes_on(tmp_path: Path) -> None:
+    record = written(tmp_path)
+    del record["commit"]
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    assert opened(tmp_path).rows == [ROW]
+
+
+def test_a_finished_one_is_kept_where_that_is_asked_for(tmp_path: Path) -> None:
+    written(tmp_path, finished=True)
+    found = RecordFile(EXPERIMENT, Options(), tmp_path, overwrite=False, keeps_finished=True)
+    assert (found.rows, found.is_finished) == ([ROW], True)
+    other = Options(numbers=(1, 2))
+    with pytest.raises(JobError, match=r"holds a finished record with other options"):
+        RecordFile(EXPERIMENT, other, tmp_path, overwrite=False, keeps_finished=True)
+
+
 def test_a_path_among_the_options_is_kept_by_its_last_name(tmp_path: Path) -> None:
     options = Options(file=Path("/home/somebody/text.txt"))
     opened(tmp_path, options).add(ROW, finished=False)
@@ -70,8 +86,9 @@ def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path) -> None:
         ({"options": {"numbers": [3, 1, 2]}}, "other options (file was missing and is None)"),
         ({"options": None}, "other options (None instead of"),
         ({"machine": {"cores": 96}}, "holds an unfinished record with other machine (cores was 96 and is"),
+        ({"commit": "abc"}, "holds an unfinished record with other commit (abc instead of"),
         ({"versions": {"torch": "1.0"}}, "holds an unfinished record with other versions ("),
-        ({"schema": "gradwire.experiment-squares/0"}, "the unfinished record of an older gradwire"),
+        ({"schema": "gradwire.experiment-squares/0"}, "an unfinished record of an older gradwire"),
         ({"schema": "gradwire.experiment-squares/9"}, "was written by a newer gradwire"),
         ({"schema": "gradwire.train/1"}, "its schema must be gradwire.experiment-squares/1"),
         ({"rows": 7}, "is damaged: 'rows' must be a list of JSON objects"),

@@ -28,12 +28,13 @@ def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
 
         def advance_line(now: int, text: str) -> None:
             rest_s = (total - now) * (time.monotonic() - began) / max(now - done, 1)
-            print_line(f"{now}/{total} {text}" + (f", {_about(rest_s)} left" if done < now < total else ""))
+            print_line(f"{now}/{total} {text}" + (f", {about(rest_s)} left" if done < now < total else ""))
 
         yield advance_line
 
 
-def _about(seconds: float) -> str:
+def about(seconds: float) -> str:
+    """Return a rest of time in words."""
     return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
 
 

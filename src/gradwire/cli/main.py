@@ -33,6 +33,7 @@ COMMANDS = MappingProxyType(
         "testbed": "run a command on hosts with rate-limited links, all on this machine",
         "nic": "compress marked streams between a host and its link",
         "gateware": "write the codecs as hardware, in Verilog",
+        "reproduce": "run the tables and figures of five papers, and judge each",
         "experiment": "measure an answer to a question, and keep it as a record",
         "codecs": "list the codecs with their size, error bound, and source",
     }

@@ -19,8 +19,9 @@ from gradwire.deferred import torch
 from gradwire.errors import SpecError
 from gradwire.experiments import weight_delta
 from gradwire.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS
-from gradwire.experiments.a2dtwp.report import claims_table
-from gradwire.experiments.a2dtwp.verdict import Claim, figure_of, gain, last_error
+from gradwire.experiments.a2dtwp.verdict import figure_of, gain, last_error
+from gradwire.experiments.claim import RATIO, Claim, at_least
+from gradwire.experiments.claims_table import claims_table
 from gradwire.experiments.experiment import Cell, Experiment, Reporter, Row, check_known
 from gradwire.tables import Column, Table, figure
 
@@ -200,12 +201,13 @@ def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Cl
         }
         if judged:
             text = f"bytes, bf16 over delta, lr to {most:g}"
-            yield Claim(text, system, judged, wanted, of_each=True, is_share=False)
+            yield Claim(text, judged, at_least(wanted), system, of_each=True, unit=RATIO)
         least = most
     for other in (BF16, FP32, *CUTTING):
         if other in trained:
             saved = {rate: saving(rows, DELTA, other, system) for rate, rows in by_rate.items()}
-            yield Claim(f"time saved by delta, under {other}", system, saved, 0.0, of_each=True)
+            text = f"time saved by delta, under {other}"
+            yield Claim(text, saved, at_least(0.0), system, of_each=True)
 
 
 EXPERIMENT = Experiment(

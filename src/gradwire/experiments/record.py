@@ -13,28 +13,41 @@ from gradwire.errors import JobError, SpecError
 from gradwire.experiments.experiment import Experiment, Row
 from gradwire.files import check_folder_new, check_folder_writable, write_files
 from gradwire.records import make_record, read_record, to_json
+from gradwire.version import commit
 
 RECORD, PLOT = "record.json", "plot.png"
 REMEDY = "name another folder, or say --overwrite"
-SAME = ("options", "machine", "versions")
+SAME = ("options", "machine", "versions", "commit")
 """Rows of one record share these fields."""
 
 
 class RecordFile:
     """The record of one experiment in a folder, and the rows that it holds."""
 
-    def __init__(self, experiment: Experiment[Any], options: Any, folder: Path, overwrite: bool) -> None:
-        """Read the rows of an unfinished record with the same options. Raises ``JobError``."""
+    def __init__(
+        self,
+        experiment: Experiment[Any],
+        options: Any,
+        folder: Path,
+        overwrite: bool,
+        *,
+        keeps_finished: bool = False,
+    ) -> None:
+        """Read the rows of an unfinished record with the same options. Raises ``JobError``.
+
+        With ``keeps_finished``, those of a finished one, too, which then ``is_finished``.
+        """
         self._fields = make_record(
             experiment.schema,
-            {"question": experiment.question, "options": _as_json(asdict(options))},
+            {"question": experiment.question, "options": _as_json(asdict(options)), "commit": commit()},
             target=_native.target(),
         )
         self.folder = folder
         self.rows: list[Row] = []
+        self.is_finished = False
         check_folder_writable("--out", folder)
         if not overwrite and any((folder / name).exists() for name in (RECORD, PLOT)):
-            self.rows = self._unfinished_rows(experiment)
+            self.rows = self._earlier_rows(experiment, keeps_finished)
 
     def add(self, row: Row, finished: bool) -> None:
         """Add a row and write the record."""
@@ -47,20 +60,24 @@ class RecordFile:
         content = {RECORD: to_json(record).encode(), **files}
         write_files({self.folder / name: text for name, text in content.items()})
 
-    def _unfinished_rows(self, experiment: Experiment[Any]) -> list[Row]:
+    def _earlier_rows(self, experiment: Experiment[Any], keeps_finished: bool) -> list[Row]:
         found = read_rows(self.folder / RECORD, experiment)
-        if found["finished"]:
+        self.is_finished = found["finished"]
+        if self.is_finished and not keeps_finished:
             check_folder_new("--out", self.folder, [RECORD, PLOT], overwrite=False)
+        kind = "a finished" if self.is_finished else "an unfinished"
         if found["schema"] != experiment.schema:
             raise JobError(
-                f"--out {self.folder} holds the unfinished record of an older gradwire, whose schema is "
+                f"--out {self.folder} holds {kind} record of an older gradwire, whose schema is "
                 f"{found['schema']} instead of {experiment.schema}; {REMEDY}"
             )
         now = _as_json(self._fields)
         for name in SAME:
+            if name == "commit" and name not in found:
+                continue  # of an older gradwire
             if found.get(name) != now[name]:
                 raise JobError(
-                    f"--out {self.folder} holds an unfinished record with other {name} "
+                    f"--out {self.folder} holds {kind} record with other {name} "
                     f"({_difference(found.get(name), now[name])}); repeat those to go on, or {REMEDY}"
                 )
         return list(found["rows"])

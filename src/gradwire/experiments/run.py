@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
-from gradwire.benchmark.display import progress
+from gradwire.benchmark.display import Advance, progress
 from gradwire.errors import JobError
 from gradwire.experiments.experiment import Experiment, Options, Reporter, Row, in_order, in_words, is_row_of
 from gradwire.experiments.record import PLOT, RecordFile
@@ -22,6 +23,8 @@ def perform(
     *,
     overwrite: bool = False,
     quiet: bool = False,
+    keeps_finished: bool = False,
+    advance: Advance | None = None,
 ) -> list[Row]:
     """Measure an experiment and return its rows in the order of its cells.
 
@@ -39,6 +42,10 @@ def perform(
         Whether to replace an older result in ``out``, unfinished or not.
     quiet
         Whether to show neither progress nor the table.
+    keeps_finished
+        Whether to return the rows of a finished record in ``out``, instead of refusing to replace it.
+    advance
+        Shows progress in the place of the usual display.
 
     Raises
     ------
@@ -47,21 +54,26 @@ def perform(
         cells that were measured until then.
     """
     cells = experiment.cells(options)
-    record = None if out is None else RecordFile(experiment, options, out, overwrite)
+    record = (
+        None
+        if out is None
+        else RecordFile(experiment, options, out, overwrite, keeps_finished=keeps_finished)
+    )
     rows = [] if record is None else in_order(cells, record.rows)
     remaining = [cell for cell in cells if not any(is_row_of(cell, row) for row in rows)]
     before = tuple(rows)
-    with progress(len(cells), quiet, done=len(rows)) as advance:
+    display = progress(len(cells), quiet, done=len(rows)) if advance is None else nullcontext(advance)
+    with display as tell:
 
         def report(row: Row) -> None:
             rows.append(row)
             if record is not None:
                 record.add(row, finished=False)
-            advance(len(rows), in_words(row, cells))
+            tell(len(rows), in_words(row, cells))
 
         try:
             if remaining:
-                reporter = Reporter(report, lambda text: advance(len(rows), text))
+                reporter = Reporter(report, lambda text: tell(len(rows), text))
                 experiment.run(options, remaining, before, reporter)
         finally:
             if record is not None and not quiet and len(before) < len(rows) < len(cells):
@@ -76,7 +88,7 @@ def perform(
         )
     if not quiet:
         show(*experiment.table(rows))
-    if record is not None:
+    if record is not None and not record.is_finished:
         plot = _plot(experiment.plot, rows, quiet)
         record.rows = rows
         record.write({} if plot is None else {PLOT: plot}, finished=True)

@@ -94,7 +94,7 @@ def test_claims_are_judged_by_the_mean_or_by_each_model() -> None:
     # AWP is later by 0.005 / (0.2 / 3) of 10 batches.
     seconds = [1.4 * 59.25, 1.8 * 59.25]
     saved = by_text["time saved by awp, under fp32"]
-    assert [*saved.by_model.values()] == pytest.approx([1 - each / 117 for each in seconds])
+    assert [*saved.figures.values()] == pytest.approx([1 - each / 117 for each in seconds])
     assert saved.is_met
     assert by_text["error of awp over fp32's"].mean == pytest.approx(0.005)
     assert by_text["awp's time over the oracle's"].mean == pytest.approx(
@@ -103,7 +103,7 @@ def test_claims_are_judged_by_the_mean_or_by_each_model() -> None:
     assert not by_text["awp's time over the oracle's"].is_met
     assert overhead(row("awp", 1.5, FLAT), "x86") == pytest.approx(0.02)
     each = by_text["time saved by delta, under bf16"]
-    assert [*each.by_model.values()] == pytest.approx([1 - 1.3 / 1.6, 1 - 1.7 / 1.6])
+    assert [*each.figures.values()] == pytest.approx([1 - 1.3 / 1.6, 1 - 1.7 / 1.6])
     assert not each.is_met, "one model is slower"
     assert not by_text["time saved by delta, under static:8"].is_met
     assert by_text["time saved by delta, under awp"].is_met

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gradwire.experiments.a2dtwp.options import AWP, BF16, DELTAS, FP32, SYSTEMS
 from gradwire.experiments.a2dtwp.verdict import (
-    Claim,
     claims,
     curve_of,
     figure_of,
@@ -15,6 +14,7 @@ from gradwire.experiments.a2dtwp.verdict import (
     oracle_of,
     target_of,
 )
+from gradwire.experiments.claims_table import claims_table
 from gradwire.experiments.experiment import Row
 from gradwire.job.equal_loss import reach
 from gradwire.tables import Column, Table, figure
@@ -113,28 +113,3 @@ def _profile(rows: Mapping[str, Row], system: str) -> Table:
         for text, each in PROFILE
     ]
     return Table([Column.of_text(""), *map(Column, names)], found)
-
-
-def claims_table(judged: Sequence[Claim], models: Sequence[str]) -> Table:
-    """Return claims with the figure of each model, or of whatever else they are about."""
-    columns = [Column.of_text("claim"), Column.of_text("on"), *map(Column, models), Column("mean")]
-    return Table(
-        [*columns, Column("wanted"), Column("met")],
-        [
-            (
-                claim.text,
-                claim.system,
-                *(_shown(claim, claim.by_model.get(model)) for model in models),
-                _shown(claim, claim.mean),
-                f"{'>=' if claim.at_least else '<='} {_shown(claim, claim.wanted)}",
-                "yes" if claim.is_met else "no",
-            )
-            for claim in judged
-        ],
-    )
-
-
-def _shown(claim: Claim, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{100 * value:.1f}%" if claim.is_share else f"{value:.2f}x"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean, median
 
 from gradwire.experiments.a2dtwp.options import AWP, BF16, DELTAS, FP32, STATIC
+from gradwire.experiments.claim import RATIO, Claim, at_least, at_most
 from gradwire.experiments.experiment import Row
 from gradwire.job.equal_loss import reach
 
@@ -92,48 +92,6 @@ def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
     return None if own is None or others is None else 1 - own / others
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A figure for each model on one system, and what is wanted of them.
-
-    Attributes
-    ----------
-    text, system
-        What is claimed, and where.
-    by_model
-        The figures; None where a policy doesn't reach the error.
-    wanted, at_least
-        The bound, and whether it is a lower one.
-    of_each
-        Whether every model must keep it, instead of their mean.
-    is_share
-        Whether figures are shares, which are shown in percent.
-    """
-
-    text: str
-    system: str
-    by_model: Mapping[str, float | None]
-    wanted: float
-    at_least: bool = True
-    of_each: bool = False
-    is_share: bool = True
-
-    @property
-    def mean(self) -> float | None:
-        """The mean over the models; None where one of them has no figure."""
-        known = [each for each in self.by_model.values() if each is not None]
-        return fmean(known) if known and len(known) == len(self.by_model) else None
-
-    @property
-    def is_met(self) -> bool:
-        """Whether it is true of what was measured."""
-        judged = [*self.by_model.values()] if self.of_each else [self.mean]
-        return all(
-            each is not None and (each >= self.wanted if self.at_least else each <= self.wanted)
-            for each in judged
-        )
-
-
 def claims(by_model: Mapping[str, Mapping[str, Row]], systems: Sequence[str]) -> list[Claim]:
     """Return the claims about the policies that were trained; ``by_model`` has rows by model and policy."""
     return [each for system in systems for each in _claims_about(by_model, system)]
@@ -158,31 +116,26 @@ def _claims_about(by_model: Mapping[str, Mapping[str, Row]], system: str) -> Ite
     def transfer(rows: Mapping[str, Row], name: str) -> float:
         return figure_of(rows[name], system, "transfer_s") / figure_of(rows[AWP], system, "transfer_s")
 
-    yield Claim("transfer, fp32 over awp", system, of(lambda rows: transfer(rows, FP32)), 3.2, is_share=False)
-    yield Claim("time saved by awp, under fp32", system, saved(AWP, FP32), 0.12)
-    yield Claim("error of awp over fp32's", system, of(_excess), EQUAL, at_least=False)
     yield Claim(
-        "awp's time over the oracle's", system, of(lambda rows: _behind(rows, system)), 0.03, at_least=False
+        "transfer, fp32 over awp", of(lambda rows: transfer(rows, FP32)), at_least(3.2), system, unit=RATIO
     )
-    yield Claim(
-        "CPU of norms and Bitpack, of a batch",
-        system,
-        of(lambda rows: overhead(rows[AWP], system)),
-        0.05,
-        at_least=False,
-    )
+    yield Claim("time saved by awp, under fp32", saved(AWP, FP32), at_least(0.12), system)
+    yield Claim("error of awp over fp32's", of(_excess), at_most(EQUAL), system)
+    yield Claim("awp's time over the oracle's", of(lambda rows: _behind(rows, system)), at_most(0.03), system)
+    of_cpu = of(lambda rows: overhead(rows[AWP], system))
+    yield Claim("CPU of norms and Bitpack, of a batch", of_cpu, at_most(0.05), system)
     if BF16 in trained:
-        yield Claim(
-            "transfer, bf16 over awp", system, of(lambda rows: transfer(rows, BF16)), 1.0, is_share=False
-        )
-        yield Claim("time saved by awp, under bf16", system, saved(AWP, BF16), 0.0)
+        shorter = of(lambda rows: transfer(rows, BF16))
+        yield Claim("transfer, bf16 over awp", shorter, at_least(1.0), system, unit=RATIO)
+        yield Claim("time saved by awp, under bf16", saved(AWP, BF16), at_least(0.0), system)
     for name in DELTAS:
         if name in trained and BF16 in trained:
-            yield Claim(f"time saved by {name}, under bf16", system, saved(name, BF16), 0.0, of_each=True)
+            text = f"time saved by {name}, under bf16"
+            yield Claim(text, saved(name, BF16), at_least(0.0), system, of_each=True)
     for name in CUTTING:
         if DELTAS[0] in trained and name in trained:
             saving = saved_at_equal_error(DELTAS[0], name)
-            yield Claim(f"time saved by delta, under {name}", system, saving, 0.0, of_each=True)
+            yield Claim(f"time saved by delta, under {name}", saving, at_least(0.0), system, of_each=True)
 
 
 def overhead(row: Row, system: str) -> float:

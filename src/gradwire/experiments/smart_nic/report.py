@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradwire.experiments.claims_table import claims_table
 from gradwire.experiments.experiment import Row
 from gradwire.experiments.smart_nic.options import (
     CONSTANT,
@@ -16,7 +17,7 @@ from gradwire.experiments.smart_nic.options import (
     part_of,
 )
 from gradwire.experiments.smart_nic.published import BASELINE, NIC, NIC_BFP
-from gradwire.experiments.smart_nic.verdict import Claim, claims, error
+from gradwire.experiments.smart_nic.verdict import claims, error
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.closed_form.smart_nic_figures import ERRATA
 
@@ -72,7 +73,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
         parts += [title, "", Table(RINGS, [_ring(row) for row in rings]), ""]
     if steps:
         parts += [_network(steps[0]), "", Table(STEPS, [_step(row, steps) for row in steps]), ""]
-    return [*parts, Table(_CLAIMS, [_claim(each) for each in claims(rows)])]
+    return [*parts, claims_table([*claims(rows)])]
 
 
 def _paper(rows: Sequence[Row]) -> list[str | Table]:
@@ -140,14 +141,3 @@ def _step(row: Row, steps: Sequence[Row]) -> tuple[str, ...]:
         f"{100 * error(row):+.1f}",
         f"{before['measured_s'] / row['measured_s']:.2f}x",
     )
-
-
-_CLAIMS = (Column.of_text("claim"), Column("found"), Column("wanted"), Column("met"))
-
-
-def _claim(claim: Claim) -> tuple[str, ...]:
-    def shown(value: float) -> str:
-        return f"{value:.2f}x" if claim.at_least else f"{100 * value:.1f}%"
-
-    sign = ">=" if claim.at_least else "<="
-    return claim.text, shown(claim.value), f"{sign} {shown(claim.wanted)}", "yes" if claim.is_met else "no"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 
+from gradwire.experiments.claim import RATIO, Claim, at_least, at_most, only
 from gradwire.experiments.experiment import Row
 from gradwire.experiments.smart_nic.options import (
     BFP,
@@ -23,21 +23,6 @@ OF_CYCLES, OF_SPEEDUPS, OF_STEPS = 0.01, 0.10, 0.03
 """The errors that the model may have: the largest, the largest, and the median one."""
 SPEEDUP = "NIC + BFP"
 """What the names of the four speed-ups begin with, which end in ``speedup``."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A figure, and the bound that it must keep; ``at_least`` if that is a lower one, of a ratio."""
-
-    text: str
-    value: float
-    wanted: float
-    at_least: bool = False
-
-    @property
-    def is_met(self) -> bool:
-        """Whether it is true of what was found."""
-        return self.value >= self.wanted if self.at_least else self.value <= self.wanted
 
 
 def error(row: Row) -> float:
@@ -62,16 +47,21 @@ def claims(rows: Sequence[Row]) -> Iterator[Claim]:
     """Yield the claims about the parts that were performed."""
     rings, figures, steps = part_of(rows, RING), speedups(rows), part_of(rows, STEP)
     if rings:
-        yield Claim("cycles of a ring: largest error of the model", _largest(rings), OF_CYCLES)
+        largest = only(_largest(rings))
+        yield Claim("cycles of a ring: largest error of the model", largest, at_most(OF_CYCLES))
     if figures:
-        yield Claim("published speed-ups: largest error of the model", _largest(figures), OF_SPEEDUPS)
+        largest = only(_largest(figures))
+        yield Claim("published speed-ups: largest error of the model", largest, at_most(OF_SPEEDUPS))
     if steps:
-        typical = median(abs(error(row)) for row in steps)
-        yield Claim("measured steps: median error of the prediction", typical, OF_STEPS)
+        typical = only(median(abs(error(row)) for row in steps))
+        yield Claim("measured steps: median error of the prediction", typical, at_most(OF_STEPS))
         took = {(row["method"], row["codec"]): row["measured_s"] for row in steps}
         before = took[OVERLAPPED, IDENTITY]
-        yield Claim("overlapped over blocking", took[BLOCKING, IDENTITY] / before, 1.0, at_least=True)
-        yield Claim("layer-wise with BFP over overlapped", before / took[LAYERWISE, BFP], 1.0, at_least=True)
+        for text, ratio in (
+            ("overlapped over blocking", took[BLOCKING, IDENTITY] / before),
+            ("layer-wise with BFP over overlapped", before / took[LAYERWISE, BFP]),
+        ):
+            yield Claim(text, only(ratio), at_least(1.0), unit=RATIO)
 
 
 def _largest(rows: Sequence[Row]) -> float:

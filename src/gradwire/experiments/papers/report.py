@@ -1,0 +1,78 @@
+"""The tables: what was measured beside what was published, with the verdict first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from gradwire.experiments.claim import Claim, Verdict, shown
+from gradwire.experiments.papers.reproduce import Judged
+from gradwire.tables import Column, Table
+
+NOT_RUN = "not run"
+"""In the place of a verdict."""
+COLUMNS = (
+    Column.of_text("verdict"),
+    Column.of_text("where"),
+    Column.of_text("claim"),
+    Column("published"),
+    Column("here"),
+    Column.of_text("rule"),
+)
+
+
+def report(judged: Sequence[Judged], titles: Mapping[str, str]) -> list[str | Table]:
+    """Return the count of verdicts, and a table for each paper with its reasons and scalings."""
+    parts: list[str | Table] = [in_words(judged), ""]
+    for paper, title in titles.items():
+        own = [each for each in judged if each.exhibit.paper == paper]
+        if own:
+            parts += [f"{paper}: {title}. {in_words(own)}", ""]
+            parts += [Table(COLUMNS, [line for each in own for line in _lines(each)]), ""]
+            parts += _notes(own)
+    return parts[:-1] if parts[-1] == "" else parts
+
+
+def in_words(judged: Sequence[Judged]) -> str:
+    """Return how often there is each verdict: ``3 reproduced, 1 explained``."""
+    counts = Counter[str](claim.verdict for each in judged for claim in each.claims)
+    counts[NOT_RUN] = sum(bool(each.failure) for each in judged)
+    return ", ".join(f"{counts[name]} {name}" for name in (*Verdict, NOT_RUN) if counts[name])
+
+
+def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
+    if each.failure:
+        yield NOT_RUN, each.exhibit.place, each.exhibit.experiment.question, "", "", ""
+    for claim in each.claims:
+        place = each.exhibit.place if claim.published is None else claim.published.place
+        yield (
+            claim.verdict,
+            place,
+            " ".join(filter(None, (claim.text, claim.system))),
+            "" if claim.published is None else claim.published.in_words(claim.unit),
+            _figures(claim),
+            claim.wanted.in_words(claim.unit),
+        )
+
+
+def _figures(claim: Claim) -> str:
+    """Return the mean, or the range that each figure of several has to keep."""
+    known = [each for each in claim.figures.values() if each is not None]
+    if not claim.of_each or len(known) < 2 or len(known) < len(claim.figures):
+        return shown(claim.mean, claim.unit)
+    return f"{shown(min(known), claim.unit)}\n{shown(max(known), claim.unit)}"
+
+
+def _notes(own: Sequence[Judged]) -> list[str | Table]:
+    """Return reasons, errata, and scalings, each a paragraph."""
+    notes: list[str] = []
+    for each in own:
+        if each.failure:
+            notes.append(f"{each.exhibit.place} was not run: {each.failure}")
+        for claim in each.claims:
+            if claim.verdict is Verdict.EXPLAINED and claim.otherwise is not None:
+                notes.append(f"{claim.text}: explained, because {claim.otherwise.reason}")
+            if claim.published is not None and claim.published.erratum:
+                notes.append(f"Erratum of {claim.published.place}: {claim.published.erratum}")
+        notes.append(f"{each.exhibit.place}, here: {each.exhibit.scaling}")
+    return [part for note in dict.fromkeys(notes) for part in (note, "")]

@@ -1,0 +1,126 @@
+"""Run exhibits one after the other, and judge what is in their records."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradwire.benchmark.display import about
+from gradwire.errors import GradwireError
+from gradwire.experiments.claim import Claim
+from gradwire.experiments.papers.exhibit import Exhibit
+from gradwire.experiments.record import RecordFile
+from gradwire.experiments.run import perform
+
+LONGEST = 60
+"""Characters of a line of progress that say what was measured."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An exhibit with its claims, or why this machine couldn't run it."""
+
+    exhibit: Exhibit[Any]
+    claims: Sequence[Claim] = ()
+    failure: str = ""
+
+
+def reproduce(
+    exhibits: Sequence[Exhibit[Any]],
+    out: Path,
+    say: Callable[[str], None],
+    *,
+    full: bool = False,
+    overwrite: bool = False,
+) -> list[Judged]:
+    """Run exhibits, and return their claims in the same order.
+
+    Each has a folder of its own name in ``out``. What finished records there hold isn't measured again, and
+    an unfinished one is continued. One that can't be run doesn't keep the others from it.
+
+    Parameters
+    ----------
+    say
+        Takes lines of progress: what is done, and about how long the rest takes.
+    full
+        Whether to run for hours instead of minutes.
+    overwrite
+        Whether to replace older records.
+
+    Raises
+    ------
+    JobError
+        Before anything is measured, if a folder can't be written or holds something else, such as a record of
+        another machine, version, commit, or of other options.
+    """
+    for each in exhibits:
+        RecordFile(each.experiment, each.options(full), out / each.name, overwrite, keeps_finished=True)
+    clock = _Clock([each.seconds[full] for each in exhibits])
+    judged = []
+    for number, each in enumerate(exhibits):
+        judged.append(_perform(each, number, out, say, clock, full=full, overwrite=overwrite))
+        clock.done(number)
+        rest = clock.rest_s(number + 1, 0.0)
+        left = f"; {about(rest)} left" if number + 1 < len(exhibits) else ""
+        failed = f" failed: {judged[-1].failure}" if judged[-1].failure else ""
+        say(f"{number + 1}/{len(exhibits)} {each.name}{failed or ' done'}{left}")
+    return judged
+
+
+def _perform(
+    each: Exhibit[Any],
+    number: int,
+    out: Path,
+    say: Callable[[str], None],
+    clock: _Clock,
+    *,
+    full: bool,
+    overwrite: bool,
+) -> Judged:
+    options = each.options(full)
+    cells = len(each.experiment.cells(options))
+
+    def advance(done: int, text: str) -> None:
+        rest = clock.rest_s(number, done / max(cells, 1))
+        what = textwrap.shorten(text, LONGEST, placeholder=" ...")
+        say(f"  {each.name} {done}/{cells} {what}; {about(rest)} left")
+
+    try:
+        rows = perform(
+            each.experiment,
+            options,
+            out / each.name,
+            overwrite=overwrite,
+            quiet=True,
+            keeps_finished=True,
+            advance=advance,
+        )
+    except GradwireError as error:
+        return Judged(each, failure=str(error))
+    return Judged(each, each.claims(rows))
+
+
+class _Clock:
+    """Estimates the rest: the expected seconds of what is left, at the pace of what was done."""
+
+    def __init__(self, expected_s: Sequence[float]) -> None:
+        self._expected_s = expected_s
+        self._took_s, self._of_s, self._since = 0.0, 0.0, time.monotonic()
+
+    def done(self, number: int) -> None:
+        """Note that one is done. What was there before took no time, and says nothing of the pace."""
+        took_s = time.monotonic() - self._since
+        self._since += took_s
+        if took_s > 0.05 * self._expected_s[number]:
+            self._took_s += took_s
+            self._of_s += self._expected_s[number]
+
+    def rest_s(self, number: int, share: float) -> float:
+        """Return the seconds from a share of one on until the end of the last."""
+        pace = self._took_s / self._of_s if self._of_s > 0 else 1.0
+        left = self._expected_s[number:]
+        return pace * (sum(left) - share * left[0]) if left else 0.0

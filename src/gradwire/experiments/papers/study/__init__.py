@@ -1,0 +1,1 @@
+"""The measurement study's tables and figures: what an all-reduce costs, by formula and measured."""

@@ -1,0 +1,102 @@
+"""FireCaffe's row: 47x on 128 GPUs and 60x on 256, by the model of an all-reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradwire.experiments.claim import Claim, Published, at_least, near, only
+from gradwire.experiments.experiment import Cell, Row
+from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma, butterfly_s
+
+PLACE = "section 1"
+FEW, MANY = 128, 256
+SPEEDUP_FEW, SPEEDUP_MANY, COMMUNICATING_FEW = 47.0, 60.0, 0.5
+WEEKS_H, CLUSTER_H = 3 * 7 * 24.0, 10.5
+GOOGLENET_NBYTES = 53e6
+WITHIN = 0.1
+
+
+@dataclass(frozen=True)
+class Options:
+    """The numbers of GPUs to model."""
+
+    gpus: tuple[int, ...]
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each number of GPUs."""
+    return [{"gpus": gpus} for gpus in options.gpus]
+
+
+def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
+    """Model the step of a batch that all GPUs share, with one GPU's step as the unit of time.
+
+    Half of the step on 128 GPUs is their computation and half the butterfly's exchange, whose rate follows
+    from that. On other numbers, the computation is divided by the GPUs, and the exchange is the formula's.
+    """
+    half_s = (1 - COMMUNICATING_FEW) / SPEEDUP_FEW
+    unit_s = butterfly_s(FEW, GOOGLENET_NBYTES, AlphaBetaGamma(0.0, 1.0))
+    link = AlphaBetaGamma(0.0, COMMUNICATING_FEW / SPEEDUP_FEW / unit_s)
+    return {
+        "compute": half_s * FEW / cell["gpus"],
+        "communicate": butterfly_s(cell["gpus"], GOOGLENET_NBYTES, link),
+    }
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare the modelled speed-ups with those published."""
+    steps = {row["gpus"]: row["compute"] + row["communicate"] for row in rows}
+    many = next(row for row in rows if row["gpus"] == MANY)
+    return [
+        Claim(
+            "128 GPUs: speed-up (calibrated)",
+            only(1 / steps[FEW]),
+            near(SPEEDUP_FEW, 0.01),
+            unit="x",
+            published=Published(PLACE, SPEEDUP_FEW),
+            is_modelled=True,
+        ),
+        Claim(
+            "256 GPUs: speed-up (predicted)",
+            only(1 / steps[MANY]),
+            near(SPEEDUP_MANY, WITHIN),
+            unit="x",
+            published=Published(PLACE, SPEEDUP_MANY),
+            is_modelled=True,
+        ),
+        Claim(
+            "256 GPUs: time in communication, substantially more than half",
+            only(many["communicate"] / steps[MANY]),
+            at_least(0.6),
+            published=Published(PLACE, COMMUNICATING_FEW),
+            is_modelled=True,
+        ),
+        Claim(
+            "three weeks over 10.5 hours",
+            only(WEEKS_H / (WEEKS_H * steps[FEW])),
+            near(WEEKS_H / CLUSTER_H, 0.05),
+            unit="x",
+            published=Published(
+                PLACE, WEEKS_H / CLUSTER_H, "three weeks over 10.5 hours are 48x, and 47x is published."
+            ),
+            is_modelled=True,
+        ),
+    ]
+
+
+EXHIBIT = exhibit(
+    "study",
+    f"{PLACE}, FireCaffe",
+    "does the model of an all-reduce give FireCaffe's speed-ups?",
+    cells=cells,
+    run=each(measure),
+    claims=claims,
+    quick=Options((FEW, MANY)),
+    full=Options((FEW, MANY)),
+    scaling="modelled; this machine has no 128 GPUs. The row of 128 GPUs calibrates the model, and that of "
+    "256 is predicted.",
+    seconds=(1, 1),
+)

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from gradwire.experiments import perform
+from gradwire.experiments.claim import Verdict
+from gradwire.experiments.papers.study.firecaffe import EXHIBIT
+
+
+def test_the_model_gives_the_row_of_256_gpus_and_altered_rows_fail() -> None:
+    rows = [dict(row) for row in perform(EXHIBIT.experiment, EXHIBIT.quick, quiet=True)]
+    claims = EXHIBIT.claims(rows)
+    assert {claim.verdict for claim in claims} == {Verdict.MODELLED}
+    # Half of 1/47 for communication; twice the GPUs halve the rest, and move 255/256 over 127/128 of it.
+    moved = (255 / 256) / (127 / 128)
+    assert claims[1].mean == pytest.approx(94 / (0.5 + moved))
+    assert claims[2].mean == pytest.approx(moved / (0.5 + moved))
+    slower = [row | {"communicate": 2 * row["communicate"]} for row in rows]
+    assert {claim.verdict for claim in EXHIBIT.claims(slower)} == {Verdict.NOT_REPRODUCED, Verdict.MODELLED}
+    assert not EXHIBIT.claims(slower)[1].is_met

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from gradwire.experiments.claim import Claim, Published, at_least
+from gradwire.experiments.papers.report import in_words, report
+from gradwire.experiments.papers.reproduce import Judged
+from gradwire.tables import WIDTH, lines
+from support.fake_exhibit import squares
+
+TITLES = {"pipe-sgd": "a pipeline", "study": "a study"}
+
+
+def judged(largest: int) -> Judged:
+    exhibit, _ = squares()
+    return Judged(exhibit, exhibit.claims([{"square": largest}]))
+
+
+def test_verdicts_come_first_and_figures_stand_beside_each_other() -> None:
+    each = squares(paper="pipe-sgd")[0]
+    ratios = Claim(
+        "ratio", {"a": 2.0, "b": 4.0}, at_least(1), of_each=True, published=Published("figure 2", 3)
+    )
+    printed = lines(*report([judged(9), Judged(each, [ratios])], TITLES))
+    assert printed[0] == "2 reproduced"
+    assert max(map(len, printed)) <= WIDTH
+    rows = [line.split() for line in printed]
+    assert ["reproduced", "table", "I", "largest", "9", "9", ">=", "9"] in rows
+    place = next(number for number, row in enumerate(rows) if row[:1] == ["reproduced"])
+    assert rows[place] == ["reproduced", "figure", "2", "ratio", "300.0%", "200.0%", ">=", "100.0%"]
+    assert rows[place + 1] == ["400.0%"]
+    text = " ".join(printed)
+    assert text.index("pipe-sgd: a pipeline") < text.index("study: a study")
+    assert "Erratum of table I: the paper prints 8." in text
+    assert "table I, here: smaller numbers." in text
+    assert "explained" not in text
+
+
+def test_reasons_and_failures_are_told() -> None:
+    failed = Judged(squares("table II")[0], failure="a host is gone")
+    assert in_words([judged(4), judged(3), failed]) == "1 explained, 1 not reproduced, 1 not run"
+    printed = lines(*report([judged(4), judged(3), failed], TITLES))
+    assert printed[0] == "1 explained, 1 not reproduced, 1 not run"
+    assert "largest: explained, because squares are small here." in printed
+    assert "table II was not run: a host is gone" in printed
+    rows = [line.split()[:3] for line in printed]
+    assert ["explained", "table", "I"] in rows
+    assert ["not", "run", "table"] in rows
+    assert ["not", "reproduced", "table"] in rows
