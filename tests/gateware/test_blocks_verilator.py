@@ -7,7 +7,7 @@ import pytest
 from gradwire.codecs import Bfp, Codec, Inceptionn, parse
 from gradwire.gateware.blocks import BLOCKS
 from gradwire.gateware.export import export
-from gradwire.gateware.inceptionn_format import GROUP_LANES
+from gradwire.gateware.inceptionn.format import GROUP_LANES
 from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS
 from support.hardware_chunks import EXHAUSTIVE, bfp_specs, chunks, padded, payload, raw

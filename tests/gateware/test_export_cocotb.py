@@ -6,7 +6,7 @@ from cocotb_tools.runner import get_runner
 
 from gradwire.codecs import Bfp, Codec, Inceptionn, parse
 from gradwire.gateware.export import export
-from gradwire.gateware.inceptionn_format import GROUP_LANES
+from gradwire.gateware.inceptionn.format import GROUP_LANES
 from support.hardware_chunks import EXHAUSTIVE, chunks, padded, payload, raw
 from support.programs import program
 

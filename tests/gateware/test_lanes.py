@@ -8,8 +8,8 @@ from amaranth import Module
 from amaranth.sim import Simulator
 
 from gradwire.codecs import Bfp
-from gradwire.gateware.bfp_compressor import BfpCompressor
-from gradwire.gateware.bfp_decompressor import BfpDecompressor
+from gradwire.gateware.bfp.compressor import BfpCompressor
+from gradwire.gateware.bfp.decompressor import BfpDecompressor
 from gradwire.gateware.stream import SkidBuffer
 from support.axi import STALLS, Run, consumed, produced
 from support.hardware_chunks import EXHAUSTIVE, chunks, padded, payload, raw

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gradwire.codecs import TABLE, Bfp, Codec, parse
 from gradwire.errors import MissingPackageError, SpecError, shown
-from gradwire.gateware.bfp_format import Layout
+from gradwire.gateware.bfp.format import Layout
 from gradwire.gateware.ring_routes import Ring
 from gradwire.gateware.words import WIDTHS
 from gradwire.version import how_to_install
@@ -55,13 +55,13 @@ _CARD = ("inceptionn",)
 BLOCKS = MappingProxyType(
     {
         "inceptionn-compressor": Block(
-            "float32 to payloads", "inceptionn_compressor", "InceptionnCompressor", ("inceptionn",)
+            "float32 to payloads", "inceptionn.compressor", "InceptionnCompressor", ("inceptionn",)
         ),
         "inceptionn-decompressor": Block(
-            "payloads to float32", "inceptionn_decompressor", "InceptionnDecompressor", ("inceptionn",)
+            "payloads to float32", "inceptionn.decompressor", "InceptionnDecompressor", ("inceptionn",)
         ),
-        "bfp-compressor": Block("float32 to payloads", "bfp_compressor", "BfpCompressor", ("bfp",)),
-        "bfp-decompressor": Block("payloads to float32", "bfp_decompressor", "BfpDecompressor", ("bfp",)),
+        "bfp-compressor": Block("float32 to payloads", "bfp.compressor", "BfpCompressor", ("bfp",)),
+        "bfp-decompressor": Block("payloads to float32", "bfp.decompressor", "BfpDecompressor", ("bfp",)),
         "errbound-compressor": Block(
             "float32 to payloads",
             "errbound.compressor",

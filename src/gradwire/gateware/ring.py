@@ -10,10 +10,10 @@ from amaranth.lib.wiring import In, Out
 
 from gradwire.codecs import Bfp, Inceptionn
 from gradwire.gateware.adder import LATENCY, float_sum
-from gradwire.gateware.bfp_compressor import BfpCompressor
-from gradwire.gateware.bfp_decompressor import BfpDecompressor
-from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
-from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
+from gradwire.gateware.bfp.compressor import BfpCompressor
+from gradwire.gateware.bfp.decompressor import BfpDecompressor
+from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
+from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
 from gradwire.gateware.queues import memory
 from gradwire.gateware.ring_routes import Ring
 from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, stream

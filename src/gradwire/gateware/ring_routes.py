@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gradwire.codecs import Bfp, Codec, Identity, Inceptionn
 from gradwire.collectives import ring
 from gradwire.errors import SpecError, shown
-from gradwire.gateware.bfp_format import Layout
+from gradwire.gateware.bfp.format import Layout
 from gradwire.gateware.words import LANE_BITS
 
 _SLACK_WORDS = 4

@@ -10,7 +10,7 @@ from amaranth.lib import wiring
 from gradwire.codecs import ErrBound
 from gradwire.gateware.errbound import relative
 from gradwire.gateware.errbound.steps import Steps
-from gradwire.gateware.inceptionn_compressor import joined, size_of
+from gradwire.gateware.inceptionn.compressor import joined, size_of
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.sections import join, store
 from gradwire.gateware.stream import Pipeline, block_ports, count_kept

@@ -11,7 +11,7 @@ from amaranth.lib.wiring import In
 
 from gradwire.codecs import ErrBound
 from gradwire.gateware.errbound.steps import Steps
-from gradwire.gateware.inceptionn_decompressor import lower_sizes, size_of_lanes, split
+from gradwire.gateware.inceptionn.decompressor import lower_sizes, size_of_lanes, split
 from gradwire.gateware.queues import Queue, counted_memory
 from gradwire.gateware.sections import Countdown, cut
 from gradwire.gateware.stream import (

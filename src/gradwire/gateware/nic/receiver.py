@@ -8,8 +8,8 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs import Inceptionn
-from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
-from gradwire.gateware.inceptionn_format import GROUP_LANES
+from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
+from gradwire.gateware.inceptionn.format import GROUP_LANES
 from gradwire.gateware.nic.bounded import Bounded
 from gradwire.gateware.nic.composer import ORDER, Composer
 from gradwire.gateware.nic.finisher import FACTS, Finisher

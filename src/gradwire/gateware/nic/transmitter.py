@@ -9,8 +9,8 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from gradwire.codecs import Inceptionn
-from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
-from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES
+from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
+from gradwire.gateware.inceptionn.format import GROUP_LANES, GROUP_NBYTES
 from gradwire.gateware.nic.bounded import Bounded
 from gradwire.gateware.nic.composer import ORDER, Composer
 from gradwire.gateware.nic.finisher import FACTS, Finisher

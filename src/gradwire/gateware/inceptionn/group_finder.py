@@ -13,7 +13,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES
+from gradwire.gateware.inceptionn.format import GROUP_LANES, GROUP_NBYTES
 from gradwire.gateware.stream import AxiStream, Pipeline, count_kept
 from gradwire.gateware.words import LANE_BITS
 

@@ -6,7 +6,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs import Inceptionn
-from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES, Classes
+from gradwire.gateware.inceptionn.format import GROUP_LANES, GROUP_NBYTES, Classes
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.stream import Pipeline, block_ports, shift_left_bytes
 from gradwire.gateware.words import LANE_BITS

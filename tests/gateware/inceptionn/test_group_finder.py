@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gradwire.codecs import Inceptionn
-from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
-from gradwire.gateware.inceptionn_format import GROUP_LANES
+from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
+from gradwire.gateware.inceptionn.format import GROUP_LANES
 from gradwire.gateware.words import WIDTHS
 from support.axi import bench, transfer
 from support.hardware_chunks import padded, payload

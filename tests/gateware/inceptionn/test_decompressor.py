@@ -3,8 +3,8 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
-from gradwire.gateware.inceptionn_decompressor import InceptionnDecompressor
-from gradwire.gateware.inceptionn_format import GROUP_LANES
+from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
+from gradwire.gateware.inceptionn.format import GROUP_LANES
 from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import EXHAUSTIVE, cells, chunks, padded, payload

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradwire.codecs import Bfp, parse
-from gradwire.gateware.bfp_decompressor import BfpDecompressor
+from gradwire.gateware.bfp.decompressor import BfpDecompressor
 from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import bfp_specs, cells, chunks, padded, payload

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 import pytest
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 
-from gradwire.gateware import group_finder
-from gradwire.gateware.group_finder import GroupFinder, _ends, _lengths, _sum
-from gradwire.gateware.inceptionn_format import GROUP_LANES
+from gradwire.gateware.inceptionn import group_finder
+from gradwire.gateware.inceptionn.format import GROUP_LANES
+from gradwire.gateware.inceptionn.group_finder import GroupFinder, _ends, _lengths, _sum
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Marked, WatchedPieces, Wires, counterexample, kept
 

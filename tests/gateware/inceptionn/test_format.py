@@ -1,7 +1,7 @@
 import pytest
 
 from gradwire.codecs import Inceptionn
-from gradwire.gateware.inceptionn_format import Classes
+from gradwire.gateware.inceptionn.format import Classes
 
 
 @pytest.mark.parametrize(

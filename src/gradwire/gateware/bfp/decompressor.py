@@ -6,8 +6,8 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs.bfp import NAN_EXPONENT, Bfp
-from gradwire.gateware.bfp_cutter import BfpCutter
-from gradwire.gateware.bfp_format import Layout
+from gradwire.gateware.bfp.cutter import BfpCutter
+from gradwire.gateware.bfp.format import Layout
 from gradwire.gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes
 
 _COARSE = 4

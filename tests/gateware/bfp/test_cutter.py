@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from amaranth import Cat, Module, Mux, Signal, Value
 
-from gradwire.gateware.bfp_cutter import BfpCutter
-from gradwire.gateware.bfp_format import Layout
+from gradwire.gateware.bfp.cutter import BfpCutter
+from gradwire.gateware.bfp.format import Layout
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Marked, WatchedPieces, counterexample, kept
 

@@ -3,7 +3,7 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
-from gradwire.gateware.inceptionn_compressor import InceptionnCompressor
+from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import cells, chunks, payload, raw

@@ -6,8 +6,8 @@ from amaranth import Module, Mux
 
 from gradwire.codecs import Bfp
 from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT
-from gradwire.gateware.bfp_compressor import _rounded
-from gradwire.gateware.bfp_decompressor import _value
+from gradwire.gateware.bfp.compressor import _rounded
+from gradwire.gateware.bfp.decompressor import _value
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Wires, counterexample, scaled
 

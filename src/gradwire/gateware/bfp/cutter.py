@@ -9,7 +9,7 @@ from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.bfp_format import Layout
+from gradwire.gateware.bfp.format import Layout
 from gradwire.gateware.stream import AxiStream, count_kept
 
 

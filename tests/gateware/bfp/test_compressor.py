@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gradwire.codecs import Bfp, parse
-from gradwire.gateware.bfp_compressor import BfpCompressor
+from gradwire.gateware.bfp.compressor import BfpCompressor
 from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import bfp_specs, cells, chunks, payload, raw

@@ -8,8 +8,8 @@ from amaranth import Cat, Const, Module, Mux, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs import Inceptionn
-from gradwire.gateware.group_finder import SIZES_OF_TWO, GroupFinder
-from gradwire.gateware.inceptionn_format import GROUP_LANES, GROUP_NBYTES, Classes
+from gradwire.gateware.inceptionn.format import GROUP_LANES, GROUP_NBYTES, Classes
+from gradwire.gateware.inceptionn.group_finder import SIZES_OF_TWO, GroupFinder
 from gradwire.gateware.queues import counted_memory
 from gradwire.gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes, stream
 from gradwire.gateware.words import LANE_BITS

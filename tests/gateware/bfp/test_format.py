@@ -2,7 +2,7 @@ import pytest
 
 from gradwire.codecs import Bfp
 from gradwire.errors import SpecError
-from gradwire.gateware.bfp_format import Layout
+from gradwire.gateware.bfp.format import Layout
 
 
 def test_a_block_is_counted_in_words() -> None:

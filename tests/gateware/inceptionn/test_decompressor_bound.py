@@ -5,9 +5,9 @@ import torch
 from amaranth import Cat, Module, Mux, Value
 
 from gradwire.codecs import Inceptionn
-from gradwire.gateware.inceptionn_compressor import _code
-from gradwire.gateware.inceptionn_decompressor import _decoded
-from gradwire.gateware.inceptionn_format import Classes
+from gradwire.gateware.inceptionn.compressor import _code
+from gradwire.gateware.inceptionn.decompressor import _decoded
+from gradwire.gateware.inceptionn.format import Classes
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Wires, counterexample, scaled
 
