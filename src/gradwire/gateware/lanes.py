@@ -33,12 +33,13 @@ class Distributor(wiring.Component):
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the circuit."""
         m = Module()
-        come, word = self.s_axis, flat(self.s_axis)
+        come = self.s_axis
+        mixed = Cat(_mixed(come.tdata, self._lanes), _mixed(come.tkeep, self._lanes), come.tlast)
         here = _turns(m, self._lanes, come.tvalid & come.tready & come.tlast)
         has_room = []
         for at in range(self._lanes):
-            m.submodules[f"fifo{at}"] = fifo = SyncFIFOBuffered(width=len(word), depth=self._depth)
-            m.d.comb += [fifo.w_data.eq(word), fifo.w_en.eq(come.tvalid & here[at])]
+            m.submodules[f"fifo{at}"] = fifo = SyncFIFOBuffered(width=len(mixed), depth=self._depth)
+            m.d.comb += [fifo.w_data.eq(mixed), fifo.w_en.eq(come.tvalid & here[at])]
             has_room.append(fifo.w_rdy & here[at])
             _cut(m, fifo, self.lane[at])
         m.d.comb += come.tready.eq(Cat(has_room).any())
@@ -91,6 +92,12 @@ def _turns(m: Module, lanes: int, ends: Value) -> Signal:
     return here
 
 
+def _mixed(word: Value, pieces: int) -> Value:
+    """Return a word with equal bits of its pieces side by side, so that one block RAM has those of all."""
+    size = len(word) // pieces
+    return Cat(word[bit::size] for bit in range(size))
+
+
 def _cut(m: Module, fifo: SyncFIFOBuffered, out: Any) -> None:
     """Give the pieces of a memory's wide words that keep a byte, or one if none does.
 
@@ -99,7 +106,9 @@ def _cut(m: Module, fifo: SyncFIFOBuffered, out: Any) -> None:
     """
     width, size = len(out.tdata), len(out.tkeep)
     lanes = len(fifo.r_data) // (width + size)
-    data, keep, last = fifo.r_data[: lanes * width], fifo.r_data[lanes * width : -1], fifo.r_data[-1]
+    last = fifo.r_data[-1]
+    data = Cat(fifo.r_data[: lanes * width][lane::lanes] for lane in range(lanes))
+    keep = Cat(fifo.r_data[lanes * width : -1][lane::lanes] for lane in range(lanes))
     place, left, moves = Signal(range(lanes)), Signal(lanes), Signal()
     begins, follow = place == 0, Cat(keep[size::size], Const(0, 1))
     stage = Pipeline(m, moves)
