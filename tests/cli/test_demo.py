@@ -38,8 +38,8 @@ def test_ddp_its_hook_and_gradwire_train_on_a_testbed(
     assert [run["run"] for run in record["runs"]] == [
         "ddp:identity",
         "bf16-hook:identity",
-        "attach:fp8",
-        "pipe:fp8",
+        "attach:auto",
+        "pipe:auto",
     ]
     assert record["equal_loss"]["baseline"] == "ddp:identity"
     assert Path("out/training.png").stat().st_size > 10_000

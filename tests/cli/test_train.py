@@ -27,7 +27,27 @@ def test_without_a_word_everything_is_the_default() -> None:
     options = read([])
     assert re.fullmatch(rf"runs/digits-{datetime.now():%Y}\d{{4}}-\d{{6}}", str(options.out))
     assert options == JobOptions(runs=options.runs, out=options.out, epochs=EPOCHS["digits"])
-    assert [str(run) for run in options.runs] == ["pipe:identity"]
+    assert [str(run) for run in options.runs] == ["pipe:auto"]
+
+
+@pytest.mark.parametrize(
+    ("words", "runs"),
+    [
+        ("--method sync", "sync:auto"),
+        ("--method server", "server:identity"),
+        ("--algorithm tree", "pipe:identity"),
+        ("--method sync --segment 64KiB", "sync:identity"),
+        ("--compare", "server:identity sync:identity sync:fp8 pipe:fp8"),
+        ("--compare ddp", "ddp:identity bf16-hook:identity attach:auto pipe:auto"),
+        ("--compare ddp --algorithm tree", "ddp:identity bf16-hook:identity attach:fp8 pipe:fp8"),
+        (
+            "--compare ddp --codec quantize:8",
+            "ddp:identity bf16-hook:identity attach:quantize:8 pipe:quantize:8",
+        ),
+    ],
+)
+def test_a_run_chooses_how_it_exchanges_unless_that_is_said(words: str, runs: str) -> None:
+    assert [str(run) for run in read(words.split()).runs] == runs.split()
 
 
 def test_every_word_reaches_its_option() -> None:

@@ -186,7 +186,19 @@ def test_weights_that_come_down_as_deltas_are_the_servers(small: JobOptions) -> 
 def test_a_run_that_diverges_says_so_once_and_ends_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["train", "--method", "sync", "--workers", "1", "--epochs", "2", "--lr", "1e30"]
+    words = [
+        "train",
+        "--method",
+        "sync",
+        "--codec",
+        "identity",
+        "--workers",
+        "1",
+        "--epochs",
+        "2",
+        "--lr",
+        "1e30",
+    ]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert printed.count("D-Sync: the loss is no longer finite in epoch 1") == 1

@@ -15,8 +15,8 @@ MOST_COUNT = 1 << 20
 MOST_SLICES = 0.9
 """This share of a parameter's rows, and of its columns, counts."""
 ROOM = 5.0
-"""A row or column may lose so many times as much as the whole parameter: what it takes to tell those that all but
-vanish, and no longer learn, from those that are rounded coarsely, which cost no loss (docs/which_codec.md)."""
+"""A row or column may lose so many times as much as the whole parameter: those that all but vanish no longer
+learn; that others are rounded coarsely costs no loss (docs/which_codec.md)."""
 
 
 @dataclass

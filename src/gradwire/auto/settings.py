@@ -14,8 +14,8 @@ from gradwire.plan import Plan, PlanLike
 
 NAME = "auto"
 CODECS = (*FREE_OF_SCALE, "ecsq:0.25", "ecsq:0.25,foot")
-"""What may be chosen by default: the planner's codecs, and those with the fewest bytes that cost a GPT no more
-than 0.2 % of its loss (docs/which_codec.md)."""
+"""What may be chosen by default: the planner's codecs, and those with the fewest bytes that cost a GPT no
+more than 0.2 % of its loss (docs/which_codec.md)."""
 PLACE = "GRADWIRE_AUTO"
 """The environment variable that names the file of decisions, where ``Auto`` names none."""
 
@@ -65,8 +65,8 @@ class Auto:
 
     @classmethod
     def of(cls, plan: object) -> Auto | None:
-        """Return the settings if a run is to choose its plan, for ``"auto"`` or an ``Auto``; else None."""
-        return cls() if plan == NAME else plan if isinstance(plan, cls) else None
+        """Return the settings if a run is to choose its plan: for None, ``"auto"``, or an ``Auto``."""
+        return cls() if plan is None or plan == NAME else plan if isinstance(plan, cls) else None
 
     @classmethod
     def begin(cls, plan: PlanLike | Auto, pipeline: int = 1) -> tuple[Auto | None, Plan]:

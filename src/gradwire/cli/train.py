@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from gradwire.auto.settings import NAME as AUTO
 from gradwire.cli.parser import Parser, chosen, file_path, folder_path
 from gradwire.codecs import DEFAULT
 from gradwire.collectives import NAMES as ALGORITHMS
@@ -16,6 +17,7 @@ from gradwire.job.data import DATASETS
 from gradwire.job.models import MODELS
 from gradwire.job.options import EPOCHS, LONGEST_PIPELINE, PIPELINE, JobOptions, check
 from gradwire.job.runs import (
+    CHOOSE,
     COMPARISONS,
     METHODS,
     UNCOMPRESSED,
@@ -77,7 +79,7 @@ def _parser() -> Parser:
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     others = ", ".join(method for method in METHODS if method != "pipe")
     group.add_argument("--method", metavar="M", choices=METHODS, help=f"pipe, or {others}")
-    group.add_argument("--codec", metavar="SPEC", help="one that 'gradwire codecs' lists, or auto (identity)")
+    group.add_argument("--codec", metavar="SPEC", help="one that 'gradwire codecs' lists, or auto (auto)")
     group.add_argument(
         "--compare",
         nargs="?",
@@ -230,6 +232,16 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
     if words.compare:
         if words.method:
             raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
-        return comparison(DEFAULT if words.codec is None else words.codec, words.compare)
-    codec = UNCOMPRESSED if words.codec is None else words.codec
-    return (make_run(words.method or "pipe", codec, words.staleness),)
+        may_choose = words.compare == "ddp" and not _says_how(words)
+        codec = (AUTO if may_choose else DEFAULT) if words.codec is None else words.codec
+        return comparison(codec, words.compare)
+    method = words.method or "pipe"
+    may_choose = method in CHOOSE and not _says_how(words)
+    codec = (AUTO if may_choose else UNCOMPRESSED) if words.codec is None else words.codec
+    return (make_run(method, codec, words.staleness),)
+
+
+def _says_how(words: argparse.Namespace) -> bool:
+    """Return whether an option says how gradients are exchanged, so that the run does not choose it."""
+    said = ("algorithm", "segment", "bucket", "offload", "pipeline", "scale")
+    return any(getattr(words, option, None) is not None for option in said)

@@ -16,6 +16,7 @@ import gradwire
 from gradwire.auto import network
 from gradwire.auto.pilot import WARM_UP
 from gradwire.auto.samples import Samples
+from gradwire.codecs import DEFAULT
 from gradwire.errors import AttachError
 from gradwire.links import Link
 from gradwire.plan import Plan
@@ -99,11 +100,28 @@ def on_a_mesh_of_two_dimensions() -> None:
         AttachError, match=r"over all 4 ranks, but 'root' is on a mesh of \(2, 2\); name a plan"
     ):
         gradwire.attach_fsdp(model, "auto")
+    with gradwire.attach_fsdp(model) as attached:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.01), range(WARM_UP + 2))
+        assert str(attached.plan.codec) == DEFAULT
+        assert attached.decisions == []
 
 
 @pytest.mark.processes
 def test_modules_that_are_not_sharded_over_all_ranks_want_a_plan(run_processes: RunProcesses) -> None:
     run_processes(4, on_a_mesh_of_two_dimensions)
+
+
+def without_a_word() -> int:
+    model = make_model()
+    shard(model, Case())
+    with gradwire.attach_fsdp(model) as attached:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.01), range(WARM_UP + 2))
+        return len(attached.decisions)
+
+
+@pytest.mark.processes
+def test_who_names_no_plan_lets_the_run_choose(run_processes: RunProcesses) -> None:
+    assert run_processes(2, without_a_word) == [1, 1]
 
 
 LAYOUTS = UnitLayouts("unit", ("unit.weight", "unit.bias"), ((2, 3), (2,)))

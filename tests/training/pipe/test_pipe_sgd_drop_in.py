@@ -105,7 +105,7 @@ def test_the_plan_is_the_default_a_plan_or_a_file(
         return found
 
     ((default, exact, codec, spec, *files),) = run_ranks(1, plans)
-    assert default == (Plan(parse(DEFAULT_CODEC), "ring", pipeline=2), 2)
+    assert default == (Plan(parse(DEFAULT_CODEC), "ring", pipeline=2, residual=False), 2), "it will choose"
     assert exact == (EXACT, 2)
     assert codec == spec == (Plan(parse("bf16"), "ring", pipeline=2), 2)
     assert files == [(saved, 3)] * 2

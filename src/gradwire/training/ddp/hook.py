@@ -66,8 +66,8 @@ def attach(
         ``bucket_nbytes``.
     plan
         A plan; a codec, or its spec such as ``quantize:8``; or the file that ``Plan.save`` or the planner
-        wrote: any path, or a string that ends with ``.json`` or holds a ``/``. By default the codec
-        ``fp8`` over a ring. With ``"auto"``, or an ``Auto``, the run measures and chooses a plan itself.
+        wrote: any path, or a string that ends with ``.json`` or holds a ``/``. By default, or with
+        ``"auto"`` or an ``Auto``, the run measures and chooses a plan itself.
     timeout_s
         How long any single wait for a peer lasts before it is an error, here and within a step; above 0, at
         most 1e6 seconds.

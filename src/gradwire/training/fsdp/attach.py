@@ -166,10 +166,11 @@ def attach_fsdp(
         A module with at least one ``FSDPModule`` in it, itself included, on CPU or accelerator.
     gradients
         A plan; a codec, or its spec; or the file that ``Plan.save`` or the planner wrote: any path, or a
-        string that ends with ``.json`` or holds a ``/``. ``fp8`` by default. Gradients are
-        scattered around a ring; the plan's algorithm serves between replicas, and its buckets nowhere, for
-        FSDP exchanges one module's gradients at a time. With ``"auto"``, or an ``Auto``, the run measures and
-        chooses a codec itself, one for all parameters; all modules must be sharded over all ranks then.
+        string that ends with ``.json`` or holds a ``/``. Gradients are scattered around a ring; the plan's
+        algorithm serves between replicas, and its buckets nowhere, for FSDP exchanges one module's gradients
+        at a time. By default, or with ``"auto"`` or an ``Auto``, the run measures and chooses a codec itself,
+        one for all parameters. All modules must be sharded over all ranks then; where they are not, the
+        default is ``fp8``.
     weights
         A codec or its spec. All ranks, the owner of a shard included, compute with the decoded weights; the
         shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. ``delta:fp32`` is
@@ -222,6 +223,8 @@ def attach_fsdp(
         _check_resident(codec, units)
     if strict:
         _check_strict(units)
+    if gradients is None and _not_over_all(units) is not None:
+        auto = None
     if auto is not None:
         _check_sharded(units)
     rank = dist.get_rank()
@@ -274,9 +277,14 @@ def _check_strict(units: list[Unit]) -> None:
         )
 
 
-def _check_sharded(units: list[Unit]) -> None:
+def _not_over_all(units: list[Unit]) -> Unit | None:
+    """Return a module that is not sharded over all ranks."""
     world = dist.get_world_size()
-    other = next((unit for unit in units if unit.replica_group or len(unit.mesh_ranks) != world), None)
+    return next((unit for unit in units if unit.replica_group or len(unit.mesh_ranks) != world), None)
+
+
+def _check_sharded(units: list[Unit]) -> None:
+    other, world = _not_over_all(units), dist.get_world_size()
     if other is not None:
         raise AttachError(
             f"gradients='auto' wants modules that are sharded over all {world} ranks, but {other.name!r} is "

@@ -39,8 +39,8 @@ class DSync(WorkerMethod):
     optimizer
         Any ``torch.optim`` optimizer whose ``step`` needs no closure.
     plan
-        What ``Plan.of`` reads; its ``pipeline`` does not count. With ``"auto"``, or an ``Auto``, the run
-        measures and chooses a plan itself.
+        What ``Plan.of`` reads; its ``pipeline`` does not count. By default, or with ``"auto"`` or an
+        ``Auto``, the run measures and chooses a plan itself.
     strict, group, timeout_s, ledger
         See ``Method``.
     """

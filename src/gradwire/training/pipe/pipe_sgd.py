@@ -68,8 +68,9 @@ class PipeSGD(WorkerMethod):
         step.
     plan
         What ``Plan.of`` reads; its ``pipeline`` is K, how many steps may be under way at once. A codec or its
-        spec is for a ring with a pipeline of 2. With ``"auto"``, or an ``Auto``, the run measures and chooses
-        a plan with a pipeline of 2 itself; the pipeline is drained where it takes another.
+        spec is for a ring with a pipeline of 2. By default, or with ``"auto"`` or an ``Auto``, the run
+        measures and chooses a plan with a pipeline of 2 itself; the pipeline is drained where it takes
+        another.
     warmup_steps
         So many first steps are synchronous; the pipeline starts, empty, after them. The paper warms up for 5
         epochs (AlexNet, ResNet) and not at all for small or convex models.
