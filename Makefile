@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo test coverage faults faults-nightly foreign gateware lint types layers check sanitize bench clean
+.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware lint types layers check sanitize bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -16,6 +16,9 @@ setup: .venv/ready ## make .venv with gradwire in it (needs python3, gcc and mak
 
 demo: .venv/ready ## compare gradwire with plain DDP on four hosts at 1 Gbit/s, in a minute
 	$(BIN)/gradwire demo --out runs/demo --overwrite
+
+reproduce: .venv/ready ## the papers' tables and figures, measured beside published, in ten minutes
+	$(BIN)/gradwire reproduce --quick
 
 TESTS := $(BIN)/python -m pytest -n 4 --dist loadscope
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of processes would compile gradwire and its tests anew

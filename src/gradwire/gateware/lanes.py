@@ -12,7 +12,6 @@ from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.queues import Queue
 from gradwire.gateware.stream import AxiStream, Pipeline, flat
 
 _SLACK_WORDS = 4
@@ -62,32 +61,26 @@ class Collector(wiring.Component):
         m = Module()
         out, takes, width = self.m_axis, Signal(), len(self.lane[0].tdata)
         m.d.comb += takes.eq(~out.tvalid | out.tready)
-        ends, shown, has_word, is_last = Signal(), [], Signal(self._lanes), Signal(self._lanes)
+        ends, shown = Signal(), []
         here = _turns(m, self._lanes, ends)
+        has_word = Signal(self._lanes)
         for at in range(self._lanes):
-            # Whose turn is next follows from this within the cycle: it is in a register, not in block RAM.
-            lasts = Queue(m, f"lasts{at}", {"last": 1}, self._depth)
-            m.d.comb += [has_word[at].eq(lasts.has), is_last[at].eq(lasts.first.last)]
-            m.d.comb += lasts.takes.eq(takes & here[at])
             fifos = []
             for piece in range(self._lanes):
-                m.submodules[f"fifo{at}_{piece}"] = fifo = SyncFIFOBuffered(
-                    width=len(flat(self.lane[at])) - 1, depth=self._depth
-                )
+                bits = len(flat(self.lane[at])) - (piece != self._lanes - 1)  # the last one ends packets
+                m.submodules[f"fifo{at}_{piece}"] = fifo = SyncFIFOBuffered(width=bits, depth=self._depth)
                 m.d.comb += fifo.r_en.eq(takes & here[at] & has_word[at])
                 fifos.append(fifo)
-            _gather(m, f"lane{at}", self.lane[at], fifos, lasts)
+            _gather(m, f"lane{at}", self.lane[at], fifos)
+            m.d.comb += has_word[at].eq(fifos[-1].r_rdy)
             words = [fifo.r_data for fifo in fifos]
             word = Cat(*(each[:width] for each in words), *(each[width:] for each in words))
             shown.append(word & here[at].replicate(len(word)))
-        comes, last = (has_word & here).any(), (is_last & here).any()
-        m.d.comb += ends.eq(takes & (has_word & is_last & here).any())
+        left = reduce(or_, shown)
+        comes = (has_word & here).any()
+        m.d.comb += ends.eq(takes & comes & left[-1])
         stage = Pipeline(m, takes)
-        m.d.comb += [
-            Cat(out.tdata, out.tkeep).eq(stage.hold(reduce(or_, shown))),
-            out.tlast.eq(stage.hold(last)),
-            out.tvalid.eq(stage.hold(comes, resets=True)),
-        ]
+        m.d.comb += [flat(out).eq(stage.hold(left)), out.tvalid.eq(stage.hold(comes, resets=True))]
         return m
 
 
@@ -133,11 +126,11 @@ def _cut(m: Module, fifo: SyncFIFOBuffered, out: Any) -> None:
         m.d.sync += [left.eq(left >> 1), place.eq(Mux(left[1], place + 1, 0))]
 
 
-def _gather(m: Module, name: str, come: Any, fifos: Sequence[SyncFIFOBuffered], lasts: Queue) -> None:
+def _gather(m: Module, name: str, come: Any, fifos: Sequence[SyncFIFOBuffered]) -> None:
     """Put the words of a narrow stream into memories side by side, in turn, as pieces of wide ones.
 
     A packet's last wide word may be partial; its last piece goes into all memories that are left, and keeps
-    nothing there. ``lasts`` says of each wide word whether it is a packet's last one.
+    nothing there.
     """
     place = Signal(len(fifos), init=1, name=f"{name}_place")
     moves = come.tvalid & come.tready
@@ -145,10 +138,8 @@ def _gather(m: Module, name: str, come: Any, fifos: Sequence[SyncFIFOBuffered], 
     for at, fifo in enumerate(fifos):
         keep = Mux(place[at], come.tkeep, 0)
         m.d.comb += [
-            fifo.w_data.eq(Cat(come.tdata, keep)),
+            fifo.w_data.eq(Cat(come.tdata, keep, come.tlast)[: len(fifo.w_data)]),
             fifo.w_en.eq(moves & (place[at] | (come.tlast & place[:at].any()))),
         ]
-    fills = come.tlast | place[-1]
-    lasts.put(moves & fills, last=come.tlast)
     with m.If(moves):
-        m.d.sync += place.eq(Mux(fills, 1, place << 1))
+        m.d.sync += place.eq(Mux(come.tlast | place[-1], 1, place << 1))

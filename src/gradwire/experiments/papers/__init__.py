@@ -7,21 +7,16 @@ from types import MappingProxyType
 from typing import Any
 
 from gradwire.errors import SpecError
-from gradwire.experiments.papers import a2dtwp, smart_nic
+from gradwire.experiments.papers import a2dtwp, inceptionn, pipe_sgd, smart_nic, study
 from gradwire.experiments.papers.exhibit import Exhibit
 from gradwire.experiments.papers.report import report
 from gradwire.experiments.papers.reproduce import Judged, reproduce
-from gradwire.experiments.papers.study import (
-    figure_7,
-    figure_8,
-    firecaffe,
-    formulas,
-    table_1,
-)
 
 PAPERS = MappingProxyType(
     {
         "study": "Iandola and others, distributed DNN training: a measurement study",
+        "inceptionn": "Li and others, INCEPTIONN (MICRO 2018)",
+        "pipe-sgd": "Li and others, Pipe-SGD (NeurIPS 2018)",
         "a2dtwp": "Zhuang and others, reducing data motion (A2DTWP)",
         "smart-nic": "Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943)",
     }
@@ -29,14 +24,11 @@ PAPERS = MappingProxyType(
 """Name -> what the paper is."""
 
 EXHIBITS: tuple[Exhibit[Any], ...] = (
-    table_1.EXHIBIT,
-    formulas.EXHIBIT,
-    figure_7.EXHIBIT,
-    figure_8.EXHIBIT,
-    firecaffe.EXHIBIT,
-    a2dtwp.EXHIBIT,
-    smart_nic.FIGURES,
-    smart_nic.MODEL,
+    *study.EXHIBITS,
+    *inceptionn.EXHIBITS,
+    *pipe_sgd.EXHIBITS,
+    *a2dtwp.EXHIBITS,
+    *smart_nic.EXHIBITS,
 )
 """In the order of the tables that are printed."""
 

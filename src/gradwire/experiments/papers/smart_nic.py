@@ -88,3 +88,4 @@ MODEL = Exhibit(
     f"taken on a testbed of four hosts at 50 Mbit/s (bound {OF_STEPS:.0%}).",
     (60, 300),
 )
+EXHIBITS = (FIGURES, MODEL)

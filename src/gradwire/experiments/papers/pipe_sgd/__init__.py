@@ -1,0 +1,10 @@
+"""Pipe-SGD's figures: how a pipeline of width two trains, and how long its steps take."""
+
+from typing import Any
+
+from gradwire.experiments.papers.exhibit import Exhibit
+from gradwire.experiments.papers.pipe_sgd import convex, equations, figure_4, strongly_convex, terngrad
+
+EXHIBITS: tuple[Exhibit[Any], ...] = tuple(
+    module.EXHIBIT for module in (equations, figure_4, convex, strongly_convex, terngrad)
+)

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from gradwire.experiments import perform
+from gradwire.experiments.claim import Verdict
+from gradwire.experiments.papers.inceptionn.table_2 import EXHIBIT
+
+
+def test_sums_and_the_model_are_judged_and_altered_ones_fail() -> None:
+    rows = [dict(row) for row in perform(EXHIBIT.experiment, EXHIBIT.quick, quiet=True)]
+    verdicts = {claim.text: claim.verdict for claim in EXHIBIT.claims(rows)}
+    assert verdicts.pop("VGG-16: sum of the steps' times") is Verdict.EXPLAINED
+    # 525 MB at AlexNet's rate: 148.71 x 525 / 233 = 335 s, and 583.58 s are published.
+    assert verdicts.pop("VGG-16: communication, at AlexNet's rate") is Verdict.NOT_REPRODUCED
+    assert set(verdicts.values()) == {Verdict.MODELLED}
+    altered = [row | {"total_s": row["total_s"] + 3.0} for row in rows]
+    by_text = {claim.text: claim.verdict for claim in EXHIBIT.claims(altered)}
+    assert by_text["AlexNet: sum of the steps' times"] is Verdict.NOT_REPRODUCED
+    assert by_text["VGG-16: sum of the steps' times"] is Verdict.MODELLED
