@@ -86,3 +86,4 @@ def test_figures_and_rules_in_words() -> None:
     assert near(8.0, 1e-9).in_words("") == "8"
     assert Published("figure 1", (2.2, 3.1)).in_words(RATIO) == "2.20x to 3.10x"
     assert Published("figure 1", 0.5).in_words(SHARE) == "50.0%"
+    assert Published("figure 1").in_words(SHARE) == "in words"

@@ -15,6 +15,8 @@ from types import MappingProxyType
 
 from gradwire.tables import figure
 
+NO_NUMBER = "in words"
+"""In the place of a published figure without one."""
 SHARE, RATIO = "%", "x"
 """Units of shares, which are from 0 to 1 and shown in percent, and of ratios."""
 
@@ -73,14 +75,19 @@ def near(value: float, share: float) -> Bound:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of a paper: where it stands, its value (shares from 0 to 1), and what is wrong with it."""
+    """A figure of a paper: where it stands, its value (shares from 0 to 1), and what is wrong with it.
+
+    The value is None where the paper has a plot or words, but no number; the rule then says what they mean.
+    """
 
     place: str
-    value: float | tuple[float, float]
+    value: float | tuple[float, float] | None = None
     erratum: str = ""
 
     def in_words(self, unit: str) -> str:
         """Return the figure as tables have it, a range as ``2.20x to 3.10x``."""
+        if self.value is None:
+            return NO_NUMBER
         values = self.value if isinstance(self.value, tuple) else (self.value,)
         return " to ".join(shown(value, unit) for value in values)
 

@@ -73,7 +73,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             only(growth(WA, "seconds")),
             at_least(LINEAR),
             unit=RATIO,
-            published=Published(PLACE, LINEAR),
+            published=Published(PLACE),
         ),
         Claim(
             "times with an aggregator over those on a straight line",
@@ -81,21 +81,21 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             near(1.0, 0.1),
             of_each=True,
             unit="",
-            published=Published(PLACE, 1.0),
+            published=Published(PLACE),
         ),
         Claim(
             "8 workers over 4 with a ring: stays about constant",
             only(growth(INC, "seconds")),
             at_most(CONSTANT),
             unit=RATIO,
-            published=Published(PLACE, 1.0),
+            published=Published(PLACE),
         ),
         Claim(
             "the same for AlexNet at 10 Gbit/s, with an aggregator",
             only(growth(WA, "formula_s")),
             at_least(LINEAR),
             unit=RATIO,
-            published=Published(PLACE, LINEAR),
+            published=Published(PLACE),
             is_modelled=True,
         ),
         Claim(
@@ -103,7 +103,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             only(growth(INC, "formula_s")),
             at_most(CONSTANT),
             unit=RATIO,
-            published=Published(PLACE, 1.0),
+            published=Published(PLACE),
             is_modelled=True,
         ),
     ]

@@ -72,14 +72,14 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             lost(GRADIENTS, 16),
             at_most(GENTLE),
             of_each=True,
-            published=Published(PLACE, 0.0),
+            published=Published(PLACE),
         ),
         Claim(
             "accuracy lost by 24 bits of weights",
             lost(WEIGHTS, 24),
             at_least(HARSH),
             of_each=True,
-            published=Published(PLACE, HARSH),
+            published=Published(PLACE),
         ),
     ]
     for bits in BITS[1:]:
@@ -89,7 +89,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             for model in of_weights
         }
         text = f"accuracy lost by {bits} bits of weights, beyond that by gradients"
-        found.append(Claim(text, more, at_least(0.0), of_each=True, published=Published(PLACE, 0.0)))
+        found.append(Claim(text, more, at_least(0.0), of_each=True, published=Published(PLACE)))
     return found
 
 

@@ -136,7 +136,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             only(times_longer(row_of(rows, codec="truncate:16"))),
             Bound(0.6, 1.0),
             unit=RATIO,
-            published=Published(PLACE, 1.0),
+            published=Published(PLACE),
         ),
         Claim(
             "AlexNet's time with the NIC's format in software",

@@ -111,7 +111,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             at_most(LONGER),
             of_each=True,
             unit="x",
-            published=Published(PLACE, 1.0),
+            published=Published(PLACE),
         ),
     ]
 

@@ -70,7 +70,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             "rate of messages of 1 MiB and more, of the plateau",
             only(min(large, default=0.0) / plateau),
             at_least(0.9),
-            published=Published(PLACE, 1.0),
+            published=Published(PLACE),
         ),
         Claim(
             "latency: time of a message of 1 byte",

@@ -71,7 +71,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             "256 GPUs: time in communication, substantially more than half",
             only(many["communicate"] / steps[MANY]),
             at_least(0.6),
-            published=Published(PLACE, COMMUNICATING_FEW),
+            published=Published(PLACE),
             is_modelled=True,
         ),
         Claim(
