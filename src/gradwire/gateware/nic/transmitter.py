@@ -34,7 +34,7 @@ from gradwire.gateware.nic.split import Split
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.queues import Queue, open_memory, taken_together
-from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, copy, first_bytes
+from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes, flat
 
 _BETWEEN = 8
 """Words that may wait between two parts."""
@@ -191,11 +191,12 @@ class Transmitter(wiring.Component):
         wiring.connect(m, compressor.m_axis, bounded.s_axis)
         sizes.put(bounded.done, size=bounded.size[:16])
         payloads, has_room = open_memory(m, "payloads", bounded.m_axis, depth, _COMPRESSED)
-        come = buffer.m_axis
+        come, go = buffer.m_axis, compressor.s_axis
+        stage = Pipeline(m, go.tready)  # behind LUT RAM, because the first stage is long
         m.d.comb += [
-            copy(compressor.s_axis, come),
-            compressor.s_axis.tvalid.eq(come.tvalid & has_room),
-            come.tready.eq(compressor.s_axis.tready & has_room),
+            flat(go).eq(stage.hold(flat(come))),
+            go.tvalid.eq(stage.hold(come.tvalid & has_room, resets=True)),
+            come.tready.eq(go.tready & has_room),
         ]
         return payloads
 
