@@ -102,7 +102,11 @@ class BfpCutter(wiring.Component):
         return now, then, leaves, clears
 
     def _remember(self, m: Module, takes: Value, leaves: Value, clears: Value) -> None:
-        """Put words into the memories, and show those at hand. The counters' low bit chooses a memory."""
+        """Put words into the memories, and show those at hand. The counters' low bit chooses a memory.
+
+        A word that comes is written at once, because its place is free, and again until it is taken: when
+        that happens is known late in a cycle.
+        """
         come, width = self.s_axis, 8 * self._size
         written, first, second = Signal(2), Signal(2), Signal(2, init=1)
         m.d.sync += [
@@ -117,7 +121,7 @@ class BfpCutter(wiring.Component):
             m.d.comb += [
                 put.addr.eq(written[1]),
                 put.data.eq(come.tdata),
-                put.en.eq(takes & (written[0] == at)),
+                put.en.eq(written[0] == at),
                 get.addr.eq(place[1]),
             ]
             words.append(get.data)
