@@ -14,9 +14,11 @@ from gradwire.auto.pilot import WARM_UP, Pilot
 from gradwire.auto.sampled_bucket import SampledBucket
 from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT
-from gradwire.codecs import Identity
+from gradwire.codecs import Codec, Identity
 from gradwire.errors import ExchangeError
 from gradwire.exchange.division import divided
+from gradwire.timing.measure import calibrate
+from gradwire.timing.replay.environment import CodecCost
 from support.ranks import run_ranks
 from support.told_line import FAST, SLOW, Told, tell_line
 
@@ -149,6 +151,30 @@ def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str
     assert [exact for _, exact in decided] == [False, True, False]
     for (step, _), change in zip(decided[1:], changes, strict=True):
         assert change < step <= change + 100
+
+
+def test_a_line_that_changes_lets_the_figures_of_codecs_and_gradients_stand(
+    line: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    measure = calibrate.codec_cost
+
+    def codec_cost(codec: Codec, *others: Any) -> CodecCost:
+        measured.append(str(codec))
+        return measure(codec, *others)
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto())
+        for number in range(1, 200):
+            if number == 100:
+                line["line"], one.exposed_s = FAST, 0.001
+            one.step(number)
+        return one
+
+    monkeypatch.setattr(pilot, "codec_cost", codec_cost)
+    runs = run_ranks(2, run)
+    assert len(runs[0].pilot.decisions) == 2
+    assert len(measured) == len(set(measured)) > 1
 
 
 def codecs_of(plan: Plan) -> list[str]:

@@ -107,6 +107,9 @@ class Pilot:
         self._begun, self._steps, self._before = False, 0, 0
         self._loaded: State | None = None
         self._host: HostCost | None = None
+        self._line_alone = False  # whether nothing but the times has asked for the next decision
+        self._own_shares: list[float] = []
+        self._codecs: dict[str, CodecCost] = {}
 
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         """Return the plan from ``step`` on, counted from 1 up, or None where the present one stays.
@@ -124,7 +127,8 @@ class Pilot:
             step += self._before
         self._steps = step
         buckets, self._buckets = self._buckets, 0
-        self._samples = Samples(drawn=draw(step, buckets)) if self._samples_at(step) else None
+        drawn = None if self._line_alone else draw(step, buckets)
+        self._samples = Samples(drawn=drawn) if self._samples_at(step) else None
         self._times.leave_out(self._clock() - began)
         return chosen
 
@@ -215,6 +219,7 @@ class Pilot:
         return self._adopt(step, Decision.from_json(text), "")
 
     def _adopt(self, step: int, decision: Decision, why: str) -> Plan:
+        self._line_alone = False
         self._watch.decided(step)
         self._times.forget()
         self._contract.begin()
@@ -250,7 +255,7 @@ class Pilot:
 
         rows = ask("the times of steps", compare)
         if self._watch.changed(step, _slowest(rows)) or text == _ANEW:
-            self._decide_at = step + 1
+            self._decide_at, self._line_alone = step + 1, text == ""
         elif text:
             return self._take(step, Decision.from_json(text))
         return None
@@ -298,7 +303,9 @@ class Pilot:
         usable = samples is not None and samples.finite
         if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
             return ""
-        row = [now.compute_s, now.backward_s, now.exposed_s, *self._shares(samples)]
+        if not self._line_alone or not self._own_shares:
+            self._own_shares, self._codecs = self._shares(samples), {}
+        row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
         row += network.own_line(exchange.link)
         rows = gather(exchange, row, self._timeout_s)
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
@@ -328,7 +335,10 @@ class Pilot:
         cluster = Cluster(self._world, line)
         try:
             most = self._settings.max_lost_norm
-            costs = _costs(lost.admitted(most, present), _excerpt(samples), line, cluster.threads)
+            admitted = lost.admitted(most, present)
+            new = [each for each in admitted if str(each) not in self._codecs]
+            self._codecs |= _costs(new, _excerpt(samples), line, cluster.threads)
+            costs = {str(each): self._codecs[str(each)] for each in admitted}
             environment = Environment(line, costs, self._host_cost(cluster))
             return decide(environment, workload, self._world, lost, most, present, may, self._form.half)
         except GradwireError as error:
