@@ -34,7 +34,7 @@ from gradwire.gateware.nic.split import Split
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.queues import Queue, open_memory, taken_together
-from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes, flat
+from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes, flat, stream
 
 _BETWEEN = 8
 """Words that may wait between two parts."""
@@ -190,7 +190,13 @@ class Transmitter(wiring.Component):
         wiring.connect(m, split.m_axis, buffer.s_axis)
         wiring.connect(m, compressor.m_axis, bounded.s_axis)
         sizes.put(bounded.done, size=bounded.size[:16])
-        payloads, has_room = open_memory(m, "payloads", bounded.m_axis, depth, _COMPRESSED)
+        packed, free = stream(width), Pipeline(m, Const(1))  # whether the packer gives a word is known late
+        m.d.comb += [
+            flat(packed).eq(free.hold(flat(bounded.m_axis))),
+            packed.tvalid.eq(free.hold(bounded.m_axis.tvalid, resets=True)),
+            bounded.m_axis.tready.eq(1),
+        ]
+        payloads, has_room = open_memory(m, "payloads", packed, depth, _COMPRESSED)
         come, go = buffer.m_axis, compressor.s_axis
         stage = Pipeline(m, go.tready)  # behind LUT RAM, because the first stage is long
         m.d.comb += [
