@@ -74,6 +74,15 @@ def test_a_codec_that_does_not_suit_most_values_is_left_out() -> None:
     assert set(LOST.admitted(0.05, Plan())) == {Identity(), Q8, BF16}
 
 
+def test_a_codec_that_only_some_parameters_get_is_involved_in_a_decision() -> None:
+    shares = {Identity(): dict.fromkeys(COUNTS, 0.0), Q4: {"a.weight": 0.1, "a+b": 0.3, "bias": 0.1}}
+    shares[Q8] = {"a.weight": 0.3, "a+b": 0.1, "bias": 0.1}  # suits few values, but those that Q4 doesn't
+    lost = Lost(COUNTS, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0})
+    assert set(lost.admitted(0.2, Plan())) == {Identity(), Q4}
+    assert lost.gentler(Q4, {"a+b"}, 0.2) == Q8
+    assert lost.involved(0.2, Plan()) == (Identity(), Q4, Q8)
+
+
 def test_the_others_get_what_takes_the_fewest_bytes_within_the_contract() -> None:
     assert LOST.gentler(Q4, {"a+b"}, 0.2) == Q8
     assert LOST.gentler(Q4, {"a+b", "bias"}, 0.2) == BF16

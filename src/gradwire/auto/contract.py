@@ -76,6 +76,12 @@ class Lost:
         found = {codec: self.exceptions(codec, most, present) for codec in self.shares}
         return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
 
+    def involved(self, most: float, present: Plan) -> tuple[Codec, ...]:
+        """Return the codecs that may be chosen, and those that the parameters get which they don't suit."""
+        suited = self.admitted(most, present)
+        others = (self.gentler(codec, names, most) for codec, names in suited.items() if names)
+        return tuple(dict.fromkeys((*suited, *others)))
+
     def part(self, names: Collection[str]) -> float:
         """Return the share of all values that these parameters have."""
         return sum(self.counts[name] for name in names) / max(sum(self.counts.values()), 1)

@@ -335,10 +335,10 @@ class Pilot:
         cluster = Cluster(self._world, line)
         try:
             most = self._settings.max_lost_norm
-            admitted = lost.admitted(most, present)
-            new = [each for each in admitted if str(each) not in self._codecs]
+            involved = lost.involved(most, present)
+            new = [each for each in involved if str(each) not in self._codecs]
             self._codecs |= _costs(new, _excerpt(samples), line, cluster.threads)
-            costs = {str(each): self._codecs[str(each)] for each in admitted}
+            costs = {str(each): self._codecs[str(each)] for each in involved}
             environment = Environment(line, costs, self._host_cost(cluster))
             return decide(environment, workload, self._world, lost, most, present, may, self._form.half)
         except GradwireError as error:
