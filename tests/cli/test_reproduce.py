@@ -29,6 +29,7 @@ def test_a_paper_is_run_and_judged_and_goes_on_from_its_folder(
 ) -> None:
     exhibit, made = squares(breaks_after=1)
     monkeypatch.setattr(reproduce, "chosen", lambda _name: [exhibit])
+    monkeypatch.setattr(reproduce, "EXHIBITS", (exhibit,))
     assert main(["reproduce", "study"]) == 130
     assert "what was measured is in runs/reproduce-quick; repeat the command" in capsys.readouterr().err
     exhibit, made = squares()
@@ -36,7 +37,10 @@ def test_a_paper_is_run_and_judged_and_goes_on_from_its_folder(
     assert made.measured == [1, 3]
     printed = capsys.readouterr().out
     assert "\n1 reproduced\n" in printed
-    assert printed.endswith("the records are in runs/reproduce-quick\n")
+    assert printed.endswith(
+        "the records are in runs/reproduce-quick\nthe page is runs/reproduce-quick/report.html\n"
+    )
+    assert "1 reproduced" in Path("runs/reproduce-quick/report.html").read_text()
     record = json.loads(Path("runs/reproduce-quick/study-table-i/record.json").read_text())
     assert record["finished"] is True
     assert main(["reproduce", "--full", "--out", "here"]) == 0
@@ -48,12 +52,27 @@ def test_what_could_not_be_run_is_told_at_the_end(
 ) -> None:
     exhibit, _ = squares(breaks_after=1, error=LinkError("a host is gone"))
     monkeypatch.setattr(reproduce, "chosen", lambda _name: [exhibit])
+    monkeypatch.setattr(reproduce, "EXHIBITS", (exhibit,))
     assert main(["reproduce"]) == 2
     printed = capsys.readouterr()
     assert "table I was not run: a host is gone" in printed.out
+    assert "its record is unfinished" in Path("runs/reproduce-quick/report.html").read_text()
     assert printed.err == (
         "gradwire: 1 of 1 could not be run (study-table-i); mend what the lines above say, and repeat the "
         "command\n"
+    )
+
+
+def test_a_folder_whose_page_can_not_be_written_keeps_the_verdicts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exhibit, _ = squares()
+    monkeypatch.setattr(reproduce, "chosen", lambda _name: [exhibit])  # which is none of EXHIBITS
+    assert main(["reproduce"]) == 0
+    printed = capsys.readouterr()
+    assert "\n1 reproduced\n" in printed.out
+    assert printed.err.startswith(
+        "gradwire: no report.html was written: runs/reproduce-quick holds no records"
     )
 
 

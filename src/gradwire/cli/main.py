@@ -34,6 +34,7 @@ COMMANDS = MappingProxyType(
         "nic": "compress marked streams between a host and its link",
         "gateware": "write the codecs as hardware, in Verilog",
         "reproduce": "run the tables and figures of five papers, and judge each",
+        "report": "write the records of gradwire reproduce as one HTML file",
         "experiment": "measure an answer to a question, and keep it as a record",
         "codecs": "list the codecs with their size, error bound, and source",
     }

@@ -84,14 +84,19 @@ class RecordFile:
 
 
 def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
-    """Return the fields of an experiment's record. Raises ``JobError`` if the file holds something else."""
+    """Return the fields of the record in --out. Raises ``JobError`` if the file holds something else."""
     try:
-        record = read_record(path, experiment.schema, f"record of the experiment {experiment.name}", REMEDY)
+        return read_fields(path, experiment, REMEDY)
     except SpecError as error:
         raise JobError(f"--out must name a new folder or an unfinished record, but {error}") from error
+
+
+def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[str, Any]:
+    """Return the fields of an experiment's record. Raises ``SpecError`` if the file holds something else."""
+    record = read_record(path, experiment.schema, f"record of the experiment {experiment.name}", remedy)
     rows = record.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise JobError(f"{path} is damaged: 'rows' must be a list of JSON objects; {REMEDY}")
+        raise JobError(f"{path} is damaged: 'rows' must be a list of JSON objects; {remedy}")
     return {**record, "finished": bool(record.get("finished", True))}
 
 

@@ -29,7 +29,8 @@ def report(judged: Sequence[Judged], titles: Mapping[str, str]) -> list[str | Ta
         if own:
             parts += [f"{paper}: {title}. {in_words(own)}", ""]
             parts += [Table(COLUMNS, [line for each in own for line in _lines(each)]), ""]
-            parts += _notes(own)
+            paragraphs = dict.fromkeys(note for each in own for note in notes(each))
+            parts += [part for note in paragraphs for part in (note, "")]
     return parts[:-1] if parts[-1] == "" else parts
 
 
@@ -50,12 +51,12 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
             place,
             " ".join(filter(None, (claim.text, claim.system))),
             "" if claim.published is None else claim.published.in_words(claim.unit),
-            _figures(claim),
+            figures_in_words(claim),
             claim.wanted.in_words(claim.unit),
         )
 
 
-def _figures(claim: Claim) -> str:
+def figures_in_words(claim: Claim) -> str:
     """Return the mean, or the range that each figure of several has to keep."""
     known = [each for each in claim.figures.values() if each is not None]
     if not claim.of_each or len(known) < 2 or len(known) < len(claim.figures):
@@ -63,16 +64,14 @@ def _figures(claim: Claim) -> str:
     return f"{shown(min(known), claim.unit)}\n{shown(max(known), claim.unit)}"
 
 
-def _notes(own: Sequence[Judged]) -> list[str | Table]:
-    """Return reasons, errata, and scalings, each a paragraph."""
-    notes: list[str] = []
-    for each in own:
-        if each.failure:
-            notes.append(f"{each.exhibit.place} was not run: {each.failure}")
-        for claim in each.claims:
-            if claim.verdict is Verdict.EXPLAINED and claim.otherwise is not None:
-                notes.append(f"{claim.text}: explained, because {claim.otherwise.reason}")
-            if claim.published is not None and claim.published.erratum:
-                notes.append(f"Erratum of {claim.published.place}: {claim.published.erratum}")
-        notes.append(f"{each.exhibit.place}, here: {each.exhibit.scaling}")
-    return [part for note in dict.fromkeys(notes) for part in (note, "")]
+def notes(each: Judged) -> list[str]:
+    """Return reasons, errata, and the scaling, each a paragraph."""
+    found: list[str] = []
+    if each.failure:
+        found.append(f"{each.exhibit.place} was not run: {each.failure}")
+    for claim in each.claims:
+        if claim.verdict is Verdict.EXPLAINED and claim.otherwise is not None:
+            found.append(f"{claim.text}: explained, because {claim.otherwise.reason}")
+        if claim.published is not None and claim.published.erratum:
+            found.append(f"Erratum of {claim.published.place}: {claim.published.erratum}")
+    return [*dict.fromkeys(found), f"{each.exhibit.place}, here: {each.exhibit.scaling}"]

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradwire.experiments.claim import Claim, Explanation, Published, at_least, only
+from gradwire.experiments.page import sections
+from gradwire.experiments.page.recorded import Recorded, read_all
+from gradwire.experiments.page.sections import exhibit_section, made_with, summary
+from gradwire.experiments.papers.reproduce import Judged
+from support.pages import Page
+from support.recorded import BOTH, STUDY, TITLES, alter, record
+
+FIELDS = {
+    "machine": {"cores": 2, "processor": "<fast>"},
+    "versions": {"torch": None, "python": "3"},
+    "options": {"hosts": [2, 4], "rate": "1gbit"},
+    "commit": None,
+}
+
+
+def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tmp_path: Path) -> None:
+    alter(record(tmp_path), STUDY, lambda fields: [row.update(square=4) for row in fields["rows"]])
+    page = Page(summary(read_all(tmp_path, BOTH), TITLES, ["study-figure-8"]))
+    assert "1 reproduced, 1 explained" in page.text
+    assert page.rows[1:4] == [
+        ["study: a study of <b>squares</b>", "0", "1", "0", "0", "0"],
+        ["pipe-sgd: a pipeline", "1", "0", "0", "0", "0"],
+        ["all", "1", "1", "0", "0", "0"],
+    ]
+    assert ["study-table-i", STUDY.experiment.question, "0", "1", "0", "0", "0"] in page.rows
+    assert "Without a record here: study-figure-8." in page.text
+
+
+def test_a_section_has_figures_rule_verdict_reasons_erratum_scaling_and_options() -> None:
+    claims = [
+        Claim("a & b", {"m<1>": 2.0, "m2": 4.0}, at_least(1), system="here", of_each=True, unit="x"),
+        Claim("c", only(0.5), at_least(0.9), published=Published("figure 2", (0.9, 0.95), "it says 9."),
+              otherwise=Explanation("so it is.", at_least(0.4))),
+    ]  # fmt: skip
+    made = exhibit_section(Recorded(Judged(STUDY, claims), FIELDS))
+    page = Page(made)
+    assert page.rows[1] == [
+        "a & b here",
+        "\u2713 reproduced",
+        "table I",
+        "",
+        "3.00xm<1>: 2.00xm2: 4.00x",
+        "each >= 1.00x",
+    ]
+    assert page.rows[2] == [
+        "c",
+        "\u2248 explained",
+        "figure 2",
+        "90.0% to 95.0%",
+        "50.0%",
+        ">= 90.0%; explained: >= 40.0%",
+    ]
+    for text in (
+        "c: explained, because so it is.",
+        "Erratum of figure 2: it says 9.",
+        "table I, here: smaller numbers.",
+        "Options: hosts 2, 4; rate 1gbit.",
+    ):
+        assert text in page.text
+    assert made.count("<svg") == 1
+
+
+def test_what_was_not_run_says_why() -> None:
+    page = Page(exhibit_section(Recorded(Judged(STUDY, failure="a host is gone"), FIELDS)))
+    assert "\u2013 not run" in page.text
+    assert "table I was not run: a host is gone" in page.text
+    assert page.tables == 0
+
+
+def test_without_matplotlib_the_plots_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = read_all(record(tmp_path), BOTH)
+    assert "matplotlib" not in made_with(found)
+    monkeypatch.setattr(sections, "can_draw", lambda: False)
+    assert "<svg" not in exhibit_section(found[0])
+    assert "install matplotlib" in made_with(found)
+
+
+def test_each_machine_and_version_has_a_table() -> None:
+    one = Recorded(Judged(STUDY), FIELDS)
+    other = Recorded(Judged(BOTH[1]), {**FIELDS, "commit": "abc+changed"})
+    page = Page(made_with([one, other]))
+    assert page.captions == ["Records of study-table-i", "Records of pipe-sgd-figure-2"]
+    assert ["processor", "<fast>"] in page.rows
+    assert ["commit", "unknown"] in page.rows
+    assert ["commit", "abc+changed"] in page.rows
+    assert Page(made_with([one, one])).tables == 1
