@@ -43,7 +43,10 @@ def main() -> None:
         plan, path = words.worker
         work(plan, path, words.hosts, words.steps, words.width)
         return
-    found = {plan: measure(plan, words) for plan in (AUTO, *words.plans)}
+    found = {}
+    for plan in (AUTO, *words.plans):
+        found[plan] = measure(plan, words)
+        print(plan, *(f"{part_s:.1f} s" for part_s in parts(found[plan]["seconds"], words.steps)), flush=True)
     show(table(found, words.steps))
     best_s = sum(min(parts(found[plan]["seconds"], words.steps)[i] for plan in words.plans) for i in range(3))
     print(f"auto took {sum(found[AUTO]['seconds']) / best_s - 1:+.1%} of the oracle's {best_s:.1f} s")
