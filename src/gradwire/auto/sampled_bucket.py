@@ -72,10 +72,9 @@ class SampledBucket:
             plain = own
             cost += self._exchange.all_reduce(plain, average, timeout_s=timeout_s)
         if bool(exact.isfinite().all()):
-            self._samples.shadow = Shadow(
-                *(dict(zip(self._names, self._shares(exact, each), strict=True)) for each in (found, plain))
-            )
+            planned = self._shares(exact, found)
+            self._samples.shadow = Shadow(planned, planned if plain is found else self._shares(exact, plain))
         return cost
 
-    def _shares(self, exact: torch.Tensor, found: torch.Tensor) -> list[float]:
-        return lost_shares(exact, found, self._shapes)
+    def _shares(self, exact: torch.Tensor, found: torch.Tensor) -> dict[str, float]:
+        return dict(zip(self._names, lost_shares(exact, found, self._shapes), strict=True))
