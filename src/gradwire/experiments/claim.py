@@ -135,6 +135,11 @@ class Claim:
     is_modelled: bool = False
 
     @property
+    def title(self) -> str:
+        """What is claimed, and where."""
+        return " ".join(filter(None, (self.text, self.system)))
+
+    @property
     def mean(self) -> float | None:
         """The mean of the figures; None where one of them is missing."""
         known = [each for each in self.figures.values() if each is not None]

@@ -118,8 +118,7 @@ def _finite(values: object) -> Iterator[float]:
 
 
 def _label(claim: Claim) -> str:
-    text = " ".join(filter(None, (claim.text, claim.system)))
-    return "\n".join(textwrap.wrap(text, LABEL, max_lines=2, placeholder=" ..."))
+    return "\n".join(textwrap.wrap(claim.title, LABEL, max_lines=2, placeholder=" ..."))
 
 
 def _inline(svg: str, name: str) -> Markup:

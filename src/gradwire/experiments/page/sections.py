@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradwire.experiments.claim import Claim, Verdict, shown
+from gradwire.experiments.claim import Claim, shown
 from gradwire.experiments.page.markup import Markup, element, together
 from gradwire.experiments.page.plot import can_draw, plot
 from gradwire.experiments.page.recorded import Recorded
 from gradwire.experiments.page.tables import Cell, Number, scrolled, table, verdict
-from gradwire.experiments.papers.report import NOT_RUN, in_words, notes
+from gradwire.experiments.papers.report import NOT_RUN, VERDICTS, counts, in_words, notes
 from gradwire.version import how_to_install
 
-VERDICTS = (*map(str, Verdict), NOT_RUN)
 COLUMNS = ("claim", "verdict", "where", "published", "here", "rule")
 LEGEND = (
     "Dot: here, a cross if the rule isn't kept. Small dots: the figures behind the mean. Diamond: published. "
@@ -55,9 +53,8 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
 
 
 def _counts(recorded: Sequence[Recorded]) -> list[Number]:
-    counts = Counter(str(claim.verdict) for each in recorded for claim in each.judged.claims)
-    counts[NOT_RUN] = sum(bool(each.judged.failure) for each in recorded)
-    return [Number(str(counts[name]), counts[name]) for name in VERDICTS]
+    found = counts([each.judged for each in recorded])
+    return [Number(str(count), count) for count in found.values()]
 
 
 def exhibit_section(each: Recorded) -> Markup:
@@ -80,7 +77,7 @@ def _claim(claim: Claim, place: str) -> list[Cell]:
     published = claim.published
     value = None if published is None else published.value
     return [
-        " ".join(filter(None, (claim.text, claim.system))),
+        claim.title,
         verdict(claim.verdict),
         place if published is None else published.place,
         Number(

@@ -11,6 +11,7 @@ from gradwire.tables import Column, Table
 
 NOT_RUN = "not run"
 """In the place of a verdict."""
+VERDICTS = (*map(str, Verdict), NOT_RUN)
 COLUMNS = (
     Column.of_text("verdict"),
     Column.of_text("where"),
@@ -36,9 +37,14 @@ def report(judged: Sequence[Judged], titles: Mapping[str, str]) -> list[str | Ta
 
 def in_words(judged: Sequence[Judged]) -> str:
     """Return how often there is each verdict: ``3 reproduced, 1 explained``."""
-    counts = Counter[str](claim.verdict for each in judged for claim in each.claims)
-    counts[NOT_RUN] = sum(bool(each.failure) for each in judged)
-    return ", ".join(f"{counts[name]} {name}" for name in (*Verdict, NOT_RUN) if counts[name])
+    return ", ".join(f"{count} {name}" for name, count in counts(judged).items() if count)
+
+
+def counts(judged: Sequence[Judged]) -> dict[str, int]:
+    """Return how often there is each verdict, in the order of ``VERDICTS``."""
+    found = Counter[str](claim.verdict for each in judged for claim in each.claims)
+    found[NOT_RUN] = sum(bool(each.failure) for each in judged)
+    return {name: found[name] for name in VERDICTS}
 
 
 def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
@@ -49,7 +55,7 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
         yield (
             claim.verdict,
             place,
-            " ".join(filter(None, (claim.text, claim.system))),
+            claim.title,
             "" if claim.published is None else claim.published.in_words(claim.unit),
             figures_in_words(claim),
             claim.wanted.in_words(claim.unit),

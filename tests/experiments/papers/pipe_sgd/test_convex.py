@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import pytest
-
 from gradwire.experiments import perform
-from gradwire.experiments.papers.pipe_sgd.convex import EXHIBIT, Options, slope
+from gradwire.experiments.papers.pipe_sgd.convex import EXHIBIT
+from gradwire.experiments.papers.pipe_sgd.lengths import Options
 
 
 def rows(power: float = -0.6, worse: float = 1.2, accuracy: float = 0.95) -> list[dict[str, object]]:
@@ -28,10 +27,6 @@ def test_verdicts_follow_from_the_losses() -> None:
     assert failed(rows(power=-0.3)) == ["mean loss over T: slope of the logarithms"]
     assert failed(rows(worse=1.5)) == ["mean loss over sqrt(K) times that with K = 1"]
     assert failed(rows(accuracy=0.9)) == ["accuracy lost by K = 2"]
-
-
-def test_the_slope_is_that_of_the_line() -> None:
-    assert slope([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)]) == pytest.approx(2)
 
 
 def test_the_layer_is_trained_with_each_number_of_steps_under_way() -> None:

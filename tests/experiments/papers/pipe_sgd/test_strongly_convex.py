@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from gradwire.experiments import perform
-from gradwire.experiments.papers.pipe_sgd.strongly_convex import EXHIBIT, Options
+from gradwire.experiments.papers.pipe_sgd.lengths import Options
+from gradwire.experiments.papers.pipe_sgd.strongly_convex import EXHIBIT
 
 
 def rows(power: float = -1.0, behind: float = 1.5) -> list[dict[str, object]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradwire.experiments.claim import RATIO, Claim, Explanation, Published, at_least, only
@@ -53,8 +53,8 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     communicating = {row["run"]: row["step_s"] - row["compute_s"] for row in rows}
     total = {row["run"]: row["step_s"] for row in rows}
 
-    def cut(times: dict[str, float], own: str, other: str) -> dict[str, float | None]:
-        return {"": 1 - times[own] / times[other]}
+    def cut(times: dict[str, float], own: str, other: str) -> Mapping[str, float | None]:
+        return only(1 - times[own] / times[other])
 
     return [
         Claim(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from gradwire.experiments.claim import Claim, Published, at_most
+from gradwire.experiments.claim import Claim, Published, at_most, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit
 
@@ -69,13 +69,13 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return [
         Claim(
             "accuracy lost at 2^-10 with two more epochs",
-            {"": exact - ends(CODEC, MORE)},
+            only(exact - ends(CODEC, MORE)),
             at_most(EQUAL),
             published=Published(PLACE, 0.0),
         ),
         Claim(
             "accuracy lost at 2^-10 with as many epochs",
-            {"": exact - ends(CODEC, 0)},
+            only(exact - ends(CODEC, 0)),
             at_most(0.02),
             published=Published("section VIII-B", 0.015),
         ),

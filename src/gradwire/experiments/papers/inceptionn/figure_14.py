@@ -16,6 +16,7 @@ from gradwire.experiments.claim import (
     at_least,
     at_most,
     near,
+    only,
 )
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit
@@ -130,7 +131,7 @@ def _ratios(ratios: Any) -> Iterator[Claim]:
     )
     yield Claim(
         "ratio at 2^-6, best network",
-        {"": max(ratios("inceptionn:2^-6").values())},
+        only(max(ratios("inceptionn:2^-6").values())),
         at_least(0.95 * RATIO_AT_6),
         unit=RATIO,
         published=Published(PLACE, RATIO_AT_6),
@@ -150,7 +151,7 @@ def _ratios(ratios: Any) -> Iterator[Claim]:
 def _accuracies(models: Sequence[str], lost: Any) -> Iterator[Claim]:
     yield Claim(
         "accuracy lost by 24 truncated bits, worst network",
-        {"": max(lost("truncate:24", model) for model in models)},
+        only(max(lost("truncate:24", model) for model in models)),
         near(LOST_TRUNCATED, 0.1),
         published=Published(PLACE, LOST_TRUNCATED),
         otherwise=Explanation(
@@ -162,7 +163,7 @@ def _accuracies(models: Sequence[str], lost: Any) -> Iterator[Claim]:
         for model in models:
             yield Claim(
                 f"accuracy lost by {scheme.partition(':')[2]}, {model}",
-                {"": lost(scheme, model)},
+                only(lost(scheme, model)),
                 at_most(LOST),
                 published=Published(PLACE, LOST),
                 otherwise=Explanation(NOTHING_LEFT, at_least(0.5)) if model == SMALL else None,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gradwire.experiments.claim import Claim, Published, at_most
+from gradwire.experiments.claim import Claim, Published, at_most, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.experiments.papers.pipe_sgd.lengths import Options, cells, mean, pipelines, slopes, train
 
 if TYPE_CHECKING:
     import torch
@@ -23,25 +22,6 @@ ACCURACY_LOST = 0.01
 BATCH = 25
 
 
-@dataclass(frozen=True)
-class Options:
-    """Steps under way, lengths of trainings, and seeds."""
-
-    pipelines: tuple[int, ...]
-    steps: tuple[int, ...]
-    seeds: tuple[int, ...]
-
-
-def cells(options: Options) -> list[Cell]:
-    """Return a cell for each K, T, and seed."""
-    return [
-        {"pipeline": pipeline, "steps": steps, "seed": seed}
-        for pipeline in options.pipelines
-        for steps in options.steps
-        for seed in options.seeds
-    ]
-
-
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
     """Train the last layer with a rate of sqrt(1 / (K T)), as the bound wants it; keep the mean loss."""
     import torch
@@ -49,9 +29,6 @@ def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
 
     from gradwire.experiments.papers.inceptionn.training import one_thread
     from gradwire.job.data import load
-    from gradwire.links import loopback
-    from gradwire.plan import Plan
-    from gradwire.training import PipeSGD
 
     images = load("digits")
     with one_thread(cell["seed"]):
@@ -60,15 +37,8 @@ def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
         nn.init.zeros_(model.bias)
         rate = RATE / (cell["pipeline"] * cell["steps"]) ** 0.5
         optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-        (link,) = loopback(1)
-        method = PipeSGD(model, optimizer, Plan(pipeline=cell["pipeline"]), correction="none", group=link)
-        method.synchronise()
         losses: list[float] = []
-        for _ in range(cell["steps"]):
-            method.step(lambda: _loss(model, images.train_batch(_drawn(images)), losses))
-        method.drain()
-        method.close()
-        link.close()
+        train(model, optimizer, cell, lambda: _loss(model, images.train_batch(_drawn(images)), losses))
         whole = torch.arange(len(images.train_labels))
         x, labels = images.train_batch(whole)
         with torch.no_grad():
@@ -99,27 +69,18 @@ def _loss(
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Fit the mean excess loss of a training over its length, and compare K = 2 with K = 1."""
-    pipelines = [*dict.fromkeys(row["pipeline"] for row in rows)]
-    lengths = sorted({row["steps"] for row in rows})
-
-    def mean(what: str, pipeline: int, steps: int) -> float:
-        return fmean(row[what] for row in rows if (row["pipeline"], row["steps"]) == (pipeline, steps))
-
-    slopes = {
-        f"K = {pipeline}": slope([(log(steps), log(mean("mean_loss", pipeline, steps))) for steps in lengths])
-        for pipeline in pipelines
+    longest = max(row["steps"] for row in rows)
+    alone = mean(rows, "mean_loss", 1, longest)
+    # The bound's constant is fitted with K = 1; K steps under way may cost sqrt(K) times as much.
+    bounded = {
+        f"K = {pipeline}": mean(rows, "mean_loss", pipeline, longest) / (pipeline**0.5 * alone)
+        for pipeline in pipelines(rows)[1:]
     }
-    longest = lengths[-1]
-    first = [mean("mean_loss", 1, steps) for steps in (lengths[0], longest)]
-    bounded = {}
-    for pipeline in pipelines[1:]:
-        # The bound's constant is fitted with K = 1; K steps under way may cost sqrt(K) times as much.
-        bounded[f"K = {pipeline}"] = mean("mean_loss", pipeline, longest) / (pipeline**0.5 * first[1])
-    lost = mean("accuracy", 1, longest) - mean("accuracy", 2, longest)
+    lost = mean(rows, "accuracy", 1, longest) - mean(rows, "accuracy", 2, longest)
     return [
         Claim(
             "mean loss over T: slope of the logarithms",
-            slopes,
+            slopes(rows, "mean_loss"),
             at_most(0.8 * SLOPE),
             of_each=True,
             unit="",
@@ -135,18 +96,11 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         ),
         Claim(
             "accuracy lost by K = 2",
-            {"": lost},
+            only(lost),
             at_most(ACCURACY_LOST),
             published=Published("figure 4", -0.0004),
         ),
     ]
-
-
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of the line through points by least squares."""
-    middle = [fmean(each) for each in zip(*points, strict=True)]
-    over = sum((x - middle[0]) * (y - middle[1]) for x, y in points)
-    return over / sum((x - middle[0]) ** 2 for x, _ in points)
 
 
 EXHIBIT = exhibit(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import log
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from gradwire.experiments.claim import Bound, Claim, Published, at_most
+from gradwire.experiments.claim import Claim, Published, at_most
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit
-from gradwire.experiments.papers.pipe_sgd.convex import slope
+from gradwire.experiments.papers.pipe_sgd.lengths import Options, cells, mean, pipelines, slopes, train
 
 if TYPE_CHECKING:
     import torch
@@ -24,33 +21,11 @@ LONGER = 2.0
 """How many times the excess loss of K = 1 that of a larger K may be at the end."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """Steps under way, lengths of trainings, and seeds."""
-
-    pipelines: tuple[int, ...]
-    steps: tuple[int, ...]
-    seeds: tuple[int, ...]
-
-
-def cells(options: Options) -> list[Cell]:
-    """Return a cell for each K, T, and seed."""
-    return [
-        {"pipeline": pipeline, "steps": steps, "seed": seed}
-        for pipeline in options.pipelines
-        for steps in options.steps
-        for seed in options.seeds
-    ]
-
-
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
     """Minimise a quadratic with noisy gradients at the rate 1 / (convexity (t + t0)); return the excess."""
     import torch
 
     from gradwire.experiments.papers.inceptionn.training import one_thread
-    from gradwire.links import loopback
-    from gradwire.plan import Plan
-    from gradwire.training import PipeSGD
 
     with one_thread(cell["seed"]):
         curvature = torch.linspace(CONVEXITY, LARGEST, DIMENSION)
@@ -59,15 +34,11 @@ def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         # The first rates are such that no curvature is overshot with K steps under way.
         begin = 4 * cell["pipeline"] * LARGEST / CONVEXITY
-        (link,) = loopback(1)
-        method = PipeSGD(model, optimizer, Plan(pipeline=cell["pipeline"]), correction="none", group=link)
-        method.synchronise()
-        for step in range(cell["steps"]):
+
+        def set_rate(step: int) -> None:
             optimizer.param_groups[0]["lr"] = 1 / (CONVEXITY * (step + begin))
-            method.step(lambda: _loss(model.weight, curvature))
-        method.drain()
-        method.close()
-        link.close()
+
+        train(model, optimizer, cell, lambda: _loss(model.weight, curvature), set_rate)
         return {"excess": float((curvature * model.weight.detach().squeeze() ** 2).sum()) / 2}
 
 
@@ -80,27 +51,17 @@ def _loss(weight: torch.Tensor, curvature: torch.Tensor) -> torch.Tensor:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Fit the excess loss over the length, and compare larger K with K = 1."""
-    pipelines = [*dict.fromkeys(row["pipeline"] for row in rows)]
-    lengths = sorted({row["steps"] for row in rows})
-
-    def mean(pipeline: int, steps: int) -> float:
-        return fmean(row["excess"] for row in rows if (row["pipeline"], row["steps"]) == (pipeline, steps))
-
-    slopes = {
-        f"K = {pipeline}": slope([(log(steps), log(mean(pipeline, steps))) for steps in lengths])
-        for pipeline in pipelines
-    }
-    longest = lengths[-1]
+    longest = max(row["steps"] for row in rows)
     behind = {
-        f"K = {pipeline}": mean(pipeline, longest) / mean(1, longest)
-        for pipeline in pipelines
+        f"K = {pipeline}": mean(rows, "excess", pipeline, longest) / mean(rows, "excess", 1, longest)
+        for pipeline in pipelines(rows)
         if pipeline > 1
     }
     return [
         Claim(
             "excess loss over T: slope of the logarithms",
-            slopes,
-            Bound(most=SLOPE + WITHIN),
+            slopes(rows, "excess"),
+            at_most(SLOPE + WITHIN),
             of_each=True,
             unit="",
             published=Published(PLACE, SLOPE),
