@@ -107,8 +107,7 @@ class Pilot:
         self._begun, self._steps, self._before = False, 0, 0
         self._loaded: State | None = None
         self._host: HostCost | None = None
-        self._line_alone = False  # whether nothing but the times has asked for the next decision
-        self._own_shares: list[float] = []
+        self._own_shares: list[float] = []  # with the codecs' costs, until the gradients may be others
         self._codecs: dict[str, CodecCost] = {}
 
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
@@ -180,7 +179,7 @@ class Pilot:
 
     def _start(self, step: int, ask: Ask) -> Plan | None:
         """Go on where a checkpoint was written, or with what a run before has decided, if rank 0 has that."""
-        self._begun, self._before, self._decide_at = True, 0, step + WARM_UP
+        self._begun, self._before, self._decide_at, self._own_shares = True, 0, step + WARM_UP, []
         place, text = self._settings.place, ""
         if self._rank == 0 and self._loaded is not None:
             text = _RESUMED + self._loaded.to_json()
@@ -220,7 +219,6 @@ class Pilot:
         return self._adopt(step, Decision.from_json(text), "")
 
     def _adopt(self, step: int, decision: Decision, why: str) -> Plan:
-        self._line_alone = False
         self._watch.decided(step)
         self._times.forget()
         self._contract.begin()
@@ -256,7 +254,9 @@ class Pilot:
 
         rows = ask("the times of steps", compare)
         if self._watch.changed(step, _slowest(rows)) or text == _ANEW:
-            self._decide_at, self._line_alone = step + 1, text == ""
+            self._decide_at = step + 1
+            if text:
+                self._own_shares = []
         elif text:
             return self._take(step, Decision.from_json(text))
         return None
@@ -304,7 +304,7 @@ class Pilot:
         usable = samples is not None and samples.finite
         if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
             return ""
-        if not self._line_alone or not self._own_shares:
+        if not self._own_shares:
             self._own_shares, self._codecs = self._shares(samples), {}
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
         row += network.own_line(exchange.link)

@@ -43,6 +43,9 @@ PLANNED = (
     *("offload", "scale"),
 )
 """The options that a plan leaves nothing to say."""
+WHAT_RUNS = ("method", "codec", "runs", "compare", "staleness")
+EXCHANGED = tuple(option for option in PLANNED if option not in WHAT_RUNS)
+"""Those that say how gradients are exchanged, besides the codec."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -232,16 +235,14 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
     if words.compare:
         if words.method:
             raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
-        may_choose = words.compare == "ddp" and not _says_how(words)
-        codec = (AUTO if may_choose else DEFAULT) if words.codec is None else words.codec
-        return comparison(codec, words.compare)
+        return comparison(_codec(words, words.compare == "ddp", DEFAULT), words.compare)
     method = words.method or "pipe"
-    may_choose = method in CHOOSE and not _says_how(words)
-    codec = (AUTO if may_choose else UNCOMPRESSED) if words.codec is None else words.codec
-    return (make_run(method, codec, words.staleness),)
+    return (make_run(method, _codec(words, method in CHOOSE, UNCOMPRESSED), words.staleness),)
 
 
-def _says_how(words: argparse.Namespace) -> bool:
-    """Return whether an option says how gradients are exchanged, so that the run does not choose it."""
-    said = ("algorithm", "segment", "bucket", "offload", "pipeline", "scale")
-    return any(getattr(words, option, None) is not None for option in said)
+def _codec(words: argparse.Namespace, may_choose: bool, otherwise: str) -> str:
+    """Return the codec; without one, runs choose if they may and no option says how they exchange."""
+    if words.codec is not None:
+        return str(words.codec)
+    said = any(getattr(words, option) is not None for option in EXCHANGED)
+    return AUTO if may_choose and not said else otherwise
