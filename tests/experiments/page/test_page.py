@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.experiments.page import page, read_all
-from gradwire.experiments.page.tables import SIGNS
+from gradwire.experiments.page.sections import MARKS
 from gradwire.experiments.papers import EXHIBITS, PAPERS, chosen
 from support.pages import Page
 from support.recorded import BOTH, STUDY, TITLES, alter, record
@@ -33,7 +33,7 @@ def test_every_exhibit_claim_and_verdict_of_the_records_is_there(folder: Path) -
         assert each.fields["machine"]["processor"] in found.text
         for claim in each.judged.claims:
             text = " ".join(filter(None, (claim.text, claim.system)))
-            assert (text, f"{SIGNS[claim.verdict]} {claim.verdict}") in rows
+            assert (text, f"{MARKS[claim.verdict].sign} {claim.verdict}") in rows
     assert html.count("<svg") == len(MODELLED)
     for exhibit in EXHIBITS:
         assert exhibit.name in found.text  # those without a record are named, too

@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from gradwire.experiments.claim import Claim, Explanation, Published, at_least, only
-from gradwire.experiments.page import sections
+from gradwire.experiments.claim import Claim, Explanation, Published, Verdict, at_least, only
 from gradwire.experiments.page.recorded import Recorded, read_all
-from gradwire.experiments.page.sections import exhibit_section, made_with, summary
+from gradwire.experiments.page.sections import MARKS, exhibit_section, summary
+from gradwire.experiments.papers.report import NOT_RUN
 from gradwire.experiments.papers.reproduce import Judged
 from support.pages import Page
 from support.recorded import BOTH, STUDY, TITLES, alter, record
@@ -74,20 +72,6 @@ def test_what_was_not_run_says_why() -> None:
     assert page.tables == 0
 
 
-def test_without_matplotlib_the_plots_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = read_all(record(tmp_path), BOTH)
-    assert "matplotlib" not in made_with(found)
-    monkeypatch.setattr(sections, "can_draw", lambda: False)
-    assert "<svg" not in exhibit_section(found[0])
-    assert "install matplotlib" in made_with(found)
-
-
-def test_each_machine_and_version_has_a_table() -> None:
-    one = Recorded(Judged(STUDY), FIELDS)
-    other = Recorded(Judged(BOTH[1]), {**FIELDS, "commit": "abc+changed"})
-    page = Page(made_with([one, other]))
-    assert page.captions == ["Records of study-table-i", "Records of pipe-sgd-figure-2"]
-    assert ["processor", "<fast>"] in page.rows
-    assert ["commit", "unknown"] in page.rows
-    assert ["commit", "abc+changed"] in page.rows
-    assert Page(made_with([one, one])).tables == 1
+def test_each_verdict_has_a_word_and_a_sign_of_its_own() -> None:
+    assert {*MARKS} == {*map(str, Verdict), NOT_RUN}
+    assert len({mark.sign for mark in MARKS.values()}) == len({mark.tone for mark in MARKS.values()}) == 5

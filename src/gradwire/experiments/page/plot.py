@@ -2,68 +2,40 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import math
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradwire.experiments.claim import Claim, shown
-from gradwire.experiments.page.markup import Markup
+from gradwire.page.picture import COLOURS, Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-COLOURS = {"ink": "#010101", "published": "#010102", "band": "#010103", "rule": "#010104"}
-"""Stand-ins, which become the page's own colours, so that a plot follows its theme."""
-SETTINGS: Any = {
-    "svg.hashsalt": "gradwire",  # names of parts are the same each time
-    "svg.fonttype": "path",
-    "font.size": 9,
-    **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor"), COLOURS["ink"]),
-    "axes.edgecolor": COLOURS["rule"],
-}
-WIDTH_IN, LINE_IN, MARGIN_IN = 7.5, 0.36, 0.55
+LINE_IN, MARGIN_IN = 0.36, 0.55
 LABEL = 40
 """Characters of a line of a label, which has two at most."""
 LOGARITHMIC = 50
 """From this ratio of the largest to the smallest figure on, the scale is logarithmic."""
 
 
-def can_draw() -> bool:
-    """Return whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
-def plot(claims: Sequence[Claim], name: str) -> Markup | None:
-    """Return an SVG with a line for each claim, one scale a unit; None without a figure.
-
-    ``name`` is that of the exhibit: the SVG's own names begin with it, because a page has them once.
-    """
+def plot(claims: Sequence[Claim], name: str, caption: str) -> Picture | None:
+    """Return a picture with a line for each claim, one scale a unit; None without a figure."""
     drawn = [claim for claim in claims if [*_finite(claim.figures.values())]]
     if not drawn:
         return None
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    groups = [
-        [claim for claim in drawn if claim.unit == unit] for unit in dict.fromkeys(c.unit for c in drawn)
-    ]
+    units = dict.fromkeys(claim.unit for claim in drawn)
+    groups = [[claim for claim in drawn if claim.unit == unit] for unit in units]
     heights = [LINE_IN * len(group) + MARGIN_IN for group in groups]
-    picture = io.StringIO()
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # the reader's own settings would change the bytes
-        matplotlib.rcParams.update(SETTINGS)
-        figure = Figure(figsize=(WIDTH_IN, sum(heights)), layout="constrained")
-        FigureCanvasSVG(figure)
+
+    def paint(figure: Figure) -> None:
         every = figure.subplots(len(groups), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
         for axes, group in zip(every[:, 0], groups, strict=True):
             _draw(axes, group)
-        figure.savefig(picture, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(picture.getvalue(), name)
+
+    return Picture(name, caption, paint, sum(heights))
 
 
 def _draw(axes: Axes, claims: Sequence[Claim]) -> None:
@@ -119,18 +91,3 @@ def _finite(values: object) -> Iterator[float]:
 
 def _label(claim: Claim) -> str:
     return "\n".join(textwrap.wrap(claim.title, LABEL, max_lines=2, placeholder=" ..."))
-
-
-def _inline(svg: str, name: str) -> Markup:
-    """Return an SVG file as an element of a page: no rules for others, no address, no size of its own."""
-    svg = svg[svg.index("<svg") :]
-    for part in ("<!--.*?-->", "<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<defs>\s*</defs>"):
-        svg = re.sub(rf"\s*{part}", "", svg, flags=re.DOTALL)
-    viewed = re.search(r'viewBox="[^"]*"', svg)
-    svg = svg.replace("xlink:href=", "href=")
-    svg = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", svg)
-    for colour, stand_in in COLOURS.items():
-        svg = svg.replace(stand_in, f"var(--{colour})")
-    inside = svg[svg.index(">") + 1 :].strip()
-    seen = viewed[0] if viewed else ""
-    return Markup(f'<svg {seen} role="img" aria-labelledby="{name}-caption">{inside}\n')

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from gradwire.experiments.page.plot import COLOURS
-from gradwire.experiments.page.style import DARK, LIGHT, script, style
-from gradwire.experiments.page.tables import SIGNS
+from gradwire.page.palette import SERIES
+from gradwire.page.picture import COLOURS
+from gradwire.page.style import DARK, LIGHT, script, style
 
-READ = ("ink", "muted", "link", *(name.replace(" ", "-") for name in SIGNS))
+READ = ("ink", "muted", "link", "good", "near", "caution", "bad", "none")
 
 
 def luminance(colour: str) -> float:
@@ -30,10 +30,11 @@ def test_texts_contrast_with_what_is_behind_them(theme: dict[str, str]) -> None:
         assert min(contrast(theme[name], theme[behind]) for name in READ) >= 4.5  # WCAG 2, level AA
     assert contrast(theme["published"], theme["paper"]) >= 3
     assert contrast(theme["ink"], theme["band"]) >= 3
+    assert min(contrast(theme[name], theme["paper"]) for name in SERIES) >= 3
 
 
 def test_both_themes_have_every_colour_and_the_sheet_uses_no_other() -> None:
-    assert {*LIGHT} == {*DARK} >= {*COLOURS, *READ}
+    assert {*LIGHT} == {*DARK} >= {*COLOURS, *SERIES, *READ}
     assert {*re.findall(r"var\(--([\w-]+)\)", style())} <= {*LIGHT}
     assert "prefers-color-scheme: dark" in style()
     assert "@media print" in style()

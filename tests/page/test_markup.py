@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gradwire.experiments.page.markup import Markup, element, together
+from gradwire.page.markup import Markup, element, together
 
 EVIL = "<script>&\"'"
 SAFE = "&lt;script&gt;&amp;&quot;&#x27;"

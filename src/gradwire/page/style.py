@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gradwire.experiments.page.markup import Markup
+from gradwire.page.markup import Markup
+from gradwire.page.palette import DARK_SERIES, LIGHT_SERIES
 
 LIGHT: Mapping[str, str] = MappingProxyType(
     {
@@ -17,11 +18,12 @@ LIGHT: Mapping[str, str] = MappingProxyType(
         "link": "#0550ae",
         "band": "#a9c8e8",
         "published": "#b04500",
-        "reproduced": "#116329",
-        "modelled": "#0550ae",
-        "explained": "#7a4a00",
-        "not-reproduced": "#a40e26",
-        "not-run": "#525b66",
+        "good": "#116329",
+        "near": "#0550ae",
+        "caution": "#7a4a00",
+        "bad": "#a40e26",
+        "none": "#525b66",
+        **LIGHT_SERIES,
     }
 )
 DARK: Mapping[str, str] = MappingProxyType(
@@ -34,14 +36,15 @@ DARK: Mapping[str, str] = MappingProxyType(
         "link": "#79c0ff",
         "band": "#2b4c70",
         "published": "#ffa657",
-        "reproduced": "#56d364",
-        "modelled": "#79c0ff",
-        "explained": "#e3b341",
-        "not-reproduced": "#ff8a80",
-        "not-run": "#a3adb8",
+        "good": "#56d364",
+        "near": "#79c0ff",
+        "caution": "#e3b341",
+        "bad": "#ff8a80",
+        "none": "#a3adb8",
+        **DARK_SERIES,
     }
 )
-"""Names of colours, the verdicts' among them, which every theme has."""
+"""Names of colours, those of marks and curves among them, which every theme has."""
 
 SHEET = """
 * { box-sizing: border-box; }
@@ -60,7 +63,7 @@ th, td { padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--rule); text-alig
 thead th, tfoot th, tfoot td { background: var(--panel); }
 tbody th { min-width: 12rem; font-weight: normal; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-.verdict { white-space: nowrap; font-weight: 600; }
+.mark { white-space: nowrap; font-weight: 600; }
 ul.figures { margin: 0; padding: 0; list-style: none; color: var(--muted); }
 figure { margin: 1rem 0; }
 svg { display: block; width: 100%; min-width: 36rem; max-width: 48rem; height: auto; }

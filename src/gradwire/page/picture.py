@@ -1,0 +1,91 @@
+"""Pictures inside a page: matplotlib's SVG, whose colours are the page's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gradwire.page.markup import Markup, element
+from gradwire.page.palette import SERIES
+from gradwire.page.tables import scrolled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS: Mapping[str, str] = MappingProxyType(
+    {"ink": "#010101", "published": "#010102", "band": "#010103", "rule": "#010104"}
+)
+"""Stand-ins, which become the page's own colours, so that a picture follows its theme."""
+SETTINGS: Any = {
+    "svg.hashsalt": "gradwire",  # names of parts are the same each time
+    "svg.fonttype": "path",
+    "font.size": 9,
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor"), COLOURS["ink"]),
+    "axes.edgecolor": COLOURS["rule"],
+    "grid.color": COLOURS["rule"],
+}
+WIDTH_IN = 7.5
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a page may have: how it is painted, its size in inches, and what it shows.
+
+    ``name`` is an id of its own on the page; ``paint`` draws into matplotlib's figure.
+    """
+
+    name: str
+    caption: str
+    paint: Callable[[Figure], object]
+    height_in: float
+    width_in: float = WIDTH_IN
+
+
+def can_draw() -> bool:
+    """Return whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def figure(picture: Picture) -> Markup:
+    """Return the figure with its caption; nothing where matplotlib is missing."""
+    if not can_draw():
+        return Markup()
+    box = scrolled(f"Plot of {picture.name}", draw(picture))
+    return element("figure", box, element("figcaption", picture.caption, id=f"{picture.name}-caption"))
+
+
+def draw(picture: Picture) -> Markup:
+    """Return the picture as an SVG, whose own names begin with that of the picture."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    file = io.StringIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the reader's own settings would change the bytes
+        matplotlib.rcParams.update(SETTINGS)
+        drawn = Figure(figsize=(picture.width_in, picture.height_in), layout="constrained")
+        FigureCanvasSVG(drawn)
+        picture.paint(drawn)
+        drawn.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(file.getvalue(), picture.name)
+
+
+def _inline(svg: str, name: str) -> Markup:
+    """Return an SVG file as an element of a page: no rules for others, no address, no size of its own."""
+    svg = svg[svg.index("<svg") :]
+    for part in ("<!--.*?-->", "<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<defs>\s*</defs>"):
+        svg = re.sub(rf"\s*{part}", "", svg, flags=re.DOTALL)
+    viewed = re.search(r'viewBox="[^"]*"', svg)
+    svg = svg.replace("xlink:href=", "href=")
+    svg = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", svg)
+    for colour, stand_in in (*COLOURS.items(), *SERIES.items()):
+        svg = svg.replace(stand_in, f"var(--{colour})")
+    inside = svg[svg.index(">") + 1 :].strip()
+    seen = viewed[0] if viewed else ""
+    return Markup(f'<svg {seen} role="img" aria-labelledby="{name}-caption">{inside}\n')

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradwire.errors import JobError
+from gradwire.page import beside, check_page, write_page
+
+
+@pytest.mark.parametrize(
+    ("record", "page"),
+    [
+        ("a/record.json", "a/report.html"),
+        ("a/line.json", "a/line.html"),
+        ("line", "line.html"),
+        ("line.2.json", "line.2.html"),
+        ("odd.html", "odd.html.html"),
+    ],
+)
+def test_a_page_is_beside_its_record_and_never_in_its_place(record: str, page: str) -> None:
+    assert beside(Path(record)) == Path(page)
+
+
+def test_an_older_page_is_refused_unless_it_may_go(tmp_path: Path) -> None:
+    record = tmp_path / "line.json"
+    check_page("--json", record, overwrite=False)
+    (tmp_path / "line.html").write_text("mine")
+    with pytest.raises(JobError, match=r"^--json .*line.json gets a page .*line.html exists already; name"):
+        check_page("--json", record, overwrite=False)
+    check_page("--json", record, overwrite=True)
+
+
+def test_a_page_that_cannot_be_made_or_written_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> str:
+        raise ValueError("no font")
+
+    (tmp_path / "file").touch()
+    assert not write_page(tmp_path / "report.html", fail)
+    assert not write_page(tmp_path / "file" / "report.html", lambda: "a")
+    printed = capsys.readouterr()
+    first, second = printed.err.splitlines()
+    assert first.endswith("report.html was not written: no font")
+    assert "cannot be written" in second
+    assert printed.out == ""
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert write_page(tmp_path / "report.html", lambda: "a", quiet=True)
+    assert write_page(tmp_path / "report.html", lambda: "b")
+    assert capsys.readouterr().out == f"the page is {tmp_path / 'report.html'}\n"
+    assert (tmp_path / "report.html").read_text() == "b"
