@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware lint types layers check sanitize bench clean
+.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware lint types layers check sanitize aarch64 bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ check: lint types layers ## everything that needs no run
 
 sanitize: .venv/ready ## fuzz the decoders under the address, undefined-behaviour and thread sanitizers
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/sanitize
+
+aarch64: .venv/ready ## the kernels of aarch64 in an emulator: golden vectors, and the same payloads as here
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/aarch64
 
 bench: .venv/ready ## every codec and target against memcpy
 	$(BIN)/python bench/codecs.py

@@ -4,12 +4,19 @@
 
 #include "gradwire/target.h"
 
+#if defined(GRADWIRE_AARCH64)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace gradwire {
 
 extern const Target kScalarTarget;
 #if defined(GRADWIRE_X86)
 extern const Target kAvx2Target;
 extern const Target kAvx512Target;
+#elif defined(GRADWIRE_AARCH64)
+extern const Target kNeonTarget;
 #endif
 
 bool cpu_runs_scalar() { return true; }
@@ -25,6 +32,11 @@ bool cpu_runs_avx512() {
   return cpu_runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+#elif defined(GRADWIRE_AARCH64)
+bool cpu_runs_neon() {
+  constexpr unsigned long kWanted = HWCAP_ASIMD | HWCAP_CRC32;
+  return (getauxval(AT_HWCAP) & kWanted) == kWanted;
+}
 #endif
 
 namespace {
@@ -34,6 +46,8 @@ const Target* const kAllTargets[] = {
 #if defined(GRADWIRE_X86)
     &kAvx2Target,
     &kAvx512Target,
+#elif defined(GRADWIRE_AARCH64)
+    &kNeonTarget,
 #endif
 };
 constexpr std::size_t kTargetCount = sizeof(kAllTargets) / sizeof(kAllTargets[0]);

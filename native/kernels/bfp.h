@@ -18,6 +18,7 @@ struct BfpKernels {
 extern const BfpKernels kBfpScalar;
 extern const BfpKernels kBfpAvx2;
 extern const BfpKernels kBfpAvx512;
+extern const BfpKernels kBfpNeon;
 
 inline constexpr std::uint32_t kBfpNanExponent = 255;
 // Blocks of smaller exponents (below 2^-95) are flushed to zero.

@@ -16,5 +16,6 @@ struct CastKernels {
 extern const CastKernels kCastScalar;
 extern const CastKernels kCastAvx2;
 extern const CastKernels kCastAvx512;
+extern const CastKernels kCastNeon;
 
 }  // namespace gradwire

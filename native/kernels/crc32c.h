@@ -8,5 +8,6 @@ namespace gradwire {
 
 std::uint32_t crc32c_scalar(const std::uint8_t* data, std::size_t nbytes, std::uint32_t seed);
 std::uint32_t crc32c_avx2(const std::uint8_t* data, std::size_t nbytes, std::uint32_t seed);
+std::uint32_t crc32c_neon(const std::uint8_t* data, std::size_t nbytes, std::uint32_t seed);
 
 }  // namespace gradwire

@@ -42,6 +42,7 @@ struct EcsqKernels {
 extern const EcsqKernels kEcsqScalar;
 extern const EcsqKernels kEcsqAvx2;
 extern const EcsqKernels kEcsqAvx512;
+extern const EcsqKernels kEcsqNeon;
 
 namespace {
 

@@ -46,6 +46,7 @@ struct ErrboundKernels {
 extern const ErrboundKernels kErrboundScalar;
 extern const ErrboundKernels kErrboundAvx2;
 extern const ErrboundKernels kErrboundAvx512;
+extern const ErrboundKernels kErrboundNeon;
 
 namespace {
 

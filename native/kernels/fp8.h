@@ -19,6 +19,7 @@ struct Fp8Kernels {
 extern const Fp8Kernels kFp8Scalar;
 extern const Fp8Kernels kFp8Avx2;
 extern const Fp8Kernels kFp8Avx512;
+extern const Fp8Kernels kFp8Neon;
 
 inline constexpr std::uint32_t kFp8NanExponent = 255;
 // Blocks of smaller exponents (below 2^-95) are flushed to zero.

@@ -18,5 +18,6 @@ struct PackKernels {
 extern const PackKernels kPackScalar;
 extern const PackKernels kPackAvx2;
 extern const PackKernels kPackAvx512;
+extern const PackKernels kPackNeon;
 
 }  // namespace gradwire

@@ -22,6 +22,7 @@ struct QuantizeKernels {
 extern const QuantizeKernels kQuantizeScalar;
 extern const QuantizeKernels kQuantizeAvx2;
 extern const QuantizeKernels kQuantizeAvx512;
+extern const QuantizeKernels kQuantizeNeon;
 
 // What a block is multiplied by when encoded, and its scale. `inverse` is 0 where every code is 0 whatever the value.
 struct QuantizeScale {

@@ -42,6 +42,7 @@ struct Target {
 bool cpu_runs_scalar();
 bool cpu_runs_avx2();
 bool cpu_runs_avx512();
+bool cpu_runs_neon();
 
 // The targets of this machine, slowest first, ended by a null pointer; the first is scalar.
 const Target* const* available_targets();

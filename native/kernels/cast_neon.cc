@@ -1,0 +1,64 @@
+// `fp16` by the conversion instructions, `bf16` by integer arithmetic.
+#include "kernels/cast.h"
+
+#include "kernels/neon.h"
+
+namespace gradwire {
+
+namespace {
+
+uint16x8_t fp16_of(const float* x) {
+  return vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(vld1q_f32(x)), vld1q_f32(x + 4)));
+}
+
+// Adds half of the kept unit, less one where the kept bits are even, and cuts; a NaN is cut and made quiet instead.
+uint32x4_t raised_bf16(const float* x) {
+  const uint32x4_t bits = load_bits(x);
+  const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+  const uint32x4_t raised = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7FFF)), odd);
+  const uint32x4_t nan = vcgtq_u32(magnitude4(bits), vdupq_n_u32(kInfinityBits));
+  return vbslq_u32(nan, vorrq_u32(bits, vdupq_n_u32(0x400000)), raised);
+}
+
+uint16x8_t bf16_of(const float* x) {
+  return vshrn_high_n_u32(vshrn_n_u32(raised_bf16(x), 16), raised_bf16(x + 4), 16);
+}
+
+float32x4_t floats_of_fp16(uint16x4_t halves) { return vcvt_f32_f16(vreinterpret_f16_u16(halves)); }
+
+float32x4_t floats_of_bf16(uint16x4_t words) { return vreinterpretq_f32_u32(vshll_n_u16(words, 16)); }
+
+template <uint16x8_t (*kConvert)(const float*), auto kRest>
+void to_two_bytes(const float* x, std::size_t n, std::uint8_t* out) {
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) vst1q_u8(out + 2 * i, vreinterpretq_u8_u16(kConvert(x + i)));
+  (kCastScalar.*kRest)(x + i, n - i, out + 2 * i);
+}
+
+template <float32x4_t (*kConvert)(uint16x4_t), bool kAdd, auto kRest>
+void from_two_bytes_as(const std::uint8_t* payload, std::size_t n, float* out) {
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const uint16x8_t words = vreinterpretq_u16_u8(vld1q_u8(payload + 2 * i));
+    put4<kAdd>(out + i, kConvert(vget_low_u16(words)));
+    put4<kAdd>(out + i + 4, kConvert(vget_high_u16(words)));
+  }
+  (kCastScalar.*kRest)(payload + 2 * i, n - i, out + i, kAdd);
+}
+
+template <float32x4_t (*kConvert)(uint16x4_t), auto kRest>
+void from_two_bytes(const std::uint8_t* payload, std::size_t n, float* out, bool add) {
+  add ? from_two_bytes_as<kConvert, true, kRest>(payload, n, out)
+      : from_two_bytes_as<kConvert, false, kRest>(payload, n, out);
+}
+
+}  // namespace
+
+const CastKernels kCastNeon = {
+    .to_fp16 = to_two_bytes<fp16_of, &CastKernels::to_fp16>,
+    .from_fp16 = from_two_bytes<floats_of_fp16, &CastKernels::from_fp16>,
+    .to_bf16 = to_two_bytes<bf16_of, &CastKernels::to_bf16>,
+    .from_bf16 = from_two_bytes<floats_of_bf16, &CastKernels::from_bf16>,
+};
+
+}  // namespace gradwire

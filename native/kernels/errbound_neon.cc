@@ -1,0 +1,139 @@
+// errbound, four values at a time.
+#include <cstring>
+
+#include "kernels/errbound.h"
+#include "kernels/neon.h"
+#include "kernels/quartet_tables.h"
+
+namespace gradwire {
+
+namespace {
+
+// Sums masks and weighs the lanes: the classes 0..3 of four values as a tag byte.
+unsigned tag_of(uint32x4_t from1, uint32x4_t from2, uint32x4_t from3) {
+  const uint32x4_t classes = vsubq_u32(vdupq_n_u32(0), vaddq_u32(vaddq_u32(from1, from2), from3));
+  const int32x4_t places = {0, 2, 4, 6};
+  return vaddvq_u32(vshlq_u32(classes, places));
+}
+
+std::size_t encode(const float* x, std::size_t n, const ErrboundScale& scale, std::uint8_t* tags,
+                   std::uint8_t* data) {
+  const float32x4_t to_q = vdupq_n_f32(scale.to_q);
+  const uint32x4_t limit1 = vdupq_n_u32(scale.limit1);
+  const uint32x4_t limit2 = vdupq_n_u32(scale.limit2);
+  std::uint8_t* at = data;
+  std::size_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    const uint32x4_t bits = load_bits(x + i);
+    const float32x4_t scaled = vmulq_f32(vreinterpretq_f32_u32(bits), to_q);
+    const uint32x4_t number = vceqq_f32(scaled, scaled);  // of a NaN the conversion makes 0
+    const int32x4_t q = vcvtnq_s32_f32(scaled);
+    const uint32x4_t magnitude = vreinterpretq_u32_s32(vabsq_s32(q));
+    const uint32x4_t from3 = vornq_u32(vcgtq_u32(magnitude, limit2), number);
+    const uint32x4_t from2 = vorrq_u32(vcgtq_u32(magnitude, limit1), from3);
+    const uint32x4_t from1 = vorrq_u32(vtstq_u32(magnitude, magnitude), from3);
+    const unsigned tag = tag_of(from1, from2, from3);
+    tags[i / 4] = static_cast<std::uint8_t>(tag);
+    const uint32x4_t codes = vbslq_u32(from3, bits, vreinterpretq_u32_s32(q));
+    // 16 bytes end within data[0 .. 4n): value i starts at 4i or before.
+    vst1q_u8(at, vqtbl1q_u8(vreinterpretq_u8_u32(codes), vld1q_u8(kQuartets.gather[tag])));
+    at += kQuartets.nbytes[tag];
+  }
+  at += kErrboundScalar.encode(x + i, n - i, scale, tags + i / 4, at);
+  return static_cast<std::size_t>(at - data);
+}
+
+// Sums the sizes by a table over the halves of the tag bytes.
+std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
+  const uint8x16_t sizes = {0, 1, 2, 4, 1, 2, 3, 5, 2, 3, 4, 6, 4, 5, 6, 8};
+  std::size_t sum = 0;
+  std::size_t i = 0;
+  for (; i + 16 <= tags_nbytes; i += 16) {
+    const uint8x16_t tag = vld1q_u8(tags + i);
+    const uint8x16_t low = vqtbl1q_u8(sizes, vandq_u8(tag, vdupq_n_u8(0x0F)));
+    sum += vaddlvq_u8(vaddq_u8(low, vqtbl1q_u8(sizes, vshrq_n_u8(tag, 4))));
+  }
+  return sum + kErrboundScalar.count_data(tags + i, tags_nbytes - i);
+}
+
+// The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their sign.
+float32x4_t load_values(const std::uint8_t*& data, unsigned tag, float32x4_t from_q) {
+  const uint8x16_t moved = vqtbl1q_u8(vld1q_u8(data), vld1q_u8(kQuartets.scatter[tag]));
+  data += kQuartets.nbytes[tag];
+  const int32x4_t top = vreinterpretq_s32_u8(moved);
+  const int32x4_t places = {0, -2, -4, -6};
+  const uint32x4_t classes = vandq_u32(vshlq_u32(vdupq_n_u32(tag), places), vdupq_n_u32(3));
+  const uint32x4_t is2 = vceqq_u32(classes, vdupq_n_u32(2));
+  // Class 0 holds zeros: any shift will do.
+  const int32x4_t q = vbslq_s32(is2, vshrq_n_s32(top, 16), vshrq_n_s32(top, 24));
+  const float32x4_t values = vmulq_f32(vcvtq_f32_s32(q), from_q);
+  return vbslq_f32(vceqq_u32(classes, vdupq_n_u32(3)), vreinterpretq_f32_s32(top), values);
+}
+
+constexpr std::ptrdiff_t kReach = 16;  // of a load
+
+template <bool kAdd>
+std::size_t decode_vectors(const std::uint8_t* tags, const std::uint8_t*& data, const std::uint8_t* data_end,
+                           float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
+  const float32x4_t from_q = vdupq_n_f32(scale.from_q);
+  for (; i + 4 <= n && data_end - data >= kReach; i += 4) {
+    put4<kAdd>(out + i, load_values(data, tags[i / 4], from_q));
+  }
+  return i;
+}
+
+template <bool kAdd>
+void decode(const std::uint8_t* tags, const std::uint8_t* data, const std::uint8_t* data_end, float* out,
+            std::size_t n, const ErrboundScale& scale) {
+  std::size_t i = decode_vectors<kAdd>(tags, data, data_end, out, 0, n, scale);
+  std::uint8_t tail[2 * kReach] = {};
+  if (i + 4 <= n) {  // near the end of the data, yet many values of class 0 may follow: go on in a padded copy
+    std::memcpy(tail, data, static_cast<std::size_t>(data_end - data));
+    data = tail;
+    data_end = tail + sizeof tail;
+    i = decode_vectors<kAdd>(tags, data, data_end, out, i, n, scale);
+  }
+  const auto scalar = kAdd ? kErrboundScalar.decode_add : kErrboundScalar.decode;
+  scalar(tags + i / 4, data, data_end, out + i, n - i, scale);
+}
+
+SumOfSquares sum_squares(const float* x, std::size_t n) {
+  const uint32x4_t infinity = vdupq_n_u32(kInfinityBits);
+  float64x2_t sums[8] = {};
+  uint32x4_t nonfinite = vdupq_n_u32(0);
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (std::size_t part = 0; part < 4; ++part) {
+      const uint32x4_t raw = load_bits(x + i + 4 * part);
+      const uint32x4_t bad = vceqq_u32(vandq_u32(raw, infinity), infinity);
+      const float32x4_t value = vreinterpretq_f32_u32(vbicq_u32(raw, bad));
+      const float64x2_t first = vcvt_f64_f32(vget_low_f32(value));
+      const float64x2_t second = vcvt_high_f64_f32(value);
+      sums[2 * part] = vaddq_f64(sums[2 * part], vmulq_f64(first, first));
+      sums[2 * part + 1] = vaddq_f64(sums[2 * part + 1], vmulq_f64(second, second));
+      nonfinite = vsubq_u32(nonfinite, bad);
+    }
+  }
+  double lanes[16];
+  for (std::size_t k = 0; k < 8; ++k) vst1q_f64(lanes + 2 * k, sums[k]);
+  std::size_t count = n - vaddvq_u32(nonfinite);
+  for (std::size_t lane = 0; i < n; ++i, ++lane) {
+    const double value = static_cast<double>(x[i]);
+    const bool finite = value - value == 0.0;
+    lanes[lane] += finite ? value * value : 0.0;
+    count -= finite ? 0U : 1U;
+  }
+  return {fold_lanes(lanes), count};
+}
+
+}  // namespace
+
+const ErrboundKernels kErrboundNeon = {
+    .encode = encode,
+    .count_data = count_data,
+    .decode = decode<false>,
+    .decode_add = decode<true>,
+    .sum_squares = sum_squares,
+};
+
+}  // namespace gradwire
