@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch._C._distributed_c10d import HashStore
 
+from gradwire.errors import LinkError
 from gradwire.links.rendezvous.attempt import AbsentError, Attempt, shared_token
 from support.endpoints import names
 
@@ -76,3 +77,40 @@ def test_who_does_not_come_is_named(present: tuple[int, ...], absent: list[int])
     assert str(caught.value) == (
         f"rank {present[0]} trying ({names} did not come): nothing happened within 0.3 s"
     )
+
+
+def failures_of(attempts: dict[int, Attempt], store: HashStore | None = None) -> list[str]:
+    """Let these ranks come; return what each of them says of it."""
+    shared = HashStore() if store is None else store
+
+    def one(rank: int) -> str:
+        with pytest.raises(LinkError) as caught:
+            shared_token(attempts[rank], shared, rank, names(len(attempts)), f"rank {rank} trying", 10)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(len(attempts)) as pool:
+        return list(pool.map(one, attempts))
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_two_versions_are_one_sentence_on_every_rank_at_once(odd: int) -> None:
+    attempts = {rank: Attempt(version="0.2.0" if rank == odd else "0.1.0") for rank in range(3)}
+    started = time.monotonic()
+    told = failures_of(attempts)
+    assert time.monotonic() - started < 4
+    others = ", ".join(f"rank {rank}" for rank in range(3) if rank != odd)
+    runs = ["0.2.0 runs on rank 0", f"0.1.0 runs on {others}"]
+    found = " and ".join(runs if odd == 0 else [f"0.1.0 runs on {others}", f"0.2.0 runs on rank {odd}"])
+    assert told == [
+        f"rank {rank} trying: all ranks must run the same version of gradwire, but {found}; "
+        "install one version everywhere"
+        for rank in range(3)
+    ]
+    assert all(attempt.shared is None for attempt in attempts.values())
+
+
+def test_a_rank_that_tells_no_version_is_called_older() -> None:
+    store, attempts = HashStore(), fresh(0, 1)
+    attempts[1].version = ""
+    told = failures_of(attempts, store)
+    assert all("an older version runs on rank 1" in each for each in told)

@@ -11,6 +11,7 @@ import secrets
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
@@ -18,6 +19,11 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.store import TimedStore, pauses
+from gradwire.links.rendezvous.same_version import check_same_version, joined
+from gradwire.version import version
+
+_LEAVE_S = 5.0
+"""How long a rank that is about to raise an error waits for the others to learn of it."""
 
 
 class AbsentError(LinkTimeoutError):
@@ -28,10 +34,14 @@ class AbsentError(LinkTimeoutError):
 
 @dataclass
 class Attempt:
-    """What one process keeps for a group: its own token, and all ranks' one once it is known."""
+    """What one process keeps for a group: its own token, and all ranks' one once it is known.
+
+    ``version`` is of the gradwire that this process runs.
+    """
 
     own: str = field(default_factory=lambda: secrets.token_hex(16))
     shared: str | None = None
+    version: str = field(default_factory=version)
 
 
 _attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, Attempt]()
@@ -40,7 +50,8 @@ _attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, Attempt]()
 def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
     """Return a part of ``store``, the group's, for the ranks of this attempt; the first call waits for them.
 
-    Raises ``LinkError``; ``AbsentError`` where ranks do not come in time.
+    Raises ``LinkError``, also where their versions of gradwire differ; ``AbsentError`` where ranks do not
+    come in time.
     """
     attempt = _attempts.setdefault(group, Attempt())
     names = [f"rank {each}" for each in dist.get_process_group_ranks(group)]
@@ -56,9 +67,9 @@ def shared_token(
     ``names`` are what errors call the ranks.
     """
     if attempt.shared is None and len(names) > 1:
-        found = _Rendezvous(TimedStore(PrefixStore("gradwire", store), doing), attempt.own, rank, len(names))
+        found = _Rendezvous(TimedStore(PrefixStore("gradwire", store), doing), attempt, rank, len(names))
         try:
-            found.run(time.monotonic() + timeout_s)
+            versions = found.run(time.monotonic() + timeout_s)
         except LinkError:
             raise
         except TimeoutError as error:
@@ -67,6 +78,7 @@ def shared_token(
             late = AbsentError(f"{doing}{text}: nothing happened within {timeout_s:g} s")
             late.ranks = absent
             raise late from error
+        check_same_version(versions, names, attempt.version, doing)
         attempt.shared = found.shared
     attempt.shared = attempt.shared or attempt.own
     return attempt.shared
@@ -79,25 +91,52 @@ def did_not_come(names: Iterable[str]) -> str:
 
 
 class _Rendezvous:
-    """All ranks publish a token of their own; rank 0 answers, until each has said that it has the answer."""
+    """All ranks publish a token of their own; rank 0 answers, until each has said that it has the answer.
 
-    def __init__(self, store: TimedStore, own: str, rank: int, world: int) -> None:
-        self._store, self._own, self._rank = store, own, rank
+    A rank's version lies there before its token, and all versions before the word that all are here: whoever
+    has that compares them before it reads anything else, whose form may be another version's.
+    """
+
+    def __init__(self, store: TimedStore, attempt: Attempt, rank: int, world: int) -> None:
+        self._store, self._own, self._rank = store, attempt.own, rank
         self._others = range(1, world)
-        self.shared: str | None = own if rank == 0 else None
+        self._versions = {0: attempt.version}
+        self._version = attempt.version
+        self.shared: str | None = self._own if rank == 0 else None
 
-    def run(self, deadline: float) -> None:
-        """Return when all are here. Raises ``TimeoutError``, and ``LinkError`` for the store's sake."""
+    def run(self, deadline: float) -> str:
+        """Return all ranks' versions when all are here, as ``joined`` writes them.
+
+        Raises ``TimeoutError``, and ``LinkError`` for the store's sake.
+        """
         store = self._store
         if self._rank == 0:
             self._answer_all(deadline)
+            versions = joined(self._versions)
+            store.set(f"versions {self._own}", versions, deadline)
             store.set(f"all {self._own}", "", deadline)
-            return
-        store.set(f"hello {self._rank}", self._own, deadline)
-        store.wait([f"welcome {self._own}"], deadline)
-        self.shared = store.get(f"welcome {self._own}", deadline)
-        store.set(f"here {self.shared} {self._rank}", "", deadline)
-        store.wait([f"all {self.shared}"], deadline)
+        else:
+            store.set(f"version {self._own}", self._version, deadline)
+            store.set(f"hello {self._rank}", self._own, deadline)
+            store.wait([f"welcome {self._own}"], deadline)
+            self.shared = store.get(f"welcome {self._own}", deadline)
+            store.set(f"here {self.shared} {self._rank}", "", deadline)
+            store.wait([f"all {self.shared}"], deadline)
+            versions = self._told(f"versions {self.shared}", deadline)
+        if versions != joined(dict.fromkeys([0, *self._others], self._version)):
+            self._take_leave(deadline)
+        return versions
+
+    def _told(self, key: str, deadline: float) -> str:
+        """Return what is there under ``key``; nothing where a gradwire runs that doesn't put it there."""
+        return self._store.get(key, deadline) if self._store.has([key], deadline) else ""
+
+    def _take_leave(self, deadline: float) -> None:
+        """Wait until all have read the versions: the process that serves the store may end after this."""
+        self._store.set(f"read {self.shared} {self._rank}", "", deadline)
+        with suppress(TimeoutError, LinkError):  # that rank has its own error
+            latest = min(deadline, time.monotonic() + _LEAVE_S)
+            self._store.wait([f"read {self.shared} {other}" for other in (0, *self._others)], latest)
 
     def absent(self) -> list[int]:
         """Return who has not come, as far as this rank can tell: a hello may be a dead process's."""
@@ -118,6 +157,7 @@ class _Rendezvous:
                 elif self._store.has([f"hello {rank}"], deadline):
                     token = self._store.get(f"hello {rank}", deadline)
                     if answered.get(rank) != token:
+                        self._versions[rank] = self._told(f"version {token}", deadline)
                         self._store.set(f"welcome {token}", self._own, deadline)
                         answered[rank] = token
             if not missing:

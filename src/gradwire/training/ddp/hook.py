@@ -39,7 +39,6 @@ from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.methods.trained import check_extras, import_all_of_torch
 from gradwire.training.replicas.agreement import AFTER_AGREEING, REFUSED, agree
-from gradwire.version import version
 
 
 def attach(
@@ -344,7 +343,7 @@ def _agreed_plan(
     parts = {name: str(part) for name, part in json.loads(chosen.to_json()).items()}
     world = str(dist.get_world_size(model.process_group))
     parts |= plan.facts if isinstance(plan, Auto) else {}
-    facts = {**parts, "strict": str(strict), "gradwire": version(), "world": world}
+    facts = {**parts, "strict": str(strict), "world": world}
     agree(model.process_group, facts, timeout_s)
     return chosen
 

@@ -36,7 +36,6 @@ from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.replicas.agreement import agree
 from gradwire.training.replicas.deltas import Deltas, weight_codec_of
-from gradwire.version import version
 
 
 class AttachedFsdp:
@@ -343,7 +342,6 @@ def _connected(
         "weights": str(weights),
         "strict": str(strict),
         "modules": ", ".join(unit.name for unit in units),
-        "gradwire": version(),
     }
     if auto is not None:
         wanted.append((Purpose.CHOOSE, world_group()))
