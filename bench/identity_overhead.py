@@ -26,7 +26,7 @@ import gradwire
 from gradwire.experiments.hosts.network import run_on_hosts
 from gradwire.experiments.hosts.ranks import met_ranks
 from gradwire.experiments.training.methods import OnDDP
-from gradwire.experiments.training.tasks import TASKS
+from gradwire.experiments.training.tasks import TASKS, Files
 from gradwire.testbed.run.variables import KEPT_MEMORY
 
 RESAMPLED = 2000
@@ -58,7 +58,7 @@ def main() -> None:
 def measure_here(words: argparse.Namespace) -> None:
     """Time pairs of blocks, on the network that this process is in."""
     with met_ranks() as ranks:
-        tasks = [TASKS[words.tasks](ranks.rank, ranks.world, words.data_dir, None) for _ in range(2)]
+        tasks = [TASKS[words.tasks](ranks.rank, ranks.world, Files(words.data_dir)) for _ in range(2)]
         ways = [OnDDP(tasks[0]), OnDDP(tasks[1], lambda ddp: gradwire.attach(ddp, words.plan))]
         block = max(tasks[0].block // 2, 2)
         for way in ways:

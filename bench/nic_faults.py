@@ -105,7 +105,7 @@ def host(case: str, folder: str, codec: str, steps: str) -> None:
 
     from gradwire import Plan
     from gradwire.errors import ExchangeError
-    from gradwire.experiments.training.tasks import mnist_mlp
+    from gradwire.experiments.training.tasks import Files, mnist_mlp
     from gradwire.launch.group import joined_group
     from gradwire.launch.launched import launched_rank
     from gradwire.launch.rendezvous import join_launched
@@ -119,7 +119,7 @@ def host(case: str, folder: str, codec: str, steps: str) -> None:
     with joined_group(join_launched(60.0), rank, world, 60.0) as group:
         plan = Plan(offload=codec)
         link = ProcessGroupLink(group, timeout_s=PATIENCE_S, tos=plan.tos)
-        task = mnist_mlp(rank, world, None if data is None else Path(data), None)
+        task = mnist_mlp(rank, world, Files(None if data is None else Path(data)))
         method = DSync(task.model, task.optimizer(task.model), plan, group=link)
         talking = threading.Thread(target=talk, args=(rank, told), daemon=True)
         for step in range(int(steps)):

@@ -19,8 +19,9 @@ from gradwire.testbed.run.variables import KEPT_MEMORY
 
 
 def words(**given: object) -> argparse.Namespace:
-    usual = {"hosts": 2, "rates": "1gbit", "tasks": "gpt", "methods": None, "data_dir": None, "text": None}
-    return argparse.Namespace(**{**usual, **given})
+    usual = {"hosts": 2, "rates": "1gbit", "tasks": "gpt", "methods": None}
+    files = dict.fromkeys(["data_dir", "images", "text"])
+    return argparse.Namespace(**{**usual, **files, **given})
 
 
 def row(method: str, step_s: float, curve: list[tuple[int, float, float | None]], **more: object) -> Any:
@@ -50,10 +51,11 @@ def test_methods_are_named_by_parts_and_compared_with_ddp() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tasks": "mnist"}, "--tasks must be among mnist-mlp, wide-mlp, gpt, but 'mnist' came"),
+        ({"tasks": "mnist"}, "--tasks must be among mnist-mlp, cifar-cnn, wide-mlp, gpt, but 'mnist' came"),
         ({"methods": "fp8,Adam"}, "no method has 'Adam' in its name"),
         ({"hosts": 1}, "at least 2 hosts"),
         ({"data_dir": "nowhere"}, "MNIST is not complete in"),
+        ({"images": "nowhere"}, "--images must name a folder"),
         ({"text": "nowhere"}, "--text must name a file, but"),
     ],
 )

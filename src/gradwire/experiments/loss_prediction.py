@@ -143,13 +143,13 @@ def task_of(name: str, rank: int, world: int) -> Task:
     """Return one of ``TASKS``, made small enough for hosts that share two cores."""
     import torch
 
-    from gradwire.experiments.training.tasks import SEED, mnist_mlp, text_task
+    from gradwire.experiments.training.tasks import SEED, Files, mnist_mlp, text_task
     from gradwire.job.models import build
 
     if name == "gpt":
         gpt = text_task(None, width=64, layers=3, heads=4, batch=2, rank=rank)
         return replace(gpt, block=10, blocks=12)
-    mlp = replace(mnist_mlp(rank, world, None, None), block=20, blocks=10)
+    mlp = replace(mnist_mlp(rank, world, Files()), block=20, blocks=10)
     if name == "mlp":
         return mlp
     shape = (int(mlp.held_out[0].shape[2]), int(mlp.held_out[0].shape[3]))

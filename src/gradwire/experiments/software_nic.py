@@ -125,11 +125,11 @@ def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) ->
     import torch
 
     from gradwire.experiments.training.runs import computation
-    from gradwire.experiments.training.tasks import mnist_mlp
+    from gradwire.experiments.training.tasks import Files, mnist_mlp
 
     (cell,) = cells
     plan, folder = plan_of(cell), None if data_dir is None else Path(data_dir)
-    tasks = [mnist_mlp(rank, ranks.world, folder, None) for rank in range(ranks.world)]
+    tasks = [mnist_mlp(rank, ranks.world, Files(folder)) for rank in range(ranks.world)]
     task = tasks[ranks.rank]
     _warm_up(task, tasks[0])
     before = [_gradients(task, each.batches) for each in tasks]

@@ -24,7 +24,7 @@ from gradwire.testbed.run.variables import KEPT_MEMORY
 
 RUNS = "gradwire.experiments.training.runs"
 """The module that trains on the hosts, by name: it imports torch."""
-TASKS = ("mnist-mlp", "wide-mlp", "gpt")
+TASKS = ("mnist-mlp", "cifar-cnn", "wide-mlp", "gpt")
 JUDGE = "DDP"
 """The method whose last loss the others have to reach."""
 UNJUDGED = ("alone", "DDP again")
@@ -43,6 +43,7 @@ METHODS = (
     "quantize:4 PipeSGD",
     "fp8 PipeSGD, stale",
     "auto on DDP",
+    "auto, PipeSGD",
     "DDP again",
 )
 ALWAYS = ("alone", JUDGE)
@@ -68,8 +69,9 @@ NOTE = (
 class Options:
     """What is trained, where, and with which methods.
 
-    ``data_dir`` has the four files of MNIST, in whose place scikit-learn's digits are used by default;
-    ``text`` is a text for the GPT, by default Python's language reference.
+    ``data_dir`` has the four files of MNIST, and ``images`` a version of CIFAR as ``a2dtwp`` reads it, in
+    whose place scikit-learn's digits are used by default; ``text`` is a text for the GPT, by default Python's
+    language reference.
     """
 
     hosts: int = 4
@@ -77,6 +79,7 @@ class Options:
     tasks: tuple[str, ...] = TASKS
     methods: tuple[str, ...] = METHODS
     data_dir: Path | None = None
+    images: Path | None = None
     text: Path | None = None
 
     def __post_init__(self) -> None:
@@ -85,6 +88,8 @@ class Options:
         check_known("methods", self.methods, METHODS)
         if self.data_dir is not None:
             find("mnist", self.data_dir)
+        if self.images is not None and not self.images.is_dir():
+            raise SpecError(f"--images must name a folder, but {self.images} is none; name one with CIFAR")
         if self.text is not None and not self.text.is_file():
             raise SpecError(f"--text must name a file, but {self.text} is none; name a text")
 
@@ -99,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--methods", metavar="LIST", help="only DDP and methods with one of these words in their names"
     )
     parser.add_argument("--data-dir", metavar="DIR", help="the four files of MNIST (digits)")
+    parser.add_argument("--images", metavar="DIR", help="CIFAR-10 or -100, for cifar-cnn (digits)")
     parser.add_argument("--text", metavar="FILE", help="for the GPT (Python's language reference)")
 
 
@@ -117,6 +123,7 @@ def read(words: argparse.Namespace) -> Options:
         tuple(dict.fromkeys(words.tasks.split(","))),
         methods,
         None if words.data_dir is None else Path(words.data_dir).absolute(),
+        None if words.images is None else Path(words.images).absolute(),
         None if words.text is None else Path(words.text).absolute(),
     )
 
@@ -134,7 +141,7 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
     """Train in a testbed for each rate and task."""
-    files = {"data_dir": options.data_dir, "text": options.text}
+    files = {"data_dir": options.data_dir, "images": options.images, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}
     for place, group in groupby(cells, key=_place):
         judged = [row for row in before if _place(row) == place and row["method"] == JUDGE]

@@ -66,6 +66,7 @@ EXACT: dict[str, Callable[[Task], Method]] = {
     "attached": lambda task: attached(task, Plan(parse("identity"))),
     "attached, small buckets": lambda task: attached(task, Plan(parse("identity"), bucket_nbytes=128)),
     "one that chooses itself": chosen_in_the_run,
+    "a pipeline that chooses itself": lambda task: Pipelined(task, None),
     "pipelined": lambda task: Pipelined(task, Plan(parse("identity"), pipeline=2)),
 }
 

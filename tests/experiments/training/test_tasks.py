@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.experiments.training.tasks import CONTEXT, HELD_OUT_CONTEXTS, TASKS, Task
+from gradwire.experiments.training.tasks import CONTEXT, HELD_OUT_CONTEXTS, TASKS, Files, Task
 
-NBYTES = {"mnist-mlp": 2.6e6, "wide-mlp": 74e6, "gpt": 43e6}
+NBYTES = {"mnist-mlp": 2.6e6, "cifar-cnn": 4.4e6, "wide-mlp": 74e6, "gpt": 43e6}
 """What docs/training_speed.md says; scikit-learn's digits are smaller images than MNIST's."""
 
 
 def made(name: str, rank: int) -> Task:
-    return TASKS[name](rank, 4, None, None)
+    return TASKS[name](rank, 4, Files())
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -28,7 +28,7 @@ def test_ranks_begin_with_equal_weights_and_have_batches_of_their_own(name: str)
     assert 0.4 * NBYTES[name] < nbytes < 1.1 * NBYTES[name]
 
 
-@pytest.mark.parametrize("name", ["mnist-mlp"])
+@pytest.mark.parametrize("name", ["mnist-mlp", "cifar-cnn"])
 def test_steps_lower_the_held_out_loss(name: str) -> None:
     task = made(name, 0)
     optimizer = task.optimizer(task.model)

@@ -66,10 +66,13 @@ class OnDDP(Method):
 
 
 class Pipelined(Method):
-    """gradwire's Pipe-SGD, drained at the end of every block, so that what it reaches is in the weights."""
+    """gradwire's Pipe-SGD, drained at the end of every block, so that what it reaches is in the weights.
 
-    def __init__(self, task: Task, plan: Plan, correction: str = "eager") -> None:
-        self.model, self._task = task.model, task
+    Without a plan, it chooses.
+    """
+
+    def __init__(self, task: Task, plan: Plan | None, correction: str = "eager") -> None:
+        self.model, self._task, self._chooses = task.model, task, plan is None
         self._pipe = gradwire.PipeSGD(
             task.model, task.optimizer(task.model), plan, correction=correction, timeout_s=TIMEOUT_S
         )
@@ -81,6 +84,8 @@ class Pipelined(Method):
             record = self._pipe.step(lambda batch=batch: self._task.loss(self._task.model, batch))  # type: ignore[misc]
             self.local_s += record.correction_s
         self._pipe.drain()
+        if self._chooses:
+            self.plan = self._pipe.plan
 
     def close(self) -> None:
         """Close the pipeline."""

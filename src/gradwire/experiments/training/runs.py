@@ -23,7 +23,7 @@ from gradwire.experiments.training.methods import (
     chosen_in_the_run,
     torch_methods,
 )
-from gradwire.experiments.training.tasks import TASKS, Task
+from gradwire.experiments.training.tasks import TASKS, Files, Task
 from gradwire.experiments.training_speed import EQUAL, JUDGE, UNJUDGED
 from gradwire.machine import cores
 from gradwire.plan import Plan
@@ -45,14 +45,15 @@ def measure(
     ranks: Ranks,
     cells: Sequence[Cell],
     data_dir: str | None = None,
+    images: str | None = None,
     text: str | None = None,
     target: float | None = None,
 ) -> None:
     """Train the cells' task with each of their methods; ``target`` is the loss to reach, if it is known."""
-    folder, file = (None if name is None else Path(name) for name in (data_dir, text))
+    files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
     def new_task() -> Task:
-        return TASKS[cells[0]["task"]](ranks.rank, ranks.world, folder, file)
+        return TASKS[cells[0]["task"]](ranks.rank, ranks.world, files)
 
     wanted = [cell["method"] for cell in cells]
     plans = planned(ranks, new_task()) if any(name in PLANNED for name in wanted) else {}
@@ -85,6 +86,7 @@ def methods(plans: dict[str, Plan]) -> dict[str, Callable[[Task], Method]]:
     stale = Plan(parse(NAMED[0]), pipeline=2)
     found[f"{NAMED[0]} PipeSGD, stale"] = partial(Pipelined, plan=stale, correction="none")
     found["auto on DDP"] = chosen_in_the_run
+    found["auto, PipeSGD"] = partial(Pipelined, plan=None)
     found["DDP again"] = OnDDP
     return found
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pydoc_data.topics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from gradwire.experiments.a2dtwp.images import SIDE, read_images
 from gradwire.job.data import Dataset, load
 from gradwire.job.models import build
 
@@ -25,6 +27,15 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 def _cross_entropy(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), classes.reshape(-1))
+
+
+@dataclass(frozen=True)
+class Files:
+    """What tasks read: folders of MNIST and of CIFAR, None for scikit-learn's digits, and a text."""
+
+    mnist: Path | None = None
+    images: Path | None = None
+    text: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -57,20 +68,34 @@ class Task:
         return value
 
 
-def mnist_mlp(rank: int, world: int, data: Path | None, _text: Path | None) -> Task:
+def mnist_mlp(rank: int, world: int, files: Files) -> Task:
     """Make 784-500-500-10 with a global batch of 100: 2.7 MB (Pipe-SGD, table 1)."""
-    images = _images(data)
+    images = _images(files.mnist)
     model = build("mlp", images.image_shape, 10, SEED)
     return _image_task(
         "MNIST-MLP", model, images, 100 // world, rank, lr=0.05, momentum=0.9, block=50, blocks=6
     )
 
 
-def wide_mlp(rank: int, _world: int, data: Path | None, _text: Path | None) -> Task:
+def wide_mlp(rank: int, _world: int, files: Files) -> Task:
     """Make fully connected layers of 74 MB, a batch of 8 on every rank, plain SGD."""
-    images = _images(data)
+    images = _images(files.mnist)
     model = wide_layers(images, SEED)
     return _image_task("74 MB MLP", model, images, 8, rank, lr=0.05, momentum=0.0, block=6, blocks=10)
+
+
+def cifar_cnn(rank: int, _world: int, files: Files) -> Task:
+    """Make two convolutions and two fully connected layers of 4.4 MB, 16 images a rank, momentum."""
+    images = read_images(files.images)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        first = nn.Conv2d(3, 32, 5, stride=2, padding=2), nn.ReLU()
+        second = nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU()
+        ends = nn.Linear(64 * (SIDE // 4) ** 2, 256), nn.ReLU(), nn.Linear(256, images.classes)
+        model = nn.Sequential(*first, *second, nn.Flatten(), *ends)
+    (held_out,) = images.validation(HELD_OUT, HELD_OUT)
+    batches = images.batches(16, 1000 + rank)
+    return Task("CIFAR CNN", model, partial(_sgd, lr=0.02, momentum=0.9), batches, held_out, 50, 8)
 
 
 def wide_layers(images: Dataset, seed: int) -> nn.Module:
@@ -82,9 +107,9 @@ def wide_layers(images: Dataset, seed: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], 10))
 
 
-def small_gpt(rank: int, _world: int, _data: Path | None, text: Path | None) -> Task:
+def small_gpt(rank: int, _world: int, files: Files) -> Task:
     """Make a GPT of 6 layers, 43 MB, on the bytes of a text, by default Python's language reference."""
-    return text_task(text, width=384, layers=6, heads=6, batch=1, rank=rank)
+    return text_task(files.text, width=384, layers=6, heads=6, batch=1, rank=rank)
 
 
 def text_task(
@@ -125,7 +150,7 @@ def text_batches(
     return _contexts(training, batch, rank), next(_contexts(held_out, HELD_OUT_CONTEXTS, -1))
 
 
-TASKS = {"mnist-mlp": mnist_mlp, "wide-mlp": wide_mlp, "gpt": small_gpt}
+TASKS = {"mnist-mlp": mnist_mlp, "cifar-cnn": cifar_cnn, "wide-mlp": wide_mlp, "gpt": small_gpt}
 
 
 class GPT(nn.Module):
@@ -168,12 +193,16 @@ def _image_task(
     return Task(
         name,
         model,
-        lambda net: torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum),
+        partial(_sgd, lr=lr, momentum=momentum),
         _drawn(images, batch, rank),
         next(images.test_batches(HELD_OUT)),
         block,
         blocks,
     )
+
+
+def _sgd(net: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum)
 
 
 def _drawn(images: Dataset, batch: int, rank: int) -> Iterator[Batch]:
