@@ -16,7 +16,7 @@ from gradwire.devices.kernels import Kernels
 from gradwire.links import Link
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, Server, StaleServer
-from gradwire.training.methods.method import WorkerMethod
+from gradwire.training.methods.worker_method import WorkerMethod
 
 _seeds = threading.Lock()  # one generator is all threads'
 Body = Callable[[Link, nn.Module, Callable[[int], torch.Tensor]], object]

@@ -152,18 +152,22 @@ class Pilot:
 
     def state(self) -> State:
         """Return what a checkpoint keeps; call it between two steps."""
+        if self._loaded is not None:  # and no step was taken since
+            return self._loaded
         contract, watch = self._contract, self._watch
         counts = (self._world, self._steps, self._decide_at, watch.patience, watch.since)
         refused = sorted(map(str, contract.refused))
         return State(*counts, list(self.decisions), dict(contract.seen), refused)
 
-    def load(self, state: State) -> None:
+    def load(self, state: State) -> Plan | None:
         """Go on where ``state`` was called, from the next step on; all ranks load, and rank 0's counts.
 
-        That of another number of ranks is left out: the run measures anew.
+        Return the plan that it had, if one was chosen. The state of another number of ranks is left out: the
+        run measures anew.
         """
         self._loaded = state if state.world == self._world else None
         self._begun = False
+        return self._loaded.decisions[-1][1].plan if self._loaded and self._loaded.decisions else None
 
     def _samples_at(self, step: int) -> bool:
         since = step + 1 - self._decide_at

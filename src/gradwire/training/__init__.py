@@ -5,7 +5,8 @@ from gradwire.training.ledger.ledger import JsonLines, Ledger, TensorBoard, prof
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.checkpoint import redivide
 from gradwire.training.methods.d_sync import DSync
-from gradwire.training.methods.method import Method, WorkerMethod
+from gradwire.training.methods.method import Method
+from gradwire.training.methods.worker_method import WorkerMethod
 from gradwire.training.pipe.pipe_sgd import PipeSGD
 from gradwire.training.replicas.broadcast import broadcast_weights
 from gradwire.training.server.ps_sync import Server, Worker

@@ -4,8 +4,9 @@ A state is a flat dictionary. Its keys name the rank, so that a checkpoint that 
 place, such as that of ``torch.distributed.checkpoint``, keeps one entry for each of them, and no rank can
 take another's by mistake:
 
-- ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps and, of a pipeline, the
-  hyperparameters of the gradients in flight (the key has its name from the method that was first saved);
+- ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps, what an automatic
+  choice has decided and, of a pipeline, the hyperparameters of the gradients in flight (the key has its name
+  from the method that was first saved);
 - ``gradwire/rank3/residual/<key>``: what this rank's encodings lost, where the plan keeps residuals;
 - ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, where updates are eager: this rank's own
   gradients of the newest steps in flight, oldest first, then rows of zeros;
@@ -28,7 +29,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import torch
-from torch import nn
 
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import StateError, shown
@@ -98,6 +98,8 @@ class RankState:
         What the rank's encodings lost, by the keys of ``Residuals``; empty where the plan keeps none.
     model, optimizer
         Their states, where the method keeps them.
+    auto
+        The state of an automatic choice as JSON; empty where the plan was given.
     """
 
     rank: int
@@ -110,6 +112,7 @@ class RankState:
     residuals: Mapping[str, torch.Tensor] = field(default_factory=dict)
     model: Mapping[str, torch.Tensor] | None = None
     optimizer: Mapping[str, Any] | None = None
+    auto: str = ""
 
     def of_residuals(self, below: int = 0) -> dict[str, Any]:
         """Return what ``Residuals.load_state_dict`` takes, as if so many ranks below did not count."""
@@ -133,6 +136,7 @@ def pack(own: RankState) -> State:
         "absent": [each.absent for each in own.in_flight],
         "own_absent": [each.own_absent for each in own.in_flight],
         "keeps_model": own.model is not None,
+        "auto": own.auto,
     }
     prefix = _prefix(own.rank)
     tensors = {}
@@ -220,19 +224,6 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     ]
 
 
-def check_model(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) -> None:
-    """Raise ``StateError`` unless a state keeps weights, and they are of such a model."""
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in (weights or {}).items()}
-    different = sorted(name for name in {*wanted, *found} if wanted.get(name) != found.get(name))
-    if different:
-        name = different[0]
-        raise StateError(
-            f"the state is of another model: {name} is {found.get(name, 'missing')} there and "
-            f"{wanted.get(name, 'missing')} here"
-        )
-
-
 def _check_same_moment(olds: Sequence[RankState]) -> None:
     first = olds[0]
     for old in olds:
@@ -287,6 +278,7 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
             _below(f"{prefix}residual/", state),
             _below(f"{prefix}model/", state) if text.get("keeps_model") else None,
             _opened_optimizer(state.get(f"{prefix}optimizer")),
+            str(text.get("auto", "")),
         )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise StateError(

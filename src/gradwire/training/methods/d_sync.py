@@ -19,9 +19,10 @@ from gradwire.training.gradients.reached import Reach
 from gradwire.training.ledger.ledger import Ledger, profiled
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.backward import backward
-from gradwire.training.methods.method import Group, WorkerMethod
+from gradwire.training.methods.method import Group
 from gradwire.training.methods.overlap import Overlap
 from gradwire.training.methods.trained import check_optimizer
+from gradwire.training.methods.worker_method import WorkerMethod
 
 
 class DSync(WorkerMethod):

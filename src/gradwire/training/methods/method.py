@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from gradwire.api import check_timeout, connect, member_group
-from gradwire.auto.decide import Decision
-from gradwire.auto.form import whole
-from gradwire.auto.pilot import Pilot
-from gradwire.auto.settings import Auto
 from gradwire.codecs.rules import check_names
-from gradwire.errors import ExchangeError, SpecError, StateError, shown
+from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.plan import Plan
-from gradwire.training.gradients.buckets import cut
 from gradwire.training.gradients.flat import FlatGradients
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
@@ -32,10 +27,6 @@ from gradwire.training.methods.checkpoint import RankState, State, pack, unpack
 from gradwire.training.methods.trained import Trained, check_extras, relaid
 from gradwire.training.methods.welcome import welcome
 from gradwire.training.replicas.broadcast import begin_equal
-
-_SAMPLED_NBYTES = 25 << 20
-"""A gradient is sampled in parts of about this size, like DDP's first buckets, so that all of it counts."""
-T = TypeVar("T")
 
 Group = dist.ProcessGroup | Link | None
 """Whom a method trains with: a group of ``torch.distributed``, a link, or, where it is None, the world."""
@@ -58,7 +49,7 @@ class Method(ABC):
     optimizer
         Theirs, with a ``step`` that needs no closure; None at a worker of a server.
     plan
-        How gradients are exchanged; the same on all ranks. With ``auto`` in the first steps.
+        How gradients are exchanged; the same on all ranks.
     group
         A process group, whose ranks this one connects with; it closes those connections. Or a ``Link``, which
         stays the caller's.
@@ -70,8 +61,6 @@ class Method(ABC):
         Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
         taking most of a parameter's gradient away; the same on all ranks. The update is done, and the method
         can go on.
-    auto
-        What to choose plans by while training runs, if at all.
 
     Attributes
     ----------
@@ -90,7 +79,6 @@ class Method(ABC):
         timeout_s: float,
         ledger: Ledger | None,
         strict: bool = False,
-        auto: Auto | None = None,
     ) -> None:
         name = type(self).__name__
         check_extras(name, ledger, strict)
@@ -107,7 +95,6 @@ class Method(ABC):
             self.exchange = Exchange(link, plan)
             self.residuals = Residuals(plan, link.rank, link.world)
             self.meter = MethodMeter(model, self.exchange, ledger, optimizer, strict)
-            self._pilot = None if auto is None else self._new_pilot(auto)
             self._check_ranks()
             self._lay_out()
         except BaseException:
@@ -143,7 +130,8 @@ class Method(ABC):
     def state_dict(self, *, drain: bool = False) -> State:
         """Return what a checkpoint needs beside the states of model, optimizer and scheduler.
 
-        Every rank's is its own; ``gradwire.training.redivide`` makes states for another number of ranks. What
+        With ``"auto"`` it has what was decided, too. Every rank's is its own; ``gradwire.training.redivide``
+        makes states for another number of ranks. What
         is in flight is kept as it is, and the method goes on as if nothing had been saved. With ``drain`` it
         is applied first. All ranks call it together; take the states of model and optimizer after this call.
 
@@ -225,12 +213,6 @@ class Method(ABC):
         self._laid_out = gradients
         return residual
 
-    def _new_pilot(self, auto: Auto) -> Pilot:
-        link, shapes = self.exchange.link, [each.shape for each in self.trained.parameters]
-        pilot = Pilot(auto, link.rank, link.world, shapes, link.timeout_s, form=whole(self.plan.pipeline))
-        pilot.note = None if self.ledger is None else self.ledger.decided
-        return pilot
-
     def _check_ranks(self) -> None:  # noqa: B027 - not every method has something to refuse
         """Refuse a place in a world that does not fit; nothing is laid out yet."""
 
@@ -288,97 +270,6 @@ class Method(ABC):
                 self.drain()
         finally:
             self.close()
-
-
-class WorkerMethod(Method):
-    """A method on a rank that has batches: ``step(compute_loss)`` trains on one.
-
-    ``meter`` measures what encoding loses of the gradients. At the end of a step it warns of parameters that
-    keep losing most of theirs.
-    """
-
-    def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
-        """Train on one batch.
-
-        Parameters
-        ----------
-        compute_loss
-            Runs the forward pass and returns a scalar, the mean over this rank's batch. Its gradient is
-            averaged over the workers, which is the gradient of the whole batch where all ranks have batches
-            of equal size.
-
-        Returns
-        -------
-        StepRecord
-            Loss on this rank's batch, seconds and bytes.
-
-        Raises
-        ------
-        SpecError, TensorError
-            For what is no function, for one that returns no loss, and for an optimizer that has got
-            parameters which are not the model's. Nothing has been sent.
-        ExchangeError
-            A peer is gone, too slow or sent something invalid; the message names rank, peer and step.
-        LossyError
-            Where the method is strict, on all ranks after the same step.
-        """
-        self.check_open()
-        if not callable(compute_loss):
-            raise SpecError(
-                f"step calls a function that computes the loss, but got {shown(compute_loss)}; write "
-                "step(lambda: loss_of(model(x), y)), which leaves forward and backward to it"
-            )
-        record = self._ready() + self._steer()
-        stepped = self._step(compute_loss)
-        if self._pilot is not None:
-            self._pilot.took(stepped.wait_s)
-        record += stepped
-        self.steps_done += 1
-        self.meter.end_step()
-        return record
-
-    @property
-    def decisions(self) -> list[tuple[int, Decision]]:
-        """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
-        return [] if self._pilot is None else self._pilot.decisions
-
-    def _steer(self) -> StepRecord:
-        """Let the pilot of all ranks look at the run, and follow a plan that it chooses; return the cost."""
-        if self._pilot is None:
-            return StepRecord()
-        started, drained = perf_counter(), StepRecord()
-        chosen = self._pilot.begin(self.steps_done + 1, self.plan, self._ask_all)
-        if chosen is not None and chosen != self.plan:
-            drained = self._before_growing()
-            self.exchange.follow(chosen)
-            self.meter.judge(chosen)
-            self._lay_out()
-        return drained.within(perf_counter() - started, steps=0)
-
-    def _ask_all(self, what: str, work: Callable[[Exchange], T]) -> T:
-        """Do what the pilot asks with the exchange, which nothing else is using then."""
-        self._settle()
-        try:
-            return work(self.exchange)
-        except ExchangeError as error:
-            raise ExchangeError(f"{error} ({what} before step {self.steps_done + 1})") from error
-
-    def _settle(self) -> None:
-        """Wait until nothing is on the network."""
-
-    def _sample(self, gradients: FlatGradients) -> None:
-        """Let the pilot have this rank's own gradient, if it wants this step's."""
-        samples = None if self._pilot is None else self._pilot.samples
-        if samples is None:
-            return
-        for bucket in cut(gradients.counts, _SAMPLED_NBYTES):
-            shapes = [gradients.parameters[each].shape for each in bucket.parameters]
-            samples.expect(shapes, self.meter.names(bucket.parameters))
-            samples.add(bucket.view(gradients.flat))
-
-    @abstractmethod
-    def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
-        """Train on one batch; the replicas have begun equal."""
 
 
 def _connect(group: dist.ProcessGroup | None, timeout_s: float, method: str, plan: Plan) -> Link:

@@ -20,9 +20,10 @@ from gradwire.training.gradients.clip import check_max_norm
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.checkpoint import InFlight, RankState
-from gradwire.training.methods.method import Group, WorkerMethod
+from gradwire.training.methods.method import Group
 from gradwire.training.methods.schedule import note_step
 from gradwire.training.methods.trained import check_optimizer
+from gradwire.training.methods.worker_method import WorkerMethod
 from gradwire.training.pipe.correction import CORRECTIONS, check_correction, check_model
 from gradwire.training.pipe.pipeline import Pipeline, Treatment
 from gradwire.training.replicas.broadcast import broadcast_buffers, count_buffers
@@ -262,6 +263,9 @@ class PipeSGD(WorkerMethod):
         self._under_way.check_fits(own.in_flight)
         super()._adopt(replace(own, in_flight=()))
         self._under_way.resume(own.in_flight)
+
+    def _drop(self) -> None:
+        self._under_way.resume(())
 
     def _cancel(self) -> None:
         self._under_way.cancel()

@@ -27,8 +27,9 @@ from gradwire.training.gradients.reached import Reach, set_aside
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.backward import backward
-from gradwire.training.methods.method import Group, Method, WorkerMethod
+from gradwire.training.methods.method import Group, Method
 from gradwire.training.methods.trained import check_optimizer
+from gradwire.training.methods.worker_method import WorkerMethod
 from gradwire.training.replicas.broadcast import count_weights
 from gradwire.training.replicas.deltas import over, weight_codec_of
 

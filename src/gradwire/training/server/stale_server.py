@@ -23,7 +23,7 @@ from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatWeights
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
-from gradwire.training.methods.checkpoint import RankState, check_model
+from gradwire.training.methods.checkpoint import RankState
 from gradwire.training.methods.method import Group, Method
 from gradwire.training.methods.trained import check_optimizer
 from gradwire.training.replicas.deltas import another
@@ -32,6 +32,7 @@ from gradwire.training.server.conversation import Conversation
 from gradwire.training.server.ps_sync import check_star, check_steps, star_of, weights_through
 from gradwire.training.server.session import Codecs, Event, Now, Session, Snapshot
 from gradwire.training.server.updates import AtOnce, OnceARound, Schedule, Updates
+from gradwire.training.server.weights import check_weights
 
 
 class _LostError(Exception):
@@ -155,7 +156,7 @@ class StaleServer(Method):
         return replace(super()._state(drained), model=model, optimizer=optimizer)
 
     def _adopt(self, own: RankState) -> None:
-        check_model(own.model, self.model)
+        check_weights(own.model, self.model)
         try:
             self._optimizer.load_state_dict(
                 dict(own.optimizer or {})

@@ -22,12 +22,14 @@ from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import Measure
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.backward import backward
-from gradwire.training.methods.checkpoint import RankState, check_model
-from gradwire.training.methods.method import Group, WorkerMethod
+from gradwire.training.methods.checkpoint import RankState
+from gradwire.training.methods.method import Group
+from gradwire.training.methods.worker_method import WorkerMethod
 from gradwire.training.replicas.deltas import over
 from gradwire.training.server.clocks import check_staleness
 from gradwire.training.server.conversation import Conversation, Kind, Message
 from gradwire.training.server.ps_sync import check_star, star_of, weights_through
+from gradwire.training.server.weights import check_weights
 
 
 class StaleWorker(WorkerMethod):
@@ -93,7 +95,7 @@ class StaleWorker(WorkerMethod):
 
     def _adopt(self, own: RankState) -> None:
         self._check_drained()
-        check_model(own.model, self.model)
+        check_weights(own.model, self.model)
         super()._adopt(own)
         self.model.load_state_dict(own.model or {})
 

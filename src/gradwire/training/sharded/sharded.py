@@ -32,8 +32,9 @@ from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.step_record import StepRecord
 from gradwire.training.methods.backward import backward
 from gradwire.training.methods.checkpoint import RankState
-from gradwire.training.methods.method import Group, WorkerMethod
+from gradwire.training.methods.method import Group
 from gradwire.training.methods.trained import check_optimizer
+from gradwire.training.methods.worker_method import WorkerMethod
 from gradwire.training.replicas.broadcast import count_weights
 from gradwire.training.replicas.compare import check_options
 from gradwire.training.replicas.deltas import Deltas
