@@ -58,7 +58,7 @@ def test_lanes_of_codecs_give_the_native_codecs_bytes() -> None:
     ("lanes", "width"), [(4, 256), (4, 512), (8, 512), (16, 256)] if EXHAUSTIVE else [(4, 256)]
 )
 def test_a_wide_word_moves_in_every_cycle(lanes: int, width: int) -> None:
-    words, each = 16 * lanes, 3
+    words, each = max(16, 2 * lanes) * lanes, 3
     chunk = torch.linspace(-1, 1, words * width // 32)
     packets = [raw(chunk)] * (each * lanes)
     run = transferred([BfpCompressor(CODEC, width) for _ in range(lanes)], packets, "none", width, words)
