@@ -1,10 +1,18 @@
 import random
 
 import pytest
-from amaranth import Module, Signal
+from amaranth import Module, Mux, Signal
+from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
-from gradwire.gateware.stream import SkidBuffer, count_kept, first_bytes, leading_zeros
+from gradwire.gateware.stream import (
+    SkidBuffer,
+    block_ports,
+    count_kept,
+    first_bytes,
+    leading_zeros,
+    registered,
+)
 from support.axi import STALLS, bench, transfer
 
 
@@ -39,6 +47,29 @@ def test_a_skid_buffer_gives_what_it_takes(width: int, stalls: str) -> None:
     assert run.packets == packets
     if stalls == "none":
         assert run.left[-1] - run.left[0] + 1 == len(run.left)
+        assert run.left[0] == run.arrived[0] + 1
+
+
+class Registered(wiring.Component):  # type: ignore[misc]
+    """A register between two streams, whose words may go in two of three cycles."""
+
+    def __init__(self) -> None:
+        super().__init__(block_ports(256))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        m = Module()
+        at = Signal(range(3))
+        m.d.sync += at.eq(Mux(at == 2, 0, at + 1))
+        registered(m, self.s_axis, self.m_axis, at != 2)
+        return m
+
+
+@pytest.mark.parametrize("stalls", STALLS)
+def test_a_register_gives_what_it_takes(stalls: str) -> None:
+    packets = [random.Random(3).randbytes(count) for count in range(0, 300, 7)]
+    run = transfer(bench(Registered), packets, stalls)
+    assert run.packets == packets
+    if stalls == "none":
         assert run.left[0] == run.arrived[0] + 1
 
 

@@ -92,6 +92,20 @@ def flat(words: Any) -> Value:
     return Cat(words.tdata, words.tkeep, words.tlast)
 
 
+def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
+    """Give ``go`` the words of ``come`` behind a register, in cycles in which they ``may_go``.
+
+    Behind a ``SkidBuffer``, which is LUT RAM, in front of a long first stage, whose ``tready`` must not wait
+    for its ``tvalid``.
+    """
+    stage = Pipeline(m, go.tready)
+    m.d.comb += [
+        flat(go).eq(stage.hold(flat(come))),
+        go.tvalid.eq(stage.hold(come.tvalid & may_go, resets=True)),
+        come.tready.eq(go.tready & may_go),
+    ]
+
+
 def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
     """Return ``value`` moved up by ``count`` bytes, and of that the low ``nbytes``."""
     return (value << Cat(0, 0, 0, count))[: 8 * nbytes]
@@ -108,13 +122,12 @@ def first_bytes(count: Value, nbytes: int) -> Value:
 
 
 def count_kept(keep: Value) -> Value:
-    """Return how many bytes a mask keeps whose ones come first, by halving."""
-    size = len(keep)
-    if size == 1:
-        return keep[0]
-    half = size // 2
-    rest = count_kept(Mux(keep[half - 1], keep[half:], keep[:half]))
-    return rest + (keep[half - 1] << (half.bit_length() - 1))
+    """Return how many bytes a mask of 2^k bits keeps, whose ones come first.
+
+    A bit of the count is odd or even as often as the ones reach a multiple of its weight.
+    """
+    bits = len(keep).bit_length()
+    return Cat(keep[2**bit - 1 :: 2**bit].xor() for bit in range(bits))
 
 
 def leading_zeros(value: Value) -> Value:

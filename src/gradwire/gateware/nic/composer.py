@@ -110,7 +110,10 @@ class Composer(wiring.Component):
         with m.If(ends & in_body):
             m.d.sync += [in_body.eq(0), sent_extra.eq(0), sends_tail.eq(0)]
 
-        header = self._patched(frames.tdata, order, within, left, size)
+        is_second = Signal()  # only within a frame; what is left of its headers would tell it late
+        with m.If(reads):
+            m.d.sync += is_second.eq(~within)
+        header = self._patched(frames.tdata, order, within, is_second, size)
         plain = Mux(order.is_composed, header, frames.tdata)
         count = Mux(order.is_composed, clipped(rest, size), count_kept(frames.tkeep))
         stage = Pipeline(m, packer.ready)
@@ -138,7 +141,7 @@ class Composer(wiring.Component):
         wiring.connect(m, out, wiring.flipped(self.m_axis))
         return m
 
-    def _patched(self, word: Value, order: Any, within: Value, left: Value, size: int) -> Value:
+    def _patched(self, word: Value, order: Any, within: Value, is_second: Value, size: int) -> Value:
         """Return a word of the headers with the new length, protocol and checksums; TCP's is 0 for now."""
         changes: dict[int, Any] = {
             ETHERNET_NBYTES + 2: order.length[8:],
@@ -149,13 +152,12 @@ class Composer(wiring.Component):
             SUM_AT: 0,
             SUM_AT + 1: 0,
         }
-        is_second = within & (left == order.headers - size)
         bytes_of = []
         for at in range(size):
             byte = word.word_select(at, 8)
             if at in changes:
                 byte = Mux(~within, changes[at], byte)
             if at + size in changes:
-                byte = Mux(is_second, changes[at + size], byte)
+                byte = Mux(within & is_second, changes[at + size], byte)
             bytes_of.append(byte)
         return Cat(bytes_of)

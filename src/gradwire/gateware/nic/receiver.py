@@ -32,8 +32,8 @@ from gradwire.gateware.nic.packets import (
 from gradwire.gateware.nic.seal import Seal
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
-from gradwire.gateware.queues import Queue, memory, open_memory, taken_together
-from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports
+from gradwire.gateware.queues import Queue, open_memory, taken_together
+from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, registered, stream
 
 _BETWEEN = 8
 """Words that may wait between two parts."""
@@ -147,10 +147,13 @@ class Receiver(wiring.Component):
         ]
         m.submodules.coming = coming = SkidBuffer(width)  # what the decompressor takes is known late
         wiring.connect(m, aligned, coming.s_axis)
-        wiring.connect(m, coming.m_axis, decompressor.s_axis)
-        wiring.connect(m, decompressor.m_axis, bounded.s_axis)
+        registered(m, coming.m_axis, decompressor.s_axis)
+        restored = stream(width)
+        payloads, has_room = open_memory(m, "payloads", restored, 2 * words + 8)
+        registered(m, decompressor.m_axis, bounded.s_axis, has_room)
+        registered(m, bounded.m_axis, restored)
         sizes.put(bounded.done, size=bounded.size)
-        return memory(m, "payloads", bounded.m_axis, 2 * words + 8)
+        return payloads
 
     def _read_shim(self, m: Module, is_here: Value, word: Value, cuts: Queue) -> None:
         """Read a stripped packet's first word: what it says of the payload, and the bytes of cut floats."""

@@ -34,11 +34,11 @@ from gradwire.gateware.nic.split import Split
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.queues import Queue, open_memory, taken_together
-from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes, flat, stream
+from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes, registered, stream
 
 _BETWEEN = 8
 """Words that may wait between two parts."""
-_COMPRESSED = 16
+_COMPRESSED = 18
 """Words of payloads that the compressor's stages hold, at most."""
 
 
@@ -188,22 +188,12 @@ class Transmitter(wiring.Component):
         ]
         tails.put(split.done, tail=split.tail)
         wiring.connect(m, split.m_axis, buffer.s_axis)
-        wiring.connect(m, compressor.m_axis, bounded.s_axis)
         sizes.put(bounded.done, size=bounded.size[:16])
-        packed, free = stream(width), Pipeline(m, Const(1))  # whether the packer gives a word is known late
-        m.d.comb += [
-            flat(packed).eq(free.hold(flat(bounded.m_axis))),
-            packed.tvalid.eq(free.hold(bounded.m_axis.tvalid, resets=True)),
-            bounded.m_axis.tready.eq(1),
-        ]
+        packed = stream(width)
         payloads, has_room = open_memory(m, "payloads", packed, depth, _COMPRESSED)
-        come, go = buffer.m_axis, compressor.s_axis
-        stage = Pipeline(m, go.tready)  # behind LUT RAM, because the first stage is long
-        m.d.comb += [
-            flat(go).eq(stage.hold(flat(come))),
-            go.tvalid.eq(stage.hold(come.tvalid & has_room, resets=True)),
-            come.tready.eq(go.tready & has_room),
-        ]
+        registered(m, buffer.m_axis, compressor.s_axis, has_room)
+        registered(m, compressor.m_axis, bounded.s_axis)
+        registered(m, bounded.m_axis, packed)
         return payloads
 
     def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
