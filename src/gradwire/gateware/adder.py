@@ -33,22 +33,22 @@ class FloatAdder(wiring.Component):
 def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     """Return the register of ``a + b``. Of two NaN the first is kept, made quiet, as on x86.
 
-    Stages: which is larger; their distance; the smaller one shifted; the sum; its leading zeros; the sum
-    shifted; rounded; and what is not finite put in its place. A sum is shifted by no more than its exponent
-    allows, because a bit that marks this counts as its first one.
+    Stages: which is larger, and both distances; one of those; the smaller one shifted; the sum; its leading
+    zeros; the sum shifted; rounded; and what is not finite put in its place. A sum is shifted by no more than
+    its exponent allows, because a bit that marks this counts as its first one.
     """
-    is_odd = stage.hold((a[23:31] == 255) | (b[23:31] == 255))
-    odd = stage.hold(_not_finite(a, b))
+    kinds = stage.hold(_kinds(a, b))
     swaps = stage.hold(b[:31] > a[:31])
+    gaps = [stage.hold((_power(one) - _power(other))[:8]) for one, other in ((a, b), (b, a))]
     a, b = stage.hold(a), stage.hold(b)
 
+    is_odd, odd = stage.hold(kinds[:2].any()), stage.hold(_not_finite(a, b, kinds))
     large, small = Mux(swaps, b, a), Mux(swaps, a, b)
     sign = stage.hold(large[31])
     differs = stage.hold(a[31] ^ b[31])
-    power, small_power = _power(large), _power(small)
-    gap = power - small_power
+    gap = Mux(swaps, gaps[1], gaps[0])
     distance = stage.hold(Mux(gap[5:].any(), 31, gap[:5]))
-    power = stage.hold(power)
+    power = stage.hold(_power(large))
     large, small = stage.hold(_significand(large)), stage.hold(_significand(small))
 
     exact = (
@@ -76,21 +76,23 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     finite = (Cat(rounded[3:26], exponent) + up)[:31]
     magnitude = stage.hold(Mux(exponent == 255, _INFINITY, finite))
     sign = stage.hold(sign)
-    for _ in range(LATENCY - 2):
+    for _ in range(LATENCY - 3):
         is_odd, odd = stage.hold(is_odd), stage.hold(odd)
     return stage.hold(Mux(is_odd, odd, Cat(magnitude[:31], sign)))
 
 
-def _not_finite(a: Value, b: Value) -> Value:
+def _kinds(a: Value, b: Value) -> Value:
+    """Return whether ``a`` and ``b`` are not finite, and whether each is a NaN."""
+    has_most = [x[23:31] == 255 for x in (a, b)]
+    return Cat(*has_most, *(most & x[:23].any() for x, most in zip((a, b), has_most, strict=True)))
+
+
+def _not_finite(a: Value, b: Value, kinds: Value) -> Value:
     """Return the sum if ``a`` or ``b`` is a NaN or an infinity."""
-    infinite = Mux(a[23:31] == 255, a, b)
-    opposite = (a[:31] == _INFINITY) & (b[:31] == _INFINITY) & (a[31] ^ b[31])
-    sum_of_numbers = Mux(opposite, _INVALID, infinite)
-    return Mux(_is_nan(a), a | _QUIET, Mux(_is_nan(b), b | _QUIET, sum_of_numbers))
-
-
-def _is_nan(x: Value) -> Value:
-    return (x[23:31] == 255) & (x[:23] != 0)
+    a_is_odd, b_is_odd, a_is_nan, b_is_nan = kinds
+    infinite = Mux(a_is_odd, a, b)
+    sum_of_numbers = Mux(a_is_odd & b_is_odd & (a[31] ^ b[31]), _INVALID, infinite)
+    return Mux(a_is_nan, a | _QUIET, Mux(b_is_nan, b | _QUIET, sum_of_numbers))
 
 
 def _power(x: Value) -> Value:

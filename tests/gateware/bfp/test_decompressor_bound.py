@@ -28,7 +28,7 @@ class LaneKeepsItsBound(Claim):
         m = Module()
         x, peak, wires = self._x, self._peak, Wires(m)
         is_tiny, is_odd = peak < SMALLEST_EXPONENT, peak == NAN_EXPONENT
-        mantissa = _rounded(m, wires, x, peak, is_tiny | is_odd, self._bits)  # type: ignore[arg-type]
+        mantissa = _rounded(wires, x, peak, is_tiny | is_odd, self._bits)  # type: ignore[arg-type]
         y = _value(wires, mantissa, Mux(is_tiny, 0, peak), self._bits)  # type: ignore[arg-type]
         exact, lost = scaled(wires, x, peak, FRACTION_BITS)
         found, never = scaled(wires, y, peak, FRACTION_BITS)

@@ -96,7 +96,7 @@ def _quantise(
     word, peak, valid = stage.hold(values.r_data), stage.hold(peak), stage.hold(valid, resets=True)
     is_zero = (peak < SMALLEST_EXPONENT) | (peak == NAN_EXPONENT)
     lanes = [word.word_select(lane, LANE_BITS) for lane in range(layout.lanes)]
-    rounded = [_rounded(m, stage, lane, peak, is_zero, bits) for lane in lanes]
+    rounded = [_rounded(stage, lane, peak, is_zero, bits) for lane in lanes]
     byte = Mux(peak < SMALLEST_EXPONENT, 0, peak)
     marks = Cat(byte, word[LANE_BITS * layout.lanes :])
     valid = stage.hold(valid, resets=True)
@@ -112,7 +112,7 @@ def _quantise(
     ]
 
 
-def _rounded(m: Module, stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
+def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
     """Return the register of the mantissa of ``x``, three stages after it: nearest, ties to even, saturated.
 
     A value whose exponent is ``distance`` below the peak has its highest one that far below the highest bit
@@ -131,7 +131,6 @@ def _rounded(m: Module, stage: Pipeline, x: Value, peak: Value, is_zero: Value, 
     sign = stage.hold(sign)
 
     sticky, half, whole = kept[0], kept[1], kept[2:]
-    up = Signal(bits + 1)
-    m.d.comb += up.eq(whole + (half & (sticky | whole[0])))
-    magnitude = Mux(up[bits], 2**bits - 1, up[:bits])
-    return stage.hold(Mux(sign, -Cat(magnitude, Const(0, 1)), magnitude)[: bits + 1])
+    up = half & (sticky | whole[0]) & ~whole.all()  # the largest one is not exceeded
+    # -(x + up) is ~x + 1 - up: one carry chain rounds and negates.
+    return stage.hold(((Cat(whole, Const(0, 1)) ^ sign.replicate(bits + 1)) + (up ^ sign))[: bits + 1])

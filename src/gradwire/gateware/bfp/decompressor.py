@@ -75,14 +75,14 @@ def _value(stage: Pipeline, mantissa: Value, shared: Value, bits: int) -> Value:
     A mantissa is an integer, whose highest one gives the exponent. Shared exponents below 32, which no
     encoder writes, may give subnormals: their mantissas are shifted less.
     """
-    sign, shared = stage.hold(mantissa[-1]), stage.hold(shared)
+    sign, shared, is_far = stage.hold(mantissa[-1]), stage.hold(shared), stage.hold(shared[4:].any())
     magnitude = stage.hold(Mux(mantissa[-1], -mantissa, mantissa)[: bits + 1])
 
-    zeros = stage.hold(leading_zeros(Cat(Const(0, 15 - bits), magnitude)))
+    found = leading_zeros(Cat(Const(0, 15 - bits), magnitude))
+    zeros, is_normal = stage.hold(found), stage.hold(is_far | (shared[:4] >= found))
     sign, is_zero = stage.hold(sign), stage.hold(magnitude == 0)
     magnitude, shared = stage.hold(magnitude), stage.hold(shared)
 
-    is_normal = shared[4:].any() | (shared[:4] >= zeros)
     left = (23 - bits + Mux(is_normal, zeros, shared))[:5]
     exponent = Mux(is_normal, shared + 1 - zeros, 0)[:8]
     finite = Cat(Mux(is_zero | (shared == 0), 0, Cat((magnitude << left)[:23], exponent)), sign & ~is_zero)
