@@ -16,7 +16,7 @@ from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
 from gradwire.gateware.queues import memory
 from gradwire.gateware.ring_routes import Ring
-from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, stream
+from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, registered, stream
 from gradwire.gateware.words import LANE_BITS
 
 
@@ -78,7 +78,7 @@ class RingEngine(wiring.Component):
         return m
 
     def _compressor(self, m: Module) -> tuple[Any, Any]:
-        """Return the streams into the compressor and out of it; they are one for identity."""
+        """Return the streams into the compressor and out of it, behind buffers; they are one for identity."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpCompressor(codec, width)
@@ -87,14 +87,20 @@ class RingEngine(wiring.Component):
         else:
             return (wires := stream(width)), wires
         m.submodules.compressor = block
-        return block.s_axis, block.m_axis
+        m.submodules.compressor_in = come = SkidBuffer(width)
+        m.submodules.compressor_out = go = SkidBuffer(width)
+        registered(m, come.m_axis, block.s_axis)
+        wiring.connect(m, block.m_axis, go.s_axis)
+        return come.s_axis, go.m_axis
 
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
         """Return the streams into a decompressor and out of it, behind buffers."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Inceptionn):
             m.submodules[name] = block = InceptionnDecompressor(codec, width)
-            return _buffered(m, f"{name}_in", block.s_axis), block.m_axis
+            m.submodules[f"{name}_in"] = come = SkidBuffer(width)
+            registered(m, come.m_axis, block.s_axis)
+            return come.s_axis, block.m_axis
         if not isinstance(codec, Bfp):
             m.submodules[name] = buffer = SkidBuffer(width)
             return buffer.s_axis, buffer.m_axis
@@ -153,9 +159,11 @@ class WordAdder(wiring.Component):
         for _ in range(LATENCY):
             valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
 
-        added, room = stream(len(come.tdata)), Signal(range(self._depth + 1), init=self._depth)
+        added, most = stream(len(come.tdata)), self._depth + 1  # the register keeps the last place free
+        room, has_room = Signal(range(most + 1), init=most), Signal(init=1)
+        m.d.sync += has_room.eq(room > 1)
         m.d.comb += [
-            come.tready.eq(room != 0),
+            come.tready.eq(has_room),
             Cat(added.tdata, added.tkeep, added.tlast).eq(Cat(*sums, marks)),
             added.tvalid.eq(valid),
         ]
