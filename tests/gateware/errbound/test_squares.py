@@ -7,7 +7,14 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 from amaranth.sim import Simulator
 
-from gradwire.gateware.errbound.squares import BIAS, COUNT_BITS, FOLD_CYCLES, LATENCY, summed
+from gradwire.gateware.errbound.squares import (
+    BIAS,
+    COUNT_BITS,
+    FOLD_CYCLES,
+    FOLD_LATENCY,
+    LATENCY,
+    summed,
+)
 
 LANES = 8
 
@@ -86,7 +93,7 @@ def test_sums_have_the_cpus_bits() -> None:
             ctx.set(block.moves, 0)
             for _ in range(FOLD_CYCLES - 1):
                 await step()
-        for _ in range(LATENCY + FOLD_CYCLES):
+        for _ in range(LATENCY + FOLD_LATENCY):
             await step()
 
     simulator = Simulator(block)

@@ -16,7 +16,7 @@ from gradwire.gateware.words import LANE_BITS
 
 _BOUNDS = 16
 """The bounds that can wait."""
-_LATENCY = squares.LATENCY + squares.FOLD_CYCLES + 4
+_LATENCY = squares.LATENCY + squares.FOLD_LATENCY + 4
 """Cycles from a block's last word to its bound in front of the memory."""
 _MARGIN = 6
 """Cycles through the memories, at most."""

@@ -16,11 +16,15 @@ from gradwire.gateware.words import LANE_BITS
 SIGNIFICAND_BITS = 53
 EXPONENT_BITS = 10
 BIAS = 370
-LATENCY = 5
-"""Stages from a word to the sums that hold its squares."""
+LATENCY = 6
+"""Stages from a word to the sums that hold its squares, at most."""
+_SQUARED = 4
+"""Those to the squares."""
 SUMS = 16
 FOLD_CYCLES = SUMS
-"""From a block's sums to its own, which is when the next ones may come."""
+"""From a block's sums to when the next ones may come."""
+FOLD_LATENCY = FOLD_CYCLES + 2
+"""From a block's sums to its own."""
 COUNT_BITS = 17
 """Of the values of a block, 65536 at most."""
 _OFFSET = 32
@@ -63,37 +67,43 @@ def squared(m: Module, stage: Pipeline, x: Value) -> Double:
     )
 
 
-def added(m: Module, a: Double, b: Double) -> Value:
-    """Return the sum of two numbers, rounded to nearest even, significand first."""
+def aligned(m: Module, a: Double, b: Double) -> Value:
+    """Return the first half of a sum: the larger number, the smaller one shifted to it, and the exponent."""
     swaps = a.exponent < b.exponent
-    large, small, gap, exponent = (
-        Signal(SIGNIFICAND_BITS), Signal(SIGNIFICAND_BITS), Signal(6), Signal(EXPONENT_BITS)
-    )  # fmt: skip
+    large, small, gap = Signal(SIGNIFICAND_BITS), Signal(SIGNIFICAND_BITS), Signal(6)
+    exponent, exact = Signal(EXPONENT_BITS), Signal(2 * SIGNIFICAND_BITS + 3)
     distance = Mux(swaps, b.exponent - a.exponent, a.exponent - b.exponent)
-    exact, total = Signal(2 * SIGNIFICAND_BITS + 3), Signal(SIGNIFICAND_BITS + 3)
-    rounded, result = Signal(SIGNIFICAND_BITS + 1), Signal(_BITS)
     m.d.comb += [
         large.eq(Mux(swaps, b.significand, a.significand)),
         small.eq(Mux(swaps, a.significand, b.significand)),
         exponent.eq(Mux(swaps, b.exponent, a.exponent)),
         gap.eq(Mux(distance[6:EXPONENT_BITS].any(), 63, distance[:6])),
         exact.eq(Cat(Const(0, SIGNIFICAND_BITS + 3), small) >> gap),
-        total.eq(Cat(Const(0, 2), large) + exact[SIGNIFICAND_BITS + 1 :]),
     ]
-    lost, carry = exact[: SIGNIFICAND_BITS + 1].any(), total[-1]
-    kept = Mux(carry, total[3:], total[2:-1])
-    half, below = Mux(carry, total[2], total[1]), lost | total[0] | (carry & total[1])
+    lost = exact[: SIGNIFICAND_BITS + 1].any()
+    return Cat(large, exponent, lost, exact[SIGNIFICAND_BITS + 1 :])
+
+
+def rounded(m: Module, halves: Value) -> Value:
+    """Return the second half of a sum: what ``aligned`` gave, added, and rounded to nearest even.
+
+    The sum and the next larger number are found at once, so that rounding is a choice.
+    """
+    end = SIGNIFICAND_BITS + EXPONENT_BITS
+    large, exponent, lost = halves[:SIGNIFICAND_BITS], halves[SIGNIFICAND_BITS:end], halves[end]
+    rest, guard, small = halves[end + 1], halves[end + 2], halves[end + 3 :]
+    total, above = Signal(SIGNIFICAND_BITS + 1), Signal(SIGNIFICAND_BITS + 1)
+    chosen, up = Signal(SIGNIFICAND_BITS + 1), Signal()
+    below, one = lost | rest, Const(1, 1)
     m.d.comb += [
-        rounded.eq(kept + (half & (below | kept[0]))),
-        result.eq(
-            Cat(
-                rounded[: SIGNIFICAND_BITS - 1],
-                rounded[SIGNIFICAND_BITS - 1] | rounded[-1],
-                (exponent + carry + rounded[-1])[:EXPONENT_BITS],
-            )
-        ),
+        total.eq(large + small),
+        above.eq((Cat(one, large) + Cat(one, small))[1:]),  # one more, in the same carry chain
+        up.eq(Mux(total[-1], total[0] & (below | guard | total[1]), guard & (below | total[0]))),
+        chosen.eq(Mux(up, above, total)),
     ]
-    return result
+    carry = chosen[-1]
+    significand = Mux(carry, chosen[1:], chosen[:-1])
+    return Cat(significand, (exponent + carry)[:EXPONENT_BITS])
 
 
 def summed(
@@ -102,25 +112,33 @@ def summed(
     """Return when the sum of a block's squares is there, the sum, and the sum of what is ``counted``.
 
     A word's lanes come in the cycles of ``moves``; ``opens`` and ``closes`` mark a block's first and last
-    word. Between two words that close blocks are at least ``FOLD_CYCLES`` cycles.
+    word. Between two words that close blocks are at least ``FOLD_CYCLES`` cycles. If a word has half of the
+    sixteen values, each sum has two cycles for its next term, and so two stages.
     """
     stage = Pipeline(m, Const(1))
     terms = [squared(m, stage, lane) for lane in lanes]
-    for _ in range(LATENCY - 1):
+    for _ in range(_SQUARED):
         moves, opens, closes = stage.hold(moves, resets=True), stage.hold(opens), stage.hold(closes)
         counted = stage.hold(counted)
     turns = SUMS // len(lanes)
     turn = Signal(range(max(2, turns)))
     here = Mux(opens, 0, turn)
     sums = [Signal(_BITS, name=f"sum{at}") for at in range(SUMS)]
+
+    def half(value: Value, *, resets: bool = False) -> Value:
+        return value if turns == 1 else stage.hold(value, resets=resets)
+
+    writes, clears, place_of = half(moves, resets=True), half(opens), half(here)
+    # The sums of a block's second word are cleared while it is aligned to them.
+    begins = opens if turns == 1 else opens | (writes & clears)
     for at, term in enumerate(terms):
         places = sums[at :: len(lanes)]
         before = places[0] if turns == 1 else Mux(turn == 1, places[1], places[0])
-        after = added(m, Double.of(Mux(opens, 0, before)), term)
+        after = rounded(m, half(aligned(m, Double.of(Mux(begins, 0, before)), term)))
         for other, place in enumerate(places):
-            with m.If(moves & (here == other)):
+            with m.If(writes & (place_of == other)):
                 m.d.sync += place.eq(after)
-            with m.Elif(moves & opens):
+            with m.Elif(writes & clears):
                 m.d.sync += place.eq(0)
     count = Signal(COUNT_BITS)
     with m.If(moves):
@@ -128,31 +146,35 @@ def summed(
             turn.eq(Mux(here == turns - 1, 0, here + 1)),
             count.eq(Mux(opens, 0, count) + counted),
         ]
-    comes = stage.hold(moves & closes, resets=True)
-    of_block = Signal.like(count)
-    with m.If(comes):
+    closed = stage.hold(moves & closes, resets=True)
+    of_block: Value = Signal.like(count)
+    with m.If(closed):
         m.d.sync += of_block.eq(count)
-    return *_folded(m, comes, sums), of_block
+    for _ in range(FOLD_LATENCY - FOLD_CYCLES + 1):  # stays until the fold is there
+        of_block = stage.hold(of_block)
+    return *_folded(m, half(closed, resets=True), sums), of_block
 
 
 def _folded(m: Module, comes: Value, sums: list[Signal]) -> tuple[Value, Double]:
-    """Return when the fold of the sums is there, and the fold: in one adder, by halves.
+    """Return when the fold of the sums is there, and the fold: in one adder of two stages, by halves.
 
-    Each step shifts the sums down and puts a new one at the top, so that its operands are at few places.
+    Each step shifts the sums down and puts a new one at the top, so that its operands are at few places. A
+    sum is there two steps after its operands, so that the last step waits for a cycle.
     """
+    stage = Pipeline(m, Const(1))
     waiting = [Signal(_BITS, name=f"waiting{at}", reset_less=True) for at in range(SUMS)]
     step, works = Signal(range(SUMS)), Signal()
     first: Value = waiting[0]
     second: Value = waiting[8]
-    for start, at, other in ((8, 8, 12), (12, 12, 14), (14, 14, 15)):
+    for start, at, other in ((8, 9, 13), (12, 13, 15), (14, 14, 15)):
         first = Mux(step >= start, waiting[at], first)
         second = Mux(step >= start, waiting[other], second)
-    new = added(m, Double.of(first), Double.of(second))
-    is_there, is_last = Signal(), step == SUMS - 2
-    m.d.sync += is_there.eq(works & is_last)
+    new = rounded(m, stage.hold(aligned(m, Double.of(first), Double.of(second))))
+    is_last = step == SUMS - 1
+    is_there = stage.hold(stage.hold(works & is_last, resets=True), resets=True)
     with m.If(comes):
         m.d.sync += [works.eq(1), step.eq(0), *(at.eq(each) for at, each in zip(waiting, sums, strict=True))]
     with m.Elif(works):
         m.d.sync += [at.eq(above) for at, above in zip(waiting, [*waiting[1:], new], strict=True)]
         m.d.sync += [step.eq(step + 1), works.eq(~is_last)]
-    return is_there, Double.of(waiting[-1])
+    return is_there, Double.of(stage.hold(new))
