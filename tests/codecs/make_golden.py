@@ -106,6 +106,13 @@ def words(x: torch.Tensor) -> str:
     return " ".join(f"{word:08x}" for word in x.numpy().view(np.uint32))
 
 
+def decoded(codec: Codec, payload: torch.Tensor, count: int) -> str:
+    """Write what a payload decodes to."""
+    out = torch.zeros(count)
+    codec.decode(payload, out)
+    return words(out)
+
+
 def vectors(name: str) -> list[dict[str, object]]:
     """Encode both chunks, and the longer one where there is one, with every spec or plan of this codec."""
     cases: list[tuple[dict[str, object], Codec, tuple[float, ...] | None]] = [
@@ -115,9 +122,15 @@ def vectors(name: str) -> list[dict[str, object]]:
         ({"plan": plan}, Plan.from_json(json.dumps(plan)).encoding, SIZES) for plan in PLANS.get(name, ())
     ]
     return [
-        {**key, "input": words(x), "payload": bytes(codec.encode(x).tolist()).hex()}
+        {
+            **key,
+            "input": words(x),
+            "payload": bytes(payload.tolist()).hex(),
+            "decoded": decoded(codec, payload, x.numel()),
+        }
         for key, codec, longer in cases
         for x in map(torch.tensor, (FINITE, NONFINITE, *([] if longer is None else [longer])))
+        for payload in (codec.encode(x),)
     ]
 
 
