@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware lint types layers check sanitize aarch64 bench clean
+.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser lint types layers check sanitize aarch64 bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -41,6 +41,12 @@ foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's
 
 gateware: .venv/ready ## every block: all codecs, widths and stalls, a million values for each codec and width; all proofs (an hour)
 	GRADWIRE_GATEWARE_VALUES=6000 $(TESTS) --timeout 1800 tests/gateware
+
+docs: .venv/ready ## the documentation as a site, in build/docs
+	$(BIN)/python -m sphinx -q -E -a -W --keep-going -b html docs build/docs
+
+docs-browser: docs ## look at the site in Chromium: accessibility, widths, pictures in build/browse
+	$(BIN)/python scripts/browse.py build/docs --out build/browse
 
 lint: .venv/ready ## format, lint, spelling and prose
 	$(BIN)/ruff format --check .

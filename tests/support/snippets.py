@@ -45,16 +45,24 @@ UNDER_TORCHRUN = (
     "docs/integrations.md/3",
     "docs/pipe_sgd_drop_in.md/0",
     "docs/profile.md/0",
+    "docs/tutorial/ddp_in_five_minutes.md/0",
+    "docs/tutorial/slow_cluster.md/0",
 )
 """Page and number among its Python blocks: what torchrun starts, or what is in a process group."""
 NOT_RUN = MappingProxyType(
     {
         "docs/experiments.md/0": "wants root or user namespaces, and takes minutes",
+        "docs/how-to/ray_train.md/0": "wants Ray, which takes a cluster of its own and hundreds of megabytes",
+        "docs/index.md/0": "is one line of docs/ddp.md, which runs",
         "docs/mpi.md/0": "wants mpiexec; tests/links/test_mpi_link.py runs it there",
         "docs/testbed.md/0": "wants root or user namespaces, and the reader's own train.py",
     }
 )
 """Compiled only, and why."""
+CONTINUED = ("docs/tutorial/writing_a_codec.md/1",)
+"""Blocks that go on where the block before them ended: together they are one file."""
+ARGUMENTS = MappingProxyType({"docs/tutorial/slow_cluster.md/0": ("fp8",)})
+"""What the page's commands give its scripts."""
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -86,15 +94,20 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    """Return the fenced blocks of a page: the language of each, and its text."""
+    return FENCE.findall(page.read_text(encoding="utf-8"))
+
+
 def python_blocks() -> list[Block]:
     """Return the blocks of all pages, in order."""
     found = []
     for page in pages():
-        texts = [
-            text for kind, text in FENCE.findall(page.read_text(encoding="utf-8")) if kind.startswith("py")
-        ]
+        texts = [text for kind, text in blocks_of(page) if kind.startswith("py")]
         name = str(page.relative_to(ROOT))
-        found += [Block(name, number, text) for number, text in enumerate(texts)]
+        for number, text in enumerate(texts):
+            before = texts[number - 1] if f"{name}/{number}" in CONTINUED else ""
+            found.append(Block(name, number, before + text))
     return found
 
 
@@ -102,7 +115,7 @@ def commands() -> list[tuple[str, str]]:
     """Return page and words of every command line with gradwire in it, fenced or indented."""
     found = []
     for page in pages():
-        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
         code = [body for kind, body in FENCE.findall(text) if kind in ("", "sh", "bash")]
         code += re.findall(r"^ {4}(\S.*)$", FENCE.sub("", text), re.MULTILINE)
         lines = (line.strip() for part in code for line in part.splitlines())
@@ -144,6 +157,7 @@ def run_jobs(jobs: str) -> None:
         try:
             with tempfile.TemporaryDirectory() as folder:
                 os.chdir(folder)
+                sys.argv = [name, *ARGUMENTS.get(name, ())]
                 exec(compile(job["text"], name, "exec"), {"__name__": "__main__"})
                 _leave()
                 os.chdir("/")

@@ -74,6 +74,11 @@ class ProcessGroupLink(SocketLink):
     All members make their links of one group in the same order, together. Raises ``LinkError`` when the
     others do not come within the timeout.
 
+    Errors call a rank by its number in the world, and by its address where that is another host's.
+    ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames,
+    between ranks whose certificates that authority has signed; whoever has one can be a rank, unless
+    ``GRADWIRE_TLS_NAMES`` says which names are whose.
+
     Parameters
     ----------
     group
@@ -86,11 +91,6 @@ class ProcessGroupLink(SocketLink):
     tos
         The type of service that marks the connections for values that NICs may compress, such as
         ``gradwire.wire.TOS``; 0 for a link without them. The same on all members.
-
-    Errors call a rank by its number in the world, and by its address where that is another host's.
-    ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames,
-    between ranks whose certificates that authority has signed; whoever has one can be a rank, unless
-    ``GRADWIRE_TLS_NAMES`` says which names are whose.
     """
 
     HAS_ALL_REDUCE = True

@@ -1,0 +1,40 @@
+"""What the theme and Sphinx leave out for readers who use a keyboard or a screen reader, put into the HTML.
+
+axe-core's rules (``scripts/browse.py``) find these; newer releases may make some of them needless.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+MENDED = (
+    (r'(<p class="caption" role="heading")>', r'\1 aria-level="2">'),  # of the menu's parts
+    (r'(<aside class="sidebar-drawer")>', r'\1 aria-label="All pages">'),
+    (r'(<aside class="toc-drawer[^"]*")>', r'\1 aria-label="This page">'),
+    (
+        r'(<div class="table-wrapper[^"]*")>',
+        r'\1 tabindex="0" role="group" aria-label="Table">',
+    ),  # it scrolls
+    (r'<thead>\s*<tr[^>]*>\s*(?:<th class="head[^"]*"><p></p></th>\s*)+</tr>\s*</thead>\n?', ""),
+    (r'<th class="head([^"]*)"><p></p></th>', r'<td class="head\1"></td>'),  # above the names of rows
+    (r"<pre>", r'<pre tabindex="0">'),  # so does a block of code
+    (r'<dl>(?=\s*<dd><em class="sig-param">)', r'<dl role="presentation">'),  # a list of values, not of terms
+)
+"""What stands in a page, and what it becomes; a page that is mended already stays as it is."""
+
+
+def mended(html: str) -> str:
+    """Return a page with what was left out."""
+    for found, becomes in MENDED:
+        html = re.sub(found, becomes, html)
+    return html
+
+
+def mend(app: Any, error: Exception | None) -> None:
+    """Mend all pages of a site that is built."""
+    for page in () if error else Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        if (better := mended(text)) != text:
+            page.write_text(better, encoding="utf-8")

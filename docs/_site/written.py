@@ -1,0 +1,38 @@
+"""What the site has in the place of a comment: ``<!-- site: KIND WORDS -->`` on a line of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+from accessible import mend
+from commands import command_line
+from menu import menu
+from names import plain, python_names
+
+COMMENT = re.compile(r"^<!-- site: (\w+)((?: \S+)*) -->$", re.MULTILINE)
+OUTSIDE = re.compile(r"\]\((?:\.\./)+(?!\.\./)(?=(?:examples|tests)/)")
+WRITERS = MappingProxyType({"menu": menu, "python": python_names, "commands": command_line})
+"""Kind -> the function that writes Markdown; it gets the words of the comment."""
+
+
+def fill(_app: Any, _page: str, source: list[str]) -> None:
+    """Write what the comments of a page ask for, and let links out of the site lead to files."""
+
+    def written(found: re.Match[str]) -> str:
+        writer: Callable[..., str] = WRITERS[found[1]]
+        return writer(*found[2].split())
+
+    text = source[0].replace("](README.md)", "](index.md)")
+    text = OUTSIDE.sub(lambda found: f"](path:{found[0][2:]}", text)
+    source[0] = COMMENT.sub(written, text)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Return what Sphinx asks of an extension."""
+    app.connect("source-read", fill)
+    app.connect("autodoc-process-docstring", plain, priority=900)  # after napoleon
+    app.connect("build-finished", mend)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
