@@ -3,6 +3,7 @@
 from gradwire.training.gradients.flat import FlatGradients, FlatWeights
 from gradwire.training.ledger.ledger import JsonLines, Ledger, TensorBoard, profiled
 from gradwire.training.ledger.step_record import StepRecord
+from gradwire.training.ledger.trackers import MLflow, WandB
 from gradwire.training.methods.checkpoint import redivide
 from gradwire.training.methods.d_sync import DSync
 from gradwire.training.methods.method import Method
@@ -20,6 +21,7 @@ __all__ = [
     "FlatWeights",
     "JsonLines",
     "Ledger",
+    "MLflow",
     "Method",
     "PipeSGD",
     "Server",
@@ -28,6 +30,7 @@ __all__ = [
     "StaleWorker",
     "StepRecord",
     "TensorBoard",
+    "WandB",
     "Worker",
     "WorkerMethod",
     "broadcast_weights",

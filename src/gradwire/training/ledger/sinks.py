@@ -18,6 +18,7 @@ from gradwire.training.ledger.lost import StepShares
 from gradwire.training.ledger.shares import sampled
 
 _OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe that nobody reads must not stop us
+PLAN_TAG = "gradwire/plan"
 _TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s", "lost")
 
 
@@ -132,22 +133,33 @@ class TensorBoard:
 
     def write(self, step: StepCounts) -> None:
         """Add the step's scalars. Raises what the writer raises."""
-        figures = {"wall_s": step.wall_s, "bypassed_nbytes": step.tally.bypassed.nbytes}
-        figures |= _tags("", step.tally.total, step.lost.total)
-        for bucket, counts in step.tally.buckets.items() if self._buckets else ():
-            figures |= _tags(re.sub(r"[^-\w.]", "_", bucket) + "/", counts, step.lost.buckets.get(bucket))
-        for each in step.decided:
-            figures |= {"expected_step_s": each.step_s, "expected_uncompressed_s": each.uncompressed_s}
+        for text in plan_texts(step):
             if callable(getattr(self._writer, "add_text", None)):
-                self._writer.add_text("gradwire/plan", f"{each.reason}\n\n    {each.plan}", step.step)
-        for name, figure in figures.items():
-            self._writer.add_scalar(f"gradwire/{name}", figure, step.step)
+                self._writer.add_text(PLAN_TAG, text, step.step)
+        for tag, figure in scalars(step, self._buckets).items():
+            self._writer.add_scalar(tag, figure, step.step)
 
     def close(self) -> None:
         """Do nothing: the writer is the caller's."""
 
     def __repr__(self) -> str:
         return f"TensorBoard({self._writer!r})"
+
+
+def scalars(step: StepCounts, buckets: bool) -> dict[str, float]:
+    """Return a step's figures by their tags, with those of each bucket if ``buckets`` says so."""
+    figures = {"wall_s": step.wall_s, "bypassed_nbytes": step.tally.bypassed.nbytes}
+    figures |= _tags("", step.tally.total, step.lost.total)
+    for bucket, counts in step.tally.buckets.items() if buckets else ():
+        figures |= _tags(re.sub(r"[^-\w.]", "_", bucket) + "/", counts, step.lost.buckets.get(bucket))
+    for each in step.decided:
+        figures |= {"expected_step_s": each.step_s, "expected_uncompressed_s": each.uncompressed_s}
+    return {f"gradwire/{name}": figure for name, figure in figures.items()}
+
+
+def plan_texts(step: StepCounts) -> list[str]:
+    """Return each plan that the run has chosen before the step, and why, as Markdown."""
+    return [f"{each.reason}\n\n    {each.plan}" for each in step.decided]
 
 
 def profiled(name: str) -> record_function:
