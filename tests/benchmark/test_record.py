@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,14 +15,19 @@ def fail() -> bytes:
     raise AssertionError("nobody has asked for it")
 
 
+def shown(record: Mapping[str, Any]) -> str:
+    return f"seconds: {record['seconds']}"
+
+
 def test_only_what_was_asked_for_is_made(tmp_path: Path) -> None:
     record, plot = tmp_path / "record.json", tmp_path / "plot.png"
-    Outputs().write_outputs(dict, fail)
+    Outputs().write_outputs(dict, shown, fail)
     assert list(tmp_path.iterdir()) == []
-    Outputs(json_file=record).write_outputs(lambda: {"seconds": 2.5}, fail)
+    Outputs(json_file=record).write_outputs(lambda: {"seconds": 2.5}, shown, fail)
     assert json.loads(record.read_text()) == {"seconds": 2.5}
-    Outputs(plot_file=plot).write_outputs(dict, lambda: b"drawn")
+    Outputs(plot_file=plot).write_outputs(dict, shown, lambda: b"drawn")
     assert plot.read_bytes() == b"drawn"
+    assert (tmp_path / "report.html").read_text() == "seconds: 2.5"
 
 
 def test_one_file_cannot_be_both(tmp_path: Path) -> None:
@@ -35,4 +42,7 @@ def test_an_older_result_is_refused_unless_it_may_go(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="--json"):
         Outputs(json_file=record).check_outputs()
     Outputs(json_file=record, overwrite=True).check_outputs()
+    (tmp_path / "line.html").write_text("old")
+    with pytest.raises(JobError, match=r"line.html exists already"):
+        Outputs(json_file=tmp_path / "line.json").check_outputs()
     assert record.read_text() == "old"

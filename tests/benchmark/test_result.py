@@ -1,10 +1,13 @@
 import json
+import math
+from dataclasses import replace
 
 import pytest
 
 from gradwire.benchmark.allreduce import TORCH, Configuration, Timing
 from gradwire.benchmark.correctness import Checked
-from gradwire.benchmark.result import Result, torch_times
+from gradwire.benchmark.result import Result, read_result, torch_times
+from gradwire.records import to_json
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma, butterfly_s, ring_s, star_s, tree_s
 from gradwire.timing.replay.line import Line
 
@@ -49,3 +52,13 @@ def test_json_says_everything_with_units() -> None:
 def test_torch_is_compared_at_the_same_size_and_world() -> None:
     results = [make(TORCH, 2, 0.015), make("ring", 2), make(TORCH, 4, 0.025)]
     assert torch_times(results) == {(2, 1_000_000): 0.015, (4, 1_000_000): 0.025}
+
+
+def test_a_result_is_read_again_but_for_the_time_of_its_check() -> None:
+    for algorithm, wire in ((TORCH, (0, 0)), ("ring", (3, 4))):
+        checked = Checked(wire, 2.0, 0.5, math.inf, math.nan)
+        made = Result(Configuration(algorithm, "identity", 64), 2, Timing((1.0, 2.0)), checked, None)
+        found = read_result(json.loads(to_json(made.describe(None))), None)
+        assert replace(found, checked=replace(found.checked, first_s=0)) == replace(
+            made, checked=replace(checked, first_s=0)
+        )

@@ -43,6 +43,8 @@ def test_ddp_its_hook_and_gradwire_train_on_a_testbed(
     ]
     assert record["equal_loss"]["baseline"] == "ddp:identity"
     assert Path("out/training.png").stat().st_size > 10_000
+    assert printed.out.endswith("record and plot are in out\nthe page is out/report.html\n")
+    assert "time to the same loss than DDP" in Path("out/report.html").read_text()
 
 
 def test_without_a_testbed_it_says_so_and_compares_what_can_be_paced(

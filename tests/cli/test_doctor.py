@@ -33,13 +33,14 @@ def test_alone_it_checks_this_machine(tmp_path: Path, capsys: pytest.CaptureFixt
     assert printed.err == ""
     lines = printed.out.splitlines()
     assert lines[0] == "gradwire doctor: this machine"
-    assert lines[-1].endswith(" 0 FAIL: ready to train")
+    assert lines[-2].endswith(" 0 FAIL: ready to train")
+    assert lines[-1] == "the page is out/doctor.html"
     assert max(map(len, lines)) <= 80
     record = json.loads((tmp_path / "out" / "doctor.json").read_text())
     assert (record["schema"], record["ready"]) == ("gradwire.doctor/1", True)
     checks = [finding["check"] for finding in record["findings"]]
     assert {"Python", "torch", "gradwire", "kernels", "Gloo", "interface", "TLS", "plan"} <= set(checks)
-    assert checks == [line.split("  ")[0] for line in lines[4:-2] if not line.startswith(" ")]
+    assert checks == [line.split("  ")[0] for line in lines[4:-3] if not line.startswith(" ")]
     assert (len(record["ranks"]), record["clocks"], record["lines"]) == (1, [], [])
 
 

@@ -1,11 +1,12 @@
 import gzip
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gradwire.cli import main
+from gradwire.cli import main, plan
 from gradwire.cli.codecs import table
 from gradwire.cli.main import COMMANDS
 from gradwire.codecs import parse
@@ -33,6 +34,21 @@ def test_help_fits_a_screen_and_shows_an_example(
     assert printed[printed.index("example:") + 1].startswith("  gradwire ")
 
 
+def test_without_a_command_it_tells_what_to_do_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert printed.err == ""
+    commands = re.findall(r"gradwire (\w+)(?: |$)", printed.out.replace("\\\n", ""), re.MULTILINE)
+    assert [each for each in commands if each in COMMANDS] == ["doctor", "demo", "bench", "plan", "profile"]
+    words = next(line for line in lines if line.startswith("  gradwire plan")).split()[2:]
+    parsed = plan._parser().parse_args(words)
+    plan._check(parsed)
+    plan._check_line(parsed)
+
+
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("gradwire 0")
@@ -41,7 +57,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("", f"name a command: {', '.join(COMMANDS)}"),
         ("fly", "invalid choice: 'fly'"),
         ("codecs x", "unrecognized arguments: x"),
         ("train --worker 4", "unrecognized arguments: --worker 4"),

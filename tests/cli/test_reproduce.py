@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.cli import main, reproduce
+from gradwire.cli import main, report, reproduce
 from gradwire.errors import LinkError
 from gradwire.experiments.papers import EXHIBITS
 from support.fake_exhibit import squares
@@ -29,7 +29,7 @@ def test_a_paper_is_run_and_judged_and_goes_on_from_its_folder(
 ) -> None:
     exhibit, made = squares(breaks_after=1)
     monkeypatch.setattr(reproduce, "chosen", lambda _name: [exhibit])
-    monkeypatch.setattr(reproduce, "EXHIBITS", (exhibit,))
+    monkeypatch.setattr(report, "EXHIBITS", (exhibit,))
     assert main(["reproduce", "study"]) == 130
     assert "what was measured is in runs/reproduce-quick; repeat the command" in capsys.readouterr().err
     exhibit, made = squares()
@@ -52,7 +52,7 @@ def test_what_could_not_be_run_is_told_at_the_end(
 ) -> None:
     exhibit, _ = squares(breaks_after=1, error=LinkError("a host is gone"))
     monkeypatch.setattr(reproduce, "chosen", lambda _name: [exhibit])
-    monkeypatch.setattr(reproduce, "EXHIBITS", (exhibit,))
+    monkeypatch.setattr(report, "EXHIBITS", (exhibit,))
     assert main(["reproduce"]) == 2
     printed = capsys.readouterr()
     assert "table I was not run: a host is gone" in printed.out
@@ -72,7 +72,7 @@ def test_a_folder_whose_page_can_not_be_written_keeps_the_verdicts(
     printed = capsys.readouterr()
     assert "\n1 reproduced\n" in printed.out
     assert printed.err.startswith(
-        "gradwire: no report.html was written: runs/reproduce-quick holds no records"
+        "gradwire: runs/reproduce-quick/report.html was not written: runs/reproduce-quick holds no records"
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.cli import plan
-from gradwire.job.equal_loss import EqualLoss, equal_loss, reach, verdict
+from gradwire.job.equal_loss import EqualLoss, equal_loss, prediction, reach, verdict
 from gradwire.job.events import RunResult
 
 
@@ -87,11 +87,10 @@ def test_without_a_baseline_nothing_is_compared(
 def test_the_verdict_names_the_best_of_gradwires_runs_and_a_command_that_works(
     on_ddp: tuple[RunResult, ...],
 ) -> None:
-    said, command = verdict(found(on_ddp), 4, "1gbit")
-    assert said.startswith(
-        "gradwire (Pipe-SGD + fp8) takes 5.0x less time to the same loss than DDP. For your"
+    assert (
+        verdict(found(on_ddp)) == "gradwire (Pipe-SGD + fp8) takes 5.0x less time to the same loss than DDP"
     )
-    words = plan._parser().parse_args(shlex.split(command)[2:])
+    words = plan._parser().parse_args(shlex.split(prediction(4, "1gbit"))[2:])
     plan._check(words)
     plan._check_line(words)
     assert (words.hosts, words.rate) == (4, "1gbit")
@@ -102,9 +101,7 @@ def test_a_verdict_that_is_none_says_so(on_ddp: tuple[RunResult, ...]) -> None:
         replace(result, epochs=tuple(replace(each, train_s=10 * each.train_s) for each in result.epochs))
         for result in on_ddp[2:]
     )
-    assert verdict(found((*on_ddp[:2], *slow)), 4, "1gbit")[0].startswith(
-        "gradwire (Pipe-SGD + fp8) takes 2.0x more time to the same loss than DDP."
+    assert verdict(found((*on_ddp[:2], *slow))).startswith(
+        "gradwire (Pipe-SGD + fp8) takes 2.0x more time to the same loss than DDP"
     )
-    assert verdict(found(on_ddp[:2]), 4, "1gbit")[0].startswith(
-        "No run of gradwire reached the loss at which DDP"
-    )
+    assert verdict(found(on_ddp[:2])).startswith("No run of gradwire reached the loss at which DDP")

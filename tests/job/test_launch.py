@@ -43,7 +43,7 @@ def test_a_comparison_from_the_command_line(tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr()
     assert printed.err == ""
     assert f"record and plot are in {out}" in printed.out
-    assert sorted(path.name for path in out.iterdir()) == ["record.json", "training.png"]
+    assert sorted(path.name for path in out.iterdir()) == ["record.json", "report.html", "training.png"]
     runs = {run["run"]: run for run in json.loads((out / "record.json").read_text())["runs"]}
     assert list(runs) == ["server:identity", "sync:identity", "sync:fp8", "pipe:fp8"]
     for run in runs.values():

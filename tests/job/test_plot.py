@@ -5,7 +5,8 @@ from matplotlib import image
 
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
-from gradwire.job.plot import COLOURS, PARTS, draw
+from gradwire.job.plot import PARTS, draw
+from gradwire.page.palette import CURVES
 
 
 def pixels_of(picture: np.ndarray, colour: str) -> int:
@@ -19,7 +20,7 @@ def test_the_picture_shows_every_run_and_every_part(
     png = draw(options, results)
     assert png.startswith(b"\x89PNG")
     picture = image.imread(io.BytesIO(png))
-    for colour in [*COLOURS[: len(results)], *(colour for _, colour in PARTS)]:
+    for colour in [*CURVES[: len(results)], *(colour for _, colour in PARTS)]:
         assert pixels_of(picture, colour) > 100, colour
 
 
@@ -32,7 +33,7 @@ def test_bars_are_as_long_as_the_times(options: JobOptions, results: tuple[RunRe
 
 def test_losses_are_drawn_where_ddp_is_compared(options: JobOptions, on_ddp: tuple[RunResult, ...]) -> None:
     picture = image.imread(io.BytesIO(draw(options, on_ddp)))
-    for colour in COLOURS[: len(on_ddp)]:
+    for colour in CURVES[: len(on_ddp)]:
         assert pixels_of(picture, colour) > 100, colour
     assert draw(options, on_ddp[:1]).startswith(b"\x89PNG")
 

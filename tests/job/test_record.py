@@ -8,7 +8,7 @@ import pytest
 from gradwire.codecs import Identity, parse
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
-from gradwire.job.record import SCHEMA, job_record
+from gradwire.job.record import SCHEMA, job_record, read_results
 from gradwire.plan import Plan
 from gradwire.records import to_json
 
@@ -78,3 +78,13 @@ def test_the_data_folder_is_kept_without_its_path(
 ) -> None:
     text = to_json(job_record(replace(options, data_folder=Path("/home/somebody/mnist")), results))
     assert "somebody" not in text
+
+
+def test_the_results_are_read_again(options: JobOptions, on_ddp: tuple[RunResult, ...]) -> None:
+    chosen = replace(on_ddp[3], decided=((4, "fp8 over ring"),))
+    results = (*on_ddp[:3], chosen)
+    assert read_results(json.loads(to_json(job_record(options, results)))) == results
+    lost = replace(chosen, epochs=(*chosen.epochs[:2], replace(chosen.epochs[2], held_out_loss=math.nan)))
+    (found,) = read_results(json.loads(to_json(job_record(options, (lost,)))))
+    assert found.diverged
+    assert found.epochs[:2] == chosen.epochs[:2]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from gradwire.errors import JobError
-from gradwire.page import beside, check_page, write_page
+from gradwire.page import beside, check_page, keep, write_page
 
 
 @pytest.mark.parametrize(
@@ -48,5 +50,23 @@ def test_a_page_that_cannot_be_made_or_written_is_one_sentence(
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
     assert write_page(tmp_path / "report.html", lambda: "a", quiet=True)
     assert write_page(tmp_path / "report.html", lambda: "b")
+    assert not write_page(tmp_path / "line.html", fail)
     assert capsys.readouterr().out == f"the page is {tmp_path / 'report.html'}\n"
     assert (tmp_path / "report.html").read_text() == "b"
+
+
+def test_a_record_is_kept_with_its_page_which_shows_what_the_file_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, plot = tmp_path / "run" / "record.json", tmp_path / "run" / "plot.png"
+    keep(path, {"seconds": math.nan, "pair": (0, 1)}, lambda record: str(record), {plot: b"drawn"})
+    assert json.loads(path.read_text()) == {"seconds": None, "pair": [0, 1]}
+    assert (path.parent / "report.html").read_text() == "{'seconds': None, 'pair': [0, 1]}"
+    assert plot.read_bytes() == b"drawn"
+    assert capsys.readouterr().out == f"the page is {path.parent / 'report.html'}\n"
+
+
+def test_a_record_whose_page_fails_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keep(tmp_path / "record.json", {"a": 1}, lambda record: record["b"])
+    assert [each.name for each in tmp_path.iterdir()] == ["record.json"]
+    assert capsys.readouterr().err.endswith("report.html was not written: 'b'\n")

@@ -34,8 +34,8 @@ def test_how_to_get_plots_is_told_where_there_are_none(monkeypatch: pytest.Monke
 
 
 def test_options_are_a_sentence() -> None:
-    options = {"hosts": [2, 4], "rate": "1gbit", "plan": None, "none": [], "of": {"b": 1, "a": 2}}
+    options = {"hosts": [2, 4], "rate": "1gbit", "plan": None, "some": [], "of": {"b": 1, "a": 2}}
     assert options_in_words(options) == (
-        'Options: hosts 2, 4; rate 1gbit; plan unknown; none none; of {"a": 2, "b": 1}.'
+        'Options: hosts 2, 4; rate 1gbit; plan none; some none; of {"a": 2, "b": 1}.'
     )
     assert options_in_words({}) == "Options: none."

@@ -34,6 +34,16 @@ def test_numbers_are_sorted_by_themselves_and_none_behind_all(key: float | None,
     assert [each["data-sort"] for each in cells] == [sorted_by]
 
 
+def test_a_row_that_a_number_names_is_sorted_by_it() -> None:
+    made = shown("c", Table((Column("size"), Column("time")), [("64kB", "1s"), ("1MB", "2s")]))
+    assert [
+        each["data-sort"] for tag, each in Page(made).attributes if tag == "th" and "data-sort" in each
+    ] == [
+        "64000.0",
+        "1000000.0",
+    ]
+
+
 def test_a_box_that_scrolls_is_reached_by_the_keyboard_and_has_a_name() -> None:
     (_, box), *_ = Page(scrolled("wide", Markup("<p>x</p>"))).attributes
     assert (box["tabindex"], box["role"], box["aria-label"]) == ("0", "region", "wide")

@@ -14,11 +14,12 @@ from gradwire.benchmark.allreduce import TORCH, Configuration, slowest, time_cal
 from gradwire.benchmark.correctness import check_all_reduce
 from gradwire.benchmark.data import Data, DataSpec, load_gradient
 from gradwire.benchmark.display import progress
+from gradwire.benchmark.page import allreduce_page
 from gradwire.benchmark.picture import draw_allreduce
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
 from gradwire.benchmark.record import Outputs
 from gradwire.benchmark.report import show_allreduce
-from gradwire.benchmark.result import Result, torch_times
+from gradwire.benchmark.result import SCHEMA, Result, torch_times
 from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError
 from gradwire.exchange import Exchange
@@ -32,7 +33,6 @@ from gradwire.timing.measure.line_rate import QUICK, measure
 from gradwire.timing.replay.line import Line, LineRate, fit
 from gradwire.units import format_duration, format_size
 
-SCHEMA = "gradwire.bench-allreduce/2"
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
 """Of a bucket in a rank's memory: itself, and as float64 while it is compared with the exact sum."""
@@ -100,7 +100,9 @@ def run_allreduce(options: AllReduceOptions) -> list[Result]:
         return []
     options, results = _measure(options)
     show_allreduce(results, options.line, str(options.data), options.link)
-    options.write_outputs(lambda: _describe(options, results), lambda: draw_allreduce(results))
+    options.write_outputs(
+        lambda: _describe(options, results), allreduce_page, lambda: draw_allreduce(results)
+    )
     return results
 
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 
 from gradwire.benchmark.display import progress
+from gradwire.benchmark.page import line_rate_page
 from gradwire.benchmark.picture import draw_line_rate
 from gradwire.benchmark.ranks import Ranks, check_network, is_speaker, met_ranks, perform
 from gradwire.benchmark.record import Outputs
@@ -98,7 +99,7 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
     rates = _measure(task)
     first = rates[0, 1]
     show_line_rate(rates, options.link)
-    options.write_outputs(lambda: _describe(options, rates), lambda: draw_line_rate(first))
+    options.write_outputs(lambda: _describe(options, rates), line_rate_page, lambda: draw_line_rate(first))
     return rates
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from gradwire.benchmark.ranks import is_speaker
 from gradwire.errors import JobError
 from gradwire.files import check_writable, write_files
-from gradwire.records import to_json
+from gradwire.page import check_page, keep
 from gradwire.testbed.current import rates_in_words
 from gradwire.version import how_to_install
 
@@ -30,6 +31,7 @@ class Outputs:
         overwrite = self.overwrite or not is_speaker()
         if self.json_file is not None:
             check_writable("--json", self.json_file, overwrite)
+            check_page("--json", self.json_file, overwrite)
         if self.plot_file is not None:
             check_writable("--plot", self.plot_file, overwrite)
             if importlib.util.find_spec("matplotlib") is None:
@@ -37,14 +39,21 @@ class Outputs:
             if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
                 raise JobError(f"--json and --plot both name {self.json_file}; name two files")
 
-    def write_outputs(self, describe: Callable[[], dict[str, object]], draw: Callable[[], bytes]) -> None:
-        """Write what was asked for, all or none; only that is made. Raises ``JobError``."""
-        files: dict[Path, bytes] = {}
-        if self.json_file is not None:
-            files[self.json_file] = to_json(describe()).encode()
-        if self.plot_file is not None:
-            files[self.plot_file] = draw()
-        write_files(files)
+    def write_outputs(
+        self,
+        describe: Callable[[], dict[str, object]],
+        page_of: Callable[[Mapping[str, Any]], str],
+        draw: Callable[[], bytes],
+    ) -> None:
+        """Write what was asked for, all or none, and the record's page; only that is made.
+
+        Raises ``JobError``.
+        """
+        plot = {} if self.plot_file is None else {self.plot_file: draw()}
+        if self.json_file is None:
+            write_files(plot)
+        else:
+            keep(self.json_file, describe(), page_of, plot)
 
     def shared(self) -> dict[str, object]:
         """Return the other options, which are the same on all ranks."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gradwire.benchmark.result import Result, torch_times
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure, show
@@ -41,7 +43,21 @@ REDUCE_NOTE = (
 
 def show_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) -> None:
     """Show the first pair's points and line, and every pair's line where there are several."""
-    (pair, first), *others = rates.items()
+    first, *others = line_rate_tables(rates)
+    pair = next(iter(rates))
+    show(f"line between the ranks {pair[0]} and {pair[1]}, {place(link)}", "", *with_note(*first))
+    for each in others:
+        show("", "lines of all pairs", "", *with_note(*each))
+
+
+def with_note(table: Table, note: str) -> tuple[Table, str, str]:
+    """Return a table, an empty line, and what its columns mean."""
+    return table, "", note
+
+
+def line_rate_tables(rates: Mapping[tuple[int, int], LineRate]) -> list[tuple[Table, str]]:
+    """Return a table of the first pair's points, and one of all pairs where there are several."""
+    first, *others = rates.values()
     rows = [
         (
             exact_size(point.nbytes),
@@ -51,16 +67,19 @@ def show_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) -> 
         )
         for point in first.points
     ]
-    title = f"line between the ranks {pair[0]} and {pair[1]}, {_place(link)}"
-    show(title, "", Table(LINE_COLUMNS, rows), "", f"{LINE_NOTE} {describe_line(first.line)}")
+    tables = [(Table(LINE_COLUMNS, rows), f"{LINE_NOTE} {describe_line(first.line)}")]
     if others:
-        pairs = Table(PAIR_COLUMNS, [_pair_row(*item) for item in rates.items()])
-        show("", "lines of all pairs", "", pairs, "", PAIR_NOTE)
+        tables.append((Table(PAIR_COLUMNS, [_pair_row(*item) for item in rates.items()]), PAIR_NOTE))
+    return tables
 
 
-def _place(link: str | None) -> str:
-    """Return what limits the line, in words."""
-    rates = rates_in_words()
+def place(link: str | None) -> str:
+    """Return what limits the line here, in words."""
+    return limits(link, rates_in_words())
+
+
+def limits(link: str | None, rates: str | None) -> str:
+    """Return in words what limits a line: a throttle, and the rates of a testbed."""
     testbed = "" if rates is None else f"in a testbed of {rates}"
     throttled = f"throttled to {link}" if link else ""
     return ", ".join(filter(None, (throttled, testbed))) or "not throttled"
@@ -85,12 +104,17 @@ def _pair_row(pair: tuple[int, int], rate: LineRate) -> tuple[str, ...]:
 
 def show_allreduce(results: list[Result], line: Line | None, data: str, link: str | None) -> None:
     """Show a row for every configuration."""
+    show(f"all-reduce of {data}, {place(link)}", "", *with_note(*allreduce_table(results, line)))
+
+
+def allreduce_table(results: list[Result], line: Line | None) -> tuple[Table, str]:
+    """Return a table with a row for every configuration, and what its columns mean."""
     torchs = torch_times(results)
     rows = [
         _result_row(result, torchs.get((result.world, result.configuration.nbytes))) for result in results
     ]
     note = REDUCE_NOTE if line is None else f"{REDUCE_NOTE} {describe_line(line)}"
-    show(f"all-reduce of {data}, {_place(link)}", "", Table(REDUCE_COLUMNS, rows), "", note)
+    return Table(REDUCE_COLUMNS, rows), note
 
 
 def _result_row(result: Result, torch_s: float | None) -> tuple[str, ...]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gradwire import collectives
 from gradwire.benchmark.allreduce import TORCH, Configuration, Timing
 from gradwire.benchmark.correctness import Checked
+from gradwire.plan import Plan
 from gradwire.timing.replay.line import Line
 from gradwire.timing.schedule_model.network import Network
 from gradwire.timing.schedule_model.simulate import simulate
 
+SCHEMA = "gradwire.bench-allreduce/2"
 TORCHS_ALGORITHM = "ring"
 """Which Gloo runs beneath torch's all-reduce."""
 
@@ -82,6 +87,25 @@ class Result:
             "allowed_error": checked.allowed_error if checked.allowed_error < float("inf") else None,
             "identical_bits": True,
         }
+
+
+def read_result(row: Mapping[str, Any], line: Line | None) -> Result:
+    """Return the result that ``describe`` has described; the time of its check isn't in records."""
+    wire, allowed = row["wire_nbytes"], row["allowed_error"]
+    segment = Plan.segment_nbytes if row["segment_nbytes"] is None else row["segment_nbytes"]
+    return Result(
+        Configuration(row["algorithm"], row["codec"], row["nbytes"], segment),
+        row["world"],
+        Timing(tuple(row["seconds"])),
+        Checked(
+            (0,) * row["world"] if wire is None else tuple(wire),
+            row["ratio"],
+            row["largest_error"],
+            math.inf if allowed is None else allowed,
+            math.nan,
+        ),
+        line,
+    )
 
 
 def torch_times(results: list[Result]) -> dict[tuple[int, int], float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.cli.parser import Parser, folder_path
+from gradwire.cli.report import write
 from gradwire.experiments import EXPERIMENTS, Experiment, perform
 from gradwire.tables import WIDTH, Column, Table, lines
 
@@ -57,3 +58,4 @@ def _perform(experiment: Experiment[Any], arguments: Sequence[str]) -> None:
     out = words.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     perform(experiment, options, out, overwrite=words.overwrite)
     sys.stdout.write(f"the record is in {out}\n")
+    write(out)

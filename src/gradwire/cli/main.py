@@ -34,13 +34,38 @@ COMMANDS = MappingProxyType(
         "nic": "compress marked streams between a host and its link",
         "gateware": "write the codecs as hardware, in Verilog",
         "reproduce": "run the tables and figures of five papers, and judge each",
-        "report": "write the records of gradwire reproduce as one HTML file",
+        "report": "write the page of a record, or of gradwire reproduce, anew",
         "experiment": "measure an answer to a question, and keep it as a record",
         "codecs": "list the codecs with their size, error bound, and source",
     }
 )
 """Name -> one line of help. The module of the same name beside this one has ``run(arguments)``, which may
 return an exit code; it is imported when it is asked for: most need torch, whose import takes seconds."""
+
+
+START = """\
+gradwire makes data-parallel PyTorch training over ordinary networks faster.
+
+Look first whether this machine is ready, and what there is to gain:
+  gradwire doctor
+  gradwire demo
+
+Then measure your network, as ranks that torchrun starts on your hosts, and ask
+for a plan, which may be "no compression":
+  torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+      -m gradwire bench line-rate --json line.json
+  gradwire plan --model 25.6M --hosts 2 --measured line.json
+
+Or see what it would give a script of yours, which stays as it is:
+  gradwire profile -- torchrun --nproc-per-node 2 train.py
+
+In the script, one line behind DistributedDataParallel(...) does it:
+  attached = gradwire.attach(model)
+
+Each run leaves a record, and a page that any browser shows. All commands:
+  gradwire --help
+"""
+"""What a newcomer does first."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,7 +135,8 @@ def _dispatch(words: Sequence[str]) -> int:
         "--version", action="version", version=f"gradwire {version()}", help="show the version"
     )
     if not words:
-        parser.error(f"name a command: {', '.join(COMMANDS)}")
+        sys.stdout.write(START)
+        return 0
     command = parser.parse_args(words[:1]).command
     code: int | None = importlib.import_module(f"gradwire.cli.{command}").run(words[1:])
     return code or 0

@@ -10,6 +10,7 @@ from gradwire.cli.parser import Parser, file_path
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.files import check_writable
+from gradwire.page import check_page
 from gradwire.plan import MOST_HOSTS
 from gradwire.units import parse_count, parse_duration, parse_rate
 
@@ -111,6 +112,7 @@ def _check(words: argparse.Namespace) -> None:
         )
     if words.json is not None:
         check_writable("--json", words.json, words.overwrite)
+        check_page("--json", words.json, words.overwrite)
     if words.out is not None:
         check_writable("--out", words.out, words.overwrite)
     if words.json is not None and words.out is not None and words.json.resolve() == words.out.resolve():

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from shutil import get_terminal_size
 
 import torch
 
 from gradwire.files import write_files
 from gradwire.machine import cores
+from gradwire.page import beside, keep
 from gradwire.planner.front import answer, as_workload, pose
 from gradwire.planner.inputs.calibration import Show
 from gradwire.planner.inputs.cluster import Cluster
@@ -21,6 +21,7 @@ from gradwire.planner.inputs.model import load_factory, measure_model
 from gradwire.planner.inputs.recording import load_gradients
 from gradwire.planner.inputs.source import Input
 from gradwire.planner.inputs.workload import Workload
+from gradwire.planner.page import page_of
 from gradwire.planner.report import report
 from gradwire.planner.result import Choice
 from gradwire.planner.scaling import narrowed, scaling, worlds_around
@@ -143,11 +144,10 @@ def _progress() -> Iterator[Show]:
 
 
 def _write(words: argparse.Namespace, choice: Choice) -> None:
-    files: dict[Path, bytes] = {}
-    if words.json is not None:
-        files[words.json] = choice.to_json().encode()
-    if words.out is not None:
-        files[words.out] = (choice.plan.to_json() + "\n").encode()
-    write_files(files)
-    for path in files:
+    plan = {} if words.out is None else {words.out: f"{choice.plan.to_json()}\n".encode()}
+    if words.json is None:
+        write_files(plan)
+    elif keep(words.json, choice.record(), page_of, plan, quiet=True):
+        plan[beside(words.json)] = b""
+    for path in filter(None, (words.json, *plan)):
         sys.stdout.write(f"wrote {path}\n")

@@ -1,48 +1,122 @@
-"""``gradwire report``: the records of ``gradwire reproduce`` as one HTML file."""
+"""``gradwire report``: the page of a record, or of all records of ``gradwire reproduce``."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from gradwire.cli.parser import Parser, file_path, folder_path
-from gradwire.experiments.page import page, read_all
+from gradwire.cli.parser import Parser, file_path
+from gradwire.errors import GradwireError, JobError, SpecError
+from gradwire.experiments import EXPERIMENTS
+from gradwire.experiments.page import experiment, page, read_all
+from gradwire.experiments.page.recorded import DAMAGES
 from gradwire.experiments.papers import EXHIBITS, PAPERS
 from gradwire.files import check_writable, write_files
+from gradwire.page import PAGE, RECORD, beside, write_page
+from gradwire.records import read_object, read_record
 
-PAGE = "report.html"
 FOLDER = Path("runs/reproduce-quick")
+MODULES = MappingProxyType(
+    {
+        "gradwire.train": "gradwire.job.page",
+        "gradwire.line-rate": "gradwire.benchmark.page",
+        "gradwire.bench-allreduce": "gradwire.benchmark.page",
+        "gradwire.choice": "gradwire.planner.page",
+        "gradwire.doctor": "gradwire.doctor.page",
+        "gradwire.ledger": "gradwire.training.ledger.page",
+    }
+)
+"""Kinds of records, and the modules whose ``PAGES`` show them; most need torch, whose import is slow."""
+EXPERIMENT = "gradwire.experiment-"
+REMEDY = "run the command that wrote it again"
 
 
 def run(arguments: Sequence[str]) -> None:
     """Parse, read, and write. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
-    recorded = read_all(words.folder, EXHIBITS)
-    out = words.out or words.folder / PAGE
+    out = words.out or place(words.path)
     check_writable("--out", out, words.overwrite)
-    write_files({out: page(recorded, EXHIBITS, PAPERS).encode()})
+    write_files({out: make(words.path).encode()})
     sys.stdout.write(f"the page is {out}\n")
+
+
+def write(path: Path) -> bool:
+    """Write the page of what a run has left in ``path``, and say where; return whether it is there.
+
+    What goes wrong is one sentence on standard error, and fails no run.
+    """
+    return write_page(place(path), lambda: make(path))
+
+
+def place(path: Path) -> Path:
+    """Return where the page of a record, or of the records in a folder, belongs."""
+    return path / PAGE if path.is_dir() else beside(path)
+
+
+def make(path: Path) -> str:
+    """Return the page of a record, or of the records in a folder. Raises ``GradwireError``."""
+    if path.is_dir() and (path / RECORD).exists():
+        path = path / RECORD
+    if path.is_file():
+        return _of_record(path)
+    return page(read_all(path, EXHIBITS), EXHIBITS, PAPERS)
+
+
+def _of_record(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(f"the record {path} cannot be read: {error}; {REMEDY}") from error
+    fields = read_object(text, str(path))
+    schema = str(fields.get("schema"))
+    kind = schema.rpartition("/")[0]
+    try:
+        if kind.startswith(EXPERIMENT):
+            known = [*EXPERIMENTS.values(), *(each.experiment for each in EXHIBITS)]
+            return experiment.page_of(fields, known)
+        if kind not in MODULES:
+            raise SpecError(
+                f"{path} has no page: its schema is {schema}, but pages are of {', '.join(MODULES)}, and "
+                "experiments; name another record"
+            )
+        return _shown(path, importlib.import_module(MODULES[kind]).PAGES, kind)
+    except GradwireError:
+        raise
+    except DAMAGES as error:
+        raise JobError(
+            f"{path} is damaged, or of another gradwire ({type(error).__name__}: {error}); {REMEDY}"
+        ) from error
+
+
+def _shown(path: Path, pages: Any, kind: str) -> str:
+    newest = next(schema for schema in pages if schema.rpartition("/")[0] == kind)
+    made: str = pages[newest](read_record(path, newest, "record", REMEDY))
+    return made
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="gradwire report",
-        usage="gradwire report [DIR] [options]",
-        description="Write the records of gradwire reproduce as one HTML file: the verdicts, and each\n"
-        "table and figure with what was measured beside what was published. The file\n"
-        "loads nothing from the network, and the same records give the same bytes.",
+        usage="gradwire report [PATH] [options]",
+        description="Write a record as one HTML file: the verdict, sortable tables, and plots. train,\n"
+        "experiment, and reproduce write it by themselves, as bench, plan, and doctor do\n"
+        "with --json. The file loads nothing from the network, and the same record gives\n"
+        "the same bytes.",
         epilog="example:\n  gradwire report runs/reproduce-full --out report.html",
     )
     parser.add_argument(
-        "folder",
-        metavar="DIR",
+        "path",
+        metavar="PATH",
         nargs="?",
-        type=folder_path,
+        type=file_path,
         default=FOLDER,
-        help=f"folder of the records ({FOLDER})",
+        help=f"a record, or the folder of one or of gradwire reproduce ({FOLDER})",
     )
-    parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file (DIR/{PAGE})")
+    parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file ({PAGE} beside the record)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     return parser

@@ -8,11 +8,9 @@ from pathlib import Path
 
 from gradwire.benchmark.display import print_line
 from gradwire.cli.parser import Parser, folder_path
-from gradwire.cli.report import PAGE
-from gradwire.errors import GradwireError, JobError
-from gradwire.experiments.page import page, read_all
+from gradwire.cli.report import write
+from gradwire.errors import JobError
 from gradwire.experiments.papers import EXHIBITS, PAPERS, chosen, report, reproduce
-from gradwire.files import write_files
 from gradwire.tables import WIDTH, Column, Table, lines, show
 
 INDENT = "  "
@@ -34,7 +32,7 @@ def run(arguments: Sequence[str]) -> None:
         raise
     show("", *report(judged, PAPERS))
     sys.stdout.write(f"\nthe records are in {out}\n")
-    _write_page(out)
+    write(out)
     failed = [each for each in judged if each.failure]
     if failed:
         names = ", ".join(each.exhibit.name for each in failed)
@@ -42,16 +40,6 @@ def run(arguments: Sequence[str]) -> None:
             f"{len(failed)} of {len(judged)} could not be run ({names}); "
             "mend what the lines above say, and repeat the command"
         )
-
-
-def _write_page(out: Path) -> None:
-    """Write the page of all records in the folder. One that can't be shown keeps no run from its end."""
-    try:
-        write_files({out / PAGE: page(read_all(out, EXHIBITS), EXHIBITS, PAPERS).encode()})
-    except GradwireError as error:
-        sys.stderr.write(f"gradwire: no {PAGE} was written: {error}\n")
-    else:
-        sys.stdout.write(f"the page is {out / PAGE}\n")
 
 
 def _parser() -> Parser:

@@ -27,6 +27,7 @@ from gradwire.job.runs import (
     parse_runs,
 )
 from gradwire.launch.launched import launched_workers
+from gradwire.page import PAGE
 from gradwire.plan import (
     FLOAT_NBYTES,
     MAX_BUCKET_NBYTES,
@@ -56,6 +57,8 @@ def run(arguments: Sequence[str]) -> None:
     folder = perform_job(options)
     if folder is not None:
         sys.stdout.write(f"record and plot are in {folder}\n")
+        if (folder / PAGE).exists():
+            sys.stdout.write(f"the page is {folder / PAGE}\n")
 
 
 def read(arguments: Sequence[str]) -> JobOptions:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from gradwire.doctor.finding import any_failed
+from gradwire.doctor.finding import Finding, any_failed
 from gradwire.doctor.visit import Diagnosis
 from gradwire.records import make_record
 from gradwire.tables import Column, Table, show
@@ -16,15 +17,19 @@ _RESULTS = ("ok", "warn", "FAIL")
 
 def show_report(title: str, diagnosis: Diagnosis) -> None:
     """Write title, table and verdict to standard output."""
-    counts = [sum(each.result == result for each in diagnosis.findings) for result in _RESULTS]
-    total = ", ".join(f"{number} {result}" for number, result in zip(counts, _RESULTS, strict=True))
-    verdict = (
-        "training would fail here; mend what says FAIL"
-        if any_failed(diagnosis.findings)
-        else "ready to train"
-    )
     rows = [(each.check, each.result, each.detail) for each in diagnosis.findings]
-    show(title, "", Table(COLUMNS, rows), "", f"{total}: {verdict}")
+    show(title, "", Table(COLUMNS, rows), "", f"{counted(diagnosis.findings)}: {verdict(diagnosis.findings)}")
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """Return how many findings there are of each kind."""
+    counts = [sum(each.result == result for each in findings) for result in _RESULTS]
+    return ", ".join(f"{number} {result}" for number, result in zip(counts, _RESULTS, strict=True))
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return whether training would work, and what to do unless it would."""
+    return "training would fail here; mend what says FAIL" if any_failed(findings) else "ready to train"
 
 
 def describe(diagnosis: Diagnosis) -> dict[str, object]:

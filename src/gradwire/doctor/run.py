@@ -14,17 +14,18 @@ from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding, any_failed
 from gradwire.doctor.local import examine_machine
 from gradwire.doctor.messages import Words
+from gradwire.doctor.page import page_of
 from gradwire.doctor.report import describe, show_report
 from gradwire.doctor.visit import Diagnosis, follow, lead
 from gradwire.errors import JobError, LinkError
-from gradwire.files import check_writable, write_files
+from gradwire.files import check_writable
 from gradwire.launch.context import RankContext
 from gradwire.launch.group import joined_group
 from gradwire.launch.launched import launched_rank, launched_workers
 from gradwire.launch.rendezvous import join_launched
 from gradwire.links import Link, ProcessGroupLink
+from gradwire.page import check_page, keep
 from gradwire.plan import Plan
-from gradwire.records import to_json
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def run_doctor(options: DoctorOptions) -> int:
     rank = launched_rank()[0] if world > 1 else 0
     if options.json_file is not None and rank == 0:
         check_writable("--json", options.json_file, options.overwrite)
+        check_page("--json", options.json_file, options.overwrite)
     if world == 1:
         card = examine_machine(options.plan_file, 1, 1)
         return _conclude(
@@ -95,5 +97,5 @@ def _with_failure(rank: int, card: Card, check: str, detail: str) -> Diagnosis:
 def _conclude(title: str, diagnosis: Diagnosis, options: DoctorOptions) -> int:
     show_report(title, diagnosis)
     if options.json_file is not None:
-        write_files({options.json_file: to_json(describe(diagnosis)).encode()})
+        keep(options.json_file, describe(diagnosis), page_of)
     return int(any_failed(diagnosis.findings))

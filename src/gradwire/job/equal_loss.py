@@ -68,18 +68,20 @@ def reach(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[f
     return None
 
 
-def verdict(equal: EqualLoss, hosts: int, rate: str) -> tuple[str, str]:
-    """Return the comparison in words, and the command that predicts it for another model."""
+def prediction(hosts: int, rate: str) -> str:
+    """Return the command that predicts the comparison for another model."""
+    return f"gradwire plan --model {MODEL} --hosts {hosts} --rate {rate}"
+
+
+def verdict(equal: EqualLoss) -> str:
+    """Return the comparison in words."""
     own = [(gain, run) for run in equal.reached if _is_own(run) and (gain := equal.gain(run)) is not None]
     base = equal.baseline.run.label
     if not own:
-        said = f"No run of gradwire reached the loss at which {base} ends"
-    else:
-        gain, best = max(own, key=lambda each: each[0])
-        times = f"{gain:.1f}x less" if gain >= 1 else f"{1 / gain:.1f}x more"
-        said = f"gradwire ({best.label}) takes {times} time to the same loss than {base}"
-    command = f"gradwire plan --model {MODEL} --hosts {hosts} --rate {rate}"
-    return f"{said}. For your model, say of {MODEL} parameters:", f"  {command}"
+        return f"No run of gradwire reached the loss at which {base} ends"
+    gain, best = max(own, key=lambda each: each[0])
+    times = f"{gain:.1f}x less" if gain >= 1 else f"{1 / gain:.1f}x more"
+    return f"gradwire ({best.label}) takes {times} time to the same loss than {base}"
 
 
 def _is_own(run: Run) -> bool:

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradwire.errors import JobError
-from gradwire.files import write_files
 from gradwire.job.data import Dataset, find, load
 from gradwire.job.display import make_display
 from gradwire.job.events import RunResult
 from gradwire.job.launch import perform_joined, perform_local
 from gradwire.job.options import FILES, JobOptions, check, check_data
+from gradwire.job.page import page_of
 from gradwire.job.plot import draw
 from gradwire.job.record import job_record
 from gradwire.job.report import show_report
 from gradwire.launch.launched import is_launched, launched_rank
-from gradwire.records import to_json
+from gradwire.page import keep
 
 
 def perform_job(options: JobOptions) -> Path | None:
@@ -43,8 +43,8 @@ def perform_job(options: JobOptions) -> Path | None:
 def _keep(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     """Write the files, all or none; the table has been printed. Raises ``JobError``."""
     try:
-        contents = (to_json(job_record(options, results)).encode(), draw(options, results))
-        write_files({options.out / name: content for name, content in zip(FILES, contents, strict=True)})
+        record, plot = (options.out / name for name in FILES)
+        keep(record, job_record(options, results), page_of, {plot: draw(options, results)}, quiet=True)
     except (OSError, JobError) as error:
         raise JobError(
             f"{error}; {' and '.join(FILES)} were not written: the table above is what is left of the job"

@@ -17,6 +17,7 @@ from gradwire.job.data import DATASETS, SOURCES, Dataset
 from gradwire.job.models import MODELS
 from gradwire.job.runs import ON_DDP, UNCOMPRESSED, Run
 from gradwire.launch.launched import is_launched, launched_rank
+from gradwire.page import PAGE, RECORD
 from gradwire.plan import Plan
 from gradwire.testbed.current import rates_in_words
 from gradwire.units import check_link_rate
@@ -31,8 +32,8 @@ EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 SCHEDULES = ("cosine", "constant")
 """What the learning rate does once it has risen; the default first."""
 
-FILES = ("record.json", "training.png")
-"""What a job leaves in its folder."""
+FILES = (RECORD, "training.png")
+"""What a job leaves in its folder, besides the page of its record."""
 
 PIPELINE, LONGEST_PIPELINE = 2, 16
 """How many steps Pipe-SGD has under way where nothing is said, and at most."""
@@ -159,7 +160,7 @@ def check(options: JobOptions) -> None:
     _check_extras(options)
     check_writable(options.out)
     writes = not is_launched() or launched_rank()[0] == 0
-    check_folder_new("--out", options.out, FILES, options.overwrite or not writes)
+    check_folder_new("--out", options.out, (*FILES, PAGE), options.overwrite or not writes)
     rates_in_words()
     _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
     _native.threads()  # the last, since it may ask torch, whose import takes seconds

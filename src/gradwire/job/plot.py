@@ -8,18 +8,17 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from gradwire.job.equal_loss import EqualLoss, equal_loss
+from gradwire.job.equal_loss import equal_loss
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import speed_up
-from gradwire.job.report import link_text
+from gradwire.job.report import link_text, title_of
 from gradwire.job.runs import D_SYNC, DDP, PS_SYNC, Run
+from gradwire.page.palette import CURVES, GREY
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart; after them style and marker change."""
 STYLES = ("-", "--", ":")
 MARKERS = ("o", "s", "^")
-PARTS = (("compute", "#4d4d4d"), ("codec", "#e69f00"), ("exposed communication", "#56b4e9"))
+PARTS = (("compute", GREY), ("codec", CURVES[4]), ("exposed communication", CURVES[5]))
 
 
 def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
@@ -30,29 +29,26 @@ def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
     figure = Figure(figsize=(11.5, 2.7 + 0.4 * max(len(results), 4)), dpi=140, layout="constrained")
     FigureCanvasAgg(figure)
     curves, bars = figure.subplots(1, 2, gridspec_kw={"width_ratios": (1.0, 1.15)})
-    on_ddp = any(result.run == DDP for result in results)
-    _draw_curves(curves, results, equal_loss(results) if on_ddp else None)
-    _draw_bars(bars, results)
-    title = f"{options.data}, {options.model}: {options.workers} workers, {link_text(options)}"
+    draw_curves(curves, results)
+    draw_bars(bars, results)
+    title = title_of(options.data, options.model, options.workers, link_text(options))
     figure.suptitle(f"{title}, global batch {options.batch}, {results[0].steps} steps", fontsize=11)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     return picture.getvalue()
 
 
-def _draw_curves(axes: Any, results: tuple[RunResult, ...], equal: EqualLoss | None) -> None:
-    """Draw accuracies over time; or the held-out losses, and the one to reach."""
+def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
+    """Draw accuracies over time; or the held-out losses, and the one to reach, where DDP is compared."""
     from matplotlib.ticker import LogLocator
 
+    on_ddp = any(result.run == DDP for result in results)
+    equal = equal_loss(results) if on_ddp else None
     for number, result in enumerate(results):
         axes.plot(
             [epoch.train_s for epoch in result.epochs],
             [epoch.held_out_loss if equal else 100 * epoch.accuracy for epoch in result.epochs],
-            color=COLOURS[number % len(COLOURS)],
-            linestyle=STYLES[number // len(COLOURS) % len(STYLES)],
-            marker=MARKERS[number // len(COLOURS) % len(MARKERS)],
-            markersize=3.5,
-            linewidth=1.6,
+            **_style(number),
             label=result.run.label,
         )
     times = [epoch.train_s for result in results for epoch in result.epochs]
@@ -62,7 +58,7 @@ def _draw_curves(axes: Any, results: tuple[RunResult, ...], equal: EqualLoss | N
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
     if equal is not None:
-        axes.axhline(equal.target, color="#4d4d4d", linewidth=0.8, linestyle=":")
+        axes.axhline(equal.target, color=GREY, linewidth=0.8, linestyle=":")
         end = f"where {equal.baseline.run.label} ends"
         axes.annotate(
             end, (max(times), equal.target), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right"
@@ -74,7 +70,20 @@ def _draw_curves(axes: Any, results: tuple[RunResult, ...], equal: EqualLoss | N
     _plain(axes)
 
 
-def _draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
+def draw_losses(axes: Any, results: tuple[RunResult, ...]) -> None:
+    """Draw the training losses over steps."""
+    for number, result in enumerate(results):
+        steps, losses = zip(*((epoch.step, epoch.loss) for epoch in result.epochs), strict=True)
+        axes.plot(steps, losses, **_style(number), label=result.run.label)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("training loss")
+    axes.grid(alpha=0.25, which="major")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    _plain(axes)
+
+
+def draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
+    """Draw the parts of each run's step as a bar."""
     places = range(len(results))
     left = [0.0] * len(results)
     for (name, colour), part in zip(PARTS, _parts(results), strict=True):
@@ -90,6 +99,17 @@ def _draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
     axes.set_xlabel(f"time of a step [ms]{f', speed-up over {baseline.label}' if baseline else ''}")
     axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     _plain(axes)
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Return the looks of a curve."""
+    return {
+        "color": CURVES[number % len(CURVES)],
+        "linestyle": STYLES[number // len(CURVES) % len(STYLES)],
+        "marker": MARKERS[number // len(CURVES) % len(MARKERS)],
+        "markersize": 3.5,
+        "linewidth": 1.6,
+    }
 
 
 def _parts(results: tuple[RunResult, ...]) -> tuple[list[float], list[float], list[float]]:

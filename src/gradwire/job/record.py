@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from gradwire._native import target
 from gradwire.job.equal_loss import equal_loss
-from gradwire.job.events import RunResult
+from gradwire.job.events import Epoch, RunResult
 from gradwire.job.options import JobOptions
-from gradwire.job.runs import D_SYNC, PS_SYNC, TORCHS, Run
+from gradwire.job.runs import D_SYNC, PS_SYNC, TORCHS, Run, parse_runs
 from gradwire.records import make_record
 from gradwire.testbed.current import described
 
@@ -36,6 +39,32 @@ def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str,
         "equal_loss": _describe_equal_loss(results),
     }
     return make_record(SCHEMA, fields, target=target())
+
+
+def read_results(record: Mapping[str, Any]) -> tuple[RunResult, ...]:
+    """Return the results of a job whose record this is; times and losses that are null become NaN."""
+    return tuple(_read_run(row) for row in record["runs"])
+
+
+def _read_run(row: Mapping[str, Any]) -> RunResult:
+    (run,) = parse_runs(row["run"])
+    epochs = tuple(Epoch(**_without_null(epoch)) for epoch in row["epochs"])
+    return RunResult(
+        run=run,
+        steps=row["steps"],
+        epochs=epochs,
+        compute_s=row["compute_s_per_step"],
+        codec_s=row["codec_s_per_step"],
+        exposed_s=row["exposed_s_per_step"],
+        raw_nbytes=row["raw_nbytes"],
+        wire_nbytes=row["wire_nbytes"],
+        weights_sha256=row["weights_sha256"],
+        decided=tuple((each["step"], each["reason"]) for each in row.get("decided", ())),
+    )
+
+
+def _without_null(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.nan if value is None else value for name, value in values.items()}
 
 
 def speed_up(result: RunResult, results: tuple[RunResult, ...], baseline: Run) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from gradwire.job.equal_loss import LAST, EqualLoss, equal_loss, verdict
+from gradwire.job.equal_loss import LAST, MODEL, EqualLoss, equal_loss, prediction, verdict
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import speed_up
@@ -46,24 +46,39 @@ def rows(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
 
 def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     """Write the table to standard output."""
-    title = f"{options.data}, {options.model}: {options.workers} workers, {link_text(options)}"
+    title = title_of(options.data, options.model, options.workers, link_text(options))
+    show(f"{title}, {results[0].steps} steps", "", *table(results)[:1], "", table(results)[1])
     equal = _judged(results)
-    note = f"{NOTE} {SPEEDS if equal is None else _explain(equal)}"
-    show(f"{title}, {results[0].steps} steps", "", Table(columns(results), rows(results)), "", note)
     for result in results:
         for step, reason in result.decided:
             show("", f"{result.run.label}: from step {step} on, {reason}")
     if equal is not None:
-        said, command = verdict(equal, max(2, options.workers), options.link or rates_in_words() or "1gbit")
-        show("", said)
-        sys.stdout.write(f"{command}\n")  # whole, to be copied
+        show("", f"{verdict(equal)}. For your model, say of {MODEL} parameters:")
+        rate = options.link or rates_in_words() or "1gbit"
+        sys.stdout.write(f"  {prediction(max(2, options.workers), rate)}\n")  # whole, to be copied
+
+
+def table(results: tuple[RunResult, ...]) -> tuple[Table, str]:
+    """Return a table of all runs, and what its columns mean."""
+    equal = _judged(results)
+    note = f"{NOTE} {SPEEDS if equal is None else _explain(equal)}"
+    return Table(columns(results), rows(results)), note
+
+
+def title_of(data: str, model: str, workers: int, link: str) -> str:
+    """Return what was trained, and where."""
+    return f"{data}, {model}: {workers} workers, {link}"
 
 
 def link_text(options: JobOptions) -> str:
     """Return the network in words. Raises ``JobError`` for a testbed that does not describe itself."""
-    rates = rates_in_words()
-    if options.link:
-        return f"{options.link} links" if rates is None else f"{options.link} links in a testbed of {rates}"
+    return links_in_words(options.link, rates_in_words())
+
+
+def links_in_words(link: str | None, rates: str | None) -> str:
+    """Return in words what paces each rank, and the rates of the testbed."""
+    if link:
+        return f"{link} links" if rates is None else f"{link} links in a testbed of {rates}"
     return "unthrottled links" if rates is None else f"testbed links of {rates}"
 
 

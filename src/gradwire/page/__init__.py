@@ -3,8 +3,20 @@
 The same record gives the same bytes: no time, no path, and no random name is in the page.
 """
 
-from gradwire.page.beside import beside, check_page, write_page
+from gradwire.page.beside import PAGE, RECORD, beside, check_page, keep, write_page
 from gradwire.page.picture import Picture
-from gradwire.page.report import Report, report_page
+from gradwire.page.report import Part, Report, Section, report_page
 
-__all__ = ["Picture", "Report", "beside", "check_page", "report_page", "write_page"]
+__all__ = [
+    "PAGE",
+    "RECORD",
+    "Part",
+    "Picture",
+    "Report",
+    "Section",
+    "beside",
+    "check_page",
+    "keep",
+    "report_page",
+    "write_page",
+]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gradwire.errors import JobError
 from gradwire.files import write_files
+from gradwire.records import to_json
 
 RECORD, PAGE = "record.json", "report.html"
+NO_FILES: Mapping[Path, bytes] = {}
 
 
 def beside(record: Path) -> Path:
@@ -35,6 +40,23 @@ def check_page(option: str, record: Path, overwrite: bool) -> None:
         )
 
 
+def keep(
+    path: Path,
+    record: Mapping[str, object],
+    page_of: Callable[[Mapping[str, Any]], str],
+    others: Mapping[Path, bytes] = NO_FILES,
+    *,
+    quiet: bool = False,
+) -> bool:
+    """Write a record with other files, all or none, and then its page; return whether that is there.
+
+    Raises ``JobError`` for all but the page.
+    """
+    text = to_json(record)
+    write_files({path: text.encode(), **others})
+    return write_page(beside(path), lambda: page_of(json.loads(text)), quiet=quiet)
+
+
 def write_page(page: Path, make: Callable[[], str], *, quiet: bool = False) -> bool:
     """Make a page, write it, and say where; return whether it is there.
 
@@ -43,6 +65,8 @@ def write_page(page: Path, make: Callable[[], str], *, quiet: bool = False) -> b
     try:
         write_files({page: make().encode()})
     except Exception as error:
+        with suppress(OSError):
+            page.unlink()  # an older one would tell of another run
         sys.stderr.write(f"gradwire: {page} was not written: {str(error) or type(error).__name__}\n")
         return False
     if not quiet:

@@ -38,7 +38,7 @@ def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> Markup:
 
 def options_in_words(options: Mapping[str, Any]) -> str:
     """Return a record's options as a sentence."""
-    said = "; ".join(f"{name} {plain(value)}" for name, value in options.items())
+    said = "; ".join(f"{name} {'none' if value is None else plain(value)}" for name, value in options.items())
     return f"Options: {said or 'none'}."
 
 

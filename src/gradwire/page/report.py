@@ -16,6 +16,8 @@ from gradwire.tables import Table
 
 Part = str | tuple[str, Table] | Picture
 """A paragraph; a table with its caption; a picture."""
+Section = tuple[str, Sequence[Part]]
+"""A heading, and what is below it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Report:
 
     title: str
     verdict: str
-    sections: Sequence[tuple[str, Sequence[Part]]]
+    sections: Sequence[Section]
 
 
 def report_page(report: Report, record: Mapping[str, Any]) -> str:

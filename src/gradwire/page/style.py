@@ -54,6 +54,7 @@ h1, h2, h3 { line-height: 1.25; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--rule); }
 a { color: var(--link); }
 .note, caption, figcaption { color: var(--muted); font-size: 0.9rem; text-align: left; }
+nav a { display: inline-block; margin-right: 0.75rem; padding: 0.15rem 0; }
 .answer { font-size: 1.25rem; font-weight: 600; }
 .wide { overflow-x: auto; margin: 1rem 0; }
 .wide:focus-visible, button:focus-visible, a:focus-visible { outline: 3px solid var(--link); }
@@ -61,7 +62,7 @@ table { border-collapse: collapse; overflow-wrap: normal; font-size: 0.9rem; }
 th, td { padding: 0.3rem 0.6rem; border-bottom: 1px solid var(--rule); text-align: left;
   vertical-align: top; }
 thead th, tfoot th, tfoot td { background: var(--panel); }
-tbody th { min-width: 12rem; font-weight: normal; }
+tbody th { min-width: min(12rem, 34vw); font-weight: normal; }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .mark { white-space: nowrap; font-weight: 600; }
 ul.figures { margin: 0; padding: 0; list-style: none; color: var(--muted); }
@@ -71,9 +72,9 @@ svg * { stroke-linejoin: round; stroke-linecap: butt; }
 button { font: inherit; color: inherit; background: none; border: 1px solid var(--rule);
   border-radius: 0.3rem; padding: 0.2rem 0.6rem; cursor: pointer; }
 th button { border: 0; padding: 0; font-weight: inherit; text-align: inherit; }
-th button::after { content: " \\2195"; color: var(--muted); }
-th[aria-sort=ascending] button::after { content: " \\2191"; }
-th[aria-sort=descending] button::after { content: " \\2193"; }
+th button::after { content: "\\00a0\\2195"; color: var(--muted); }
+th[aria-sort=ascending] button::after { content: "\\00a0\\2191"; }
+th[aria-sort=descending] button::after { content: "\\00a0\\2193"; }
 #theme { float: right; }
 [hidden] { display: none; }
 @media print {

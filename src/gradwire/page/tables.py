@@ -104,11 +104,19 @@ def marked(mark: Mark) -> Markup:
 def _row(cells: Sequence[Cell]) -> Markup:
     first, *others = cells
     text = first.text if isinstance(first, Number) else first
-    return together(element("tr", element("th", text, scope="row"), *map(_cell, others)), Markup("\n"))
+    named = element("th", text, scope="row", **_key(first))
+    return together(element("tr", named, *map(_cell, others)), Markup("\n"))
 
 
 def _cell(cell: Cell) -> Markup:
     if not isinstance(cell, Number):
         return element("td", cell)
-    key = "" if cell.key is None or not math.isfinite(cell.key) else repr(float(cell.key))
+    (key,) = _key(cell).values()
     return Markup(f'<td class="number" data-sort="{key}">{together(cell.text)}</td>')
+
+
+def _key(cell: Cell) -> dict[str, str]:
+    """Return the attribute by which the script sorts a number; empty if it isn't known."""
+    if not isinstance(cell, Number):
+        return {}
+    return {"data_sort": "" if cell.key is None or not math.isfinite(cell.key) else repr(float(cell.key))}

@@ -62,6 +62,10 @@ class Choice:
 
     def to_json(self) -> str:
         """Return everything as readable JSON; ``Plan.from_json`` reads the value of ``plan``."""
+        return to_json(self.record())
+
+    def record(self) -> dict[str, object]:
+        """Return everything as the fields of a record."""
         fields = {
             "hosts": self.hosts,
             "plan": json.loads(self.plan.to_json()),
@@ -77,7 +81,7 @@ class Choice:
             "scaling": [_point(each) for each in self.scaling],
             "hosts_that_pay": hosts_that_pay(self.scaling) if self.scaling else None,
         }
-        return to_json(make_record(SCHEMA, fields, target=target()))
+        return make_record(SCHEMA, fields, target=target())
 
 
 def _admission(admission: Admission) -> dict[str, object]:

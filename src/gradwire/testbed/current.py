@@ -30,13 +30,20 @@ def described() -> Any:
 
 def rates_in_words() -> str | None:
     """Return the rates of the testbed's links, as in ``1gbit``; None outside of one. Raises ``JobError``."""
-    found = described()
+    try:
+        return described_in_words(described())
+    except SpecError as error:
+        raise JobError(f"{TOPOLOGY} must describe a network, but does not ({error}); unset it") from error
+
+
+def described_in_words(found: Any) -> str | None:
+    """Return the rates of what ``described`` returned, here or before. Raises ``SpecError``."""
     if found is None:
         return None
     try:
         topology = Topology.from_dict(found["topology"])
     except (SpecError, KeyError, TypeError) as error:
-        raise JobError(f"{TOPOLOGY} must describe a network, but does not ({error}); unset it") from error
+        raise SpecError(str(error)) from error
     slowest, *others = sorted({float("inf") if r is None else r for r in topology.rates_nbytes_per_s})
     rates = format_rate(slowest) + (f" to {format_rate(others[-1])}" if others else "")
     core = topology.core_nbytes_per_s

@@ -46,8 +46,8 @@ def test_an_unfinished_record_is_not_judged(tmp_path: Path) -> None:
 def test_folders_without_records_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, reason in {
-        "none": "none, doesn't exist; name the --out",
-        "file": "file, is no folder; name the --out",
+        "none": "none, doesn't exist; name a record",
+        "file": "file, is no folder; name a record",
         "": "holds no records of gradwire reproduce, .* such as study-table-i; name",
     }.items():
         with pytest.raises(JobError, match=reason):

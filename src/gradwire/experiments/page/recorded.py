@@ -33,7 +33,7 @@ def read_all(folder: Path, exhibits: Sequence[Exhibit[Any]]) -> list[Recorded]:
     """
     if not folder.is_dir():
         kind = "is no folder" if folder.exists() else "doesn't exist"
-        raise JobError(f"the folder of the records, {folder}, {kind}; name the --out of a gradwire reproduce")
+        raise JobError(f"the folder of the records, {folder}, {kind}; name a record, or the folder of one")
     found = [each for each in exhibits if (folder / each.name / RECORD).exists()]
     if not found:
         raise JobError(

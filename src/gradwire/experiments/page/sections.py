@@ -69,7 +69,10 @@ def exhibit_section(each: Recorded) -> Markup:
     """Return an exhibit's claims as a table and a plot, with reasons, errata, scaling, and options."""
     exhibit, claims = each.judged.exhibit, each.judged.claims
     caption = f"{exhibit.paper}, {exhibit.place}: published and here"
-    parts = [element("h3", exhibit.place, id=exhibit.name), element("p", exhibit.experiment.question)]
+    parts = [
+        element("h3", f"{exhibit.paper}, {exhibit.place}", id=exhibit.name),
+        element("p", exhibit.experiment.question),
+    ]
     if each.judged.failure:
         parts.append(element("p", marked(MARKS[NOT_RUN])))
     if claims:

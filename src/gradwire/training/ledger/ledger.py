@@ -16,16 +16,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from time import perf_counter
 from typing import Any
 
 from gradwire.auto.decide import Decision
 from gradwire.costs import ExchangeCost
-from gradwire.errors import SpecError, StateError
+from gradwire.errors import JobError, SpecError, StateError
+from gradwire.files import check_folder_writable
+from gradwire.page import RECORD, keep
 from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
 from gradwire.training.ledger.decided import Decided
 from gradwire.training.ledger.lost import LostBook
+from gradwire.training.ledger.page import ledger_record, page_of
 from gradwire.training.ledger.shares import Measured
 from gradwire.training.ledger.sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
 from gradwire.training.ledger.summary import Summary
@@ -50,14 +54,25 @@ class Ledger:
         Each gets every step when it ends; they are the ledger's, which closes them.
     at_exit
         Whether rank 0 prints the summary to standard error when the program ends.
+    folder
+        Where rank 0 saves the books when they are closed, or else when the program ends (``save``).
 
     Raises
     ------
     SpecError
         For a rank that is none, and a sink without ``write`` and ``close``.
+    JobError
+        For a folder that can't be written.
     """
 
-    def __init__(self, rank: int, sinks: Sequence[Sink] = (), *, at_exit: bool = False) -> None:
+    def __init__(
+        self,
+        rank: int,
+        sinks: Sequence[Sink] = (),
+        *,
+        at_exit: bool = False,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
             raise SpecError(f"a ledger wants its rank, a whole number from 0 up, but got {rank!r}")
         for sink in sinks:
@@ -76,8 +91,12 @@ class Ledger:
         self._decided, self._deciding = list[Decided](), list[Decided]()
         self._counting = Lock()
         self._writing = Lock()  # held while sinks work, and never waited for by a thread that only counts
+        self._folder = None if folder is None or rank != 0 else Path(folder)
         if at_exit and rank == 0:
             atexit.register(self._print_summary, os.getpid())
+        if self._folder is not None:
+            check_folder_writable("a ledger's folder", self._folder)
+            atexit.register(self._save_at_exit, os.getpid())
 
     def exchanged(
         self,
@@ -175,6 +194,15 @@ class Ledger:
             for sink in self._sinks:
                 self._guarded(sink, sink.close)
             self._sinks = []
+        self._save_once()
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write what has been counted to ``record.json`` in a folder, and to ``report.html``, its page.
+
+        Older ones are replaced. Raises ``JobError`` if the record can't be written.
+        """
+        record = ledger_record(self.state_dict(), self.summary())
+        keep(Path(folder) / RECORD, record, page_of, quiet=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts as plain dictionaries, numbers and strings; ``torch.save`` and JSON take them."""
@@ -263,6 +291,20 @@ class Ledger:
             with suppress(Exception):
                 sink.close()
             self._warn(f"{sentence}; training goes on without it")
+
+    def _save_once(self) -> None:
+        """Save in the folder that the ledger was made with; a failure is told, and doesn't stop anything."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        try:
+            self.save(folder)
+        except JobError as error:
+            self._warn(f"the ledger was not saved: {error}")
+
+    def _save_at_exit(self, process: int) -> None:
+        if os.getpid() == process:
+            self._save_once()
 
     def _print_summary(self, process: int) -> None:
         if os.getpid() == process:  # not in a child that was forked

@@ -76,19 +76,28 @@ class Summary:
         return self.total.exposed_s / self.wall_s if self.wall_s > 0 else math.nan
 
     def __str__(self) -> str:
-        head = f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
-        said = [
+        return "\n".join([self.title, "", *lines(self.table()), "", *self.sentences()])
+
+    @property
+    def title(self) -> str:
+        """Whose summary it is, and of how many steps."""
+        return f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
+
+    def sentences(self) -> list[str]:
+        """Return what there is to say; the first is what exchanges cost."""
+        return [
             self._exposed(),
             *self._nonfinite(),
             *self._scales(),
             *self._worst(),
             *self.decided,
             *self._bypasses(),
+            *self.warnings,
+            *self.lost_sinks,
         ]
-        below = [*said, *self.warnings, *self.lost_sinks]
-        return "\n".join([head, "", *lines(self._table()), "", *below])
 
-    def _table(self) -> Table:
+    def table(self) -> Table:
+        """Return a row for each bucket, and their sum."""
         total = self.total
         none, known = LostCounts(), self.lost.buckets
         rows = [(name, counts, known.get(name, none)) for name, counts in self.buckets.items()]
