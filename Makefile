@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser lint types layers check sanitize aarch64 bench clean
+.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser reports-browser lint types layers check sanitize aarch64 bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -47,6 +47,15 @@ docs: .venv/ready ## the documentation as a site, in build/docs
 
 docs-browser: docs ## look at the site in Chromium: accessibility, widths, pictures in build/browse
 	$(BIN)/python scripts/browse.py build/docs --out build/browse
+
+reports-browser: .venv/ready ## reports in Chromium: click through them, and axe-core's rules (needs the extra browser)
+	$(BIN)/gradwire doctor --json build/reports/doctor.json --overwrite
+	$(BIN)/gradwire plan --model 25.6M --hosts 8 --rate 1gbit --json build/reports/plan.json --overwrite
+	$(BIN)/gradwire bench allreduce --codecs identity,fp8 --iterations 3 --json build/reports/bench.json --overwrite
+	$(BIN)/gradwire train --runs sync,pipe --workers 2 --epochs 1 --out build/reports/train --overwrite
+	$(BIN)/gradwire reproduce study-section-1-firecaffe --out build/reports/reproduce --overwrite
+	$(BIN)/python scripts/browse.py build/reports --out build/browse
+	$(BIN)/python scripts/click_reports.py build/reports
 
 lint: .venv/ready ## format, lint, spelling and prose
 	$(BIN)/ruff format --check .

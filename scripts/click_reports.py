@@ -1,0 +1,153 @@
+"""Click through reports in a real browser, as a reader does: themes, headings that sort, links, and keys.
+
+    .venv/bin/python scripts/click_reports.py runs/demo/report.html
+
+Wrong is a heading that doesn't sort its column both ways, a row or the sum of a table that gets lost, a theme
+that doesn't change, a link to nowhere, a table that the keyboard can't reach, and an error on the console.
+Exit codes and what must be installed are those of browse.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from browse import MISSING, NEEDS, WRONG, browser_path, pages_of, served
+
+READ = """table => ({
+  caption: table.caption.textContent,
+  heads: [...table.tHead.rows[0].cells].map(cell => cell.getAttribute("aria-sort")),
+  foot: table.tFoot ? table.tFoot.textContent : "",
+  rows: [...table.tBodies[0].rows].map(
+    row => [...row.cells].map(cell => [cell.dataset.sort ?? null, cell.textContent])),
+})"""
+"""A table as it stands, read without the script of the page."""
+PAPER = "getComputedStyle(document.body).backgroundColor"
+
+
+def complaints(tab: Any) -> Iterator[str]:
+    """Yield what is wrong with the report that is open."""
+    yield from _themes(tab)
+    tables = tab.query_selector_all("table.sortable")
+    if not tables:
+        yield "has no table"
+    for table in tables:
+        yield from _sorting(table)
+    for link in tab.query_selector_all("nav a"):
+        link.click()
+        target = link.get_attribute("href")
+        if not tab.evaluate("document.querySelector(':target') !== null"):
+            yield f"its link {target} leads nowhere"
+    yield from _keys(tab)
+
+
+def _themes(tab: Any) -> Iterator[str]:
+    if not tab.is_visible("#theme"):
+        yield "the switch of themes can't be seen"
+        return
+    seen = [tab.evaluate(PAPER)]
+    for _ in range(2):
+        tab.click("#theme")
+        seen.append(tab.evaluate(PAPER))
+    if seen[0] == seen[1] or seen[0] != seen[2]:
+        yield f"its themes are {', '.join(seen)}"
+
+
+def _sorting(table: Any) -> Iterator[str]:
+    before = table.evaluate(READ)
+    for column, head in enumerate(table.query_selector_all("thead th")):
+        for way in ("ascending", "descending"):
+            head.query_selector("button").click()
+            after = table.evaluate(READ)
+            name = f"the table {before['caption']!r}, column {column}, {way}"
+            if sorted(map(str, after["rows"])) != sorted(map(str, before["rows"])):
+                yield f"{name}: rows are lost"
+            if after["foot"] != before["foot"]:
+                yield f"{name}: the sum has changed"
+            marks = [way if place == column else None for place in range(len(after["heads"]))]
+            if after["heads"] != marks:
+                yield f"{name}: marked are {after['heads']}"
+            keys = [row[column] for row in after["rows"]]
+            if not in_order(keys, way == "descending"):
+                yield f"{name}: the order is {[text for _, text in keys]}"
+
+
+def in_order(keys: list[tuple[str | None, str]], descending: bool) -> bool:
+    """Return whether figures are in order, and what has none is behind them; texts may have any collation."""
+    figures = [key for key, _ in keys if key is not None]
+    if len(figures) < len(keys):
+        texts = [text.casefold() for _, text in keys]
+        plain = all(text.isalpha() and text.isascii() for text in texts)
+        return not plain or texts == sorted(texts, reverse=descending)
+    known = [float(key) for key in figures if key != ""]
+    return known == sorted(known, reverse=descending) and all(key == "" for key in figures[len(known) :])
+
+
+def _keys(tab: Any) -> Iterator[str]:
+    """Reach every heading and every box that scrolls by the tabulator key, and sort by the enter key."""
+    wanted = tab.evaluate("document.querySelectorAll('button, a, .wide').length")
+    tab.evaluate("document.body.focus()")
+    tab.goto(tab.url.partition("#")[0])
+    reached = 0
+    for _ in range(wanted):
+        tab.keyboard.press("Tab")
+        reached += tab.evaluate("document.activeElement.matches('button, a, .wide')")
+    if reached != wanted:
+        yield f"the keyboard reaches {reached} of {wanted} things that can be used"
+    head = tab.query_selector("table.sortable thead th")
+    if head is not None:
+        head.query_selector("button").focus()
+        tab.keyboard.press("Enter")
+        if head.get_attribute("aria-sort") != "ascending":
+            yield "the enter key doesn't sort"
+
+
+def click(paths: list[Path]) -> int:
+    """Click through every page, print what is wrong, and return the exit code."""
+    from playwright.sync_api import sync_playwright
+
+    pages = pages_of(paths)
+    folder = Path(os.path.commonpath([page.parent for page in pages]))
+    found = 0
+    with sync_playwright() as playwright, served(folder) as address:
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
+        for page in pages:
+            tab = browser.new_page(viewport={"width": 1280, "height": 900})
+            errors = list[str]()
+            tab.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
+            tab.goto(address + page.relative_to(folder).as_posix())
+            for text in [*complaints(tab), *errors]:
+                found += 1
+                sys.stdout.write(f"{page.relative_to(folder)}: {text}\n")
+            tab.close()
+        browser.close()
+    sys.stdout.write(f"{len(pages)} reports, clicked through: {found} complaints\n")
+    return WRONG if found else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Return the exit code."""
+    parser = argparse.ArgumentParser("click_reports.py", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("pages", nargs="+", type=Path, help="reports, and folders of them")
+    words = parser.parse_args(arguments)
+    for page in words.pages:
+        if not page.exists():
+            parser.error(f"{page} doesn't exist; make one first, such as by 'gradwire doctor --json FILE'")
+    try:
+        import playwright
+    except ImportError as error:
+        sys.stderr.write(NEEDS.format(missing=f"the Python package {error.name}"))
+        return MISSING
+    del playwright
+    if browser_path() is None:
+        sys.stderr.write(NEEDS.format(missing="Chromium"))
+        return MISSING
+    return click(words.pages)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
