@@ -19,6 +19,7 @@ MENDED = (
     ),  # it scrolls
     (r'<thead>\s*<tr[^>]*>\s*(?:<th class="head[^"]*"><p></p></th>\s*)+</tr>\s*</thead>\n?', ""),
     (r'<th class="head([^"]*)"><p></p></th>', r'<td class="head\1"></td>'),  # above the names of rows
+    (r'(?<!</h1>)(<div id="search-results">)', r"<h1>Search</h1>\1"),
     (r"<pre>", r'<pre tabindex="0">'),  # so does a block of code
     (r'<dl>(?=\s*<dd><em class="sig-param">)', r'<dl role="presentation">'),  # a list of values, not of terms
 )

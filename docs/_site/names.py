@@ -13,6 +13,7 @@ import gradwire
 FIRST = "api"
 """The page with the names that ``gradwire`` itself has; other pages link to them there."""
 LITERAL = re.compile(r"(``.*?``)", re.DOTALL)
+_of_values: dict[str, list[str]] = {}
 
 
 def python_names(*wanted: str) -> str:
@@ -64,9 +65,15 @@ def section(module: ModuleType, name: str) -> str:
     return f"## {name}\n\n```{{eval-rst}}\n{asked}\n```"
 
 
-def plain(_app: Any, _what: str, _name: str, _value: object, _options: object, lines: list[str]) -> None:
+def keep(_app: Any, what: str, name: str, _value: object, _options: object, lines: list[str]) -> None:
+    """Keep the docstring of a value, of which napoleon takes what is before a colon for a type."""
+    if what in ("property", "attribute", "data"):
+        _of_values[name] = [*lines]
+
+
+def plain(_app: Any, _what: str, name: str, _value: object, _options: object, lines: list[str]) -> None:
     """Keep what a docstring says where Sphinx would read more into it: ``|x|`` is a magnitude."""
-    text = "\n".join(lines)
+    text = "\n".join(_of_values.pop(name, lines))
     parts = LITERAL.split(text)
     parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
     lines[:] = "".join(parts).split("\n")

@@ -10,7 +10,7 @@ from typing import Any
 from accessible import mend
 from commands import command_line
 from menu import menu
-from names import plain, python_names
+from names import keep, plain, python_names
 
 COMMENT = re.compile(r"^<!-- site: (\w+)((?: \S+)*) -->$", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(?!\.\./)(?=(?:examples|tests)/)")
@@ -33,6 +33,7 @@ def fill(_app: Any, _page: str, source: list[str]) -> None:
 def setup(app: Any) -> dict[str, bool]:
     """Return what Sphinx asks of an extension."""
     app.connect("source-read", fill)
-    app.connect("autodoc-process-docstring", plain, priority=900)  # after napoleon
+    app.connect("autodoc-process-docstring", keep, priority=100)  # before napoleon
+    app.connect("autodoc-process-docstring", plain, priority=900)  # after it
     app.connect("build-finished", mend)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

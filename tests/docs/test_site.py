@@ -95,3 +95,16 @@ def test_what_is_left_out_for_screen_readers_is_put_in_once() -> None:
     assert '<pre tabindex="0">' in once
     assert 'role="group" aria-label="Table"' in once
     assert "<th" not in once
+    assert mended(mended('<div id="search-results"></div>')).count("<h1>Search</h1>") == 1
+
+
+def test_docstrings_are_taken_as_they_are() -> None:
+    names = module("names")
+    lines = ["What |x| is: a number, or ``a|b``."]
+    names.plain(None, "function", "", None, None, lines)
+    assert lines == [r"What \|x\| is: a number, or ``a|b``."]
+    lines = ["What |x| is: a number."]
+    names.keep(None, "property", "Name.x", None, None, lines)
+    lines[:] = ["a number.", ":type: What |x| is"]  # as napoleon leaves it
+    names.plain(None, "property", "Name.x", None, None, lines)
+    assert lines == [r"What \|x\| is: a number."]
