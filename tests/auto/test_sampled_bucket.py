@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from gradwire import Exchange, Link, Plan
+from gradwire import Exchange, Link, Plan, loopback
+from gradwire.auto import sampled_bucket
 from gradwire.auto.sampled_bucket import SampledBucket
 from gradwire.auto.samples import Samples
 from gradwire.exchange.division import divided
@@ -50,7 +53,10 @@ def test_what_whole_exchanges_lose_of_a_drawn_bucket_is_known_on_all_ranks(world
     for rank, (samples, tensors, nbytes) in enumerate(results):
         shadow = samples.shadow
         assert shadow is not None
-        assert shadow == results[0][0].shadow
+        first = results[0][0].shadow
+        assert first is not None
+        assert shadow.planned == pytest.approx(first.planned, rel=1e-12), "ranks hold the same bits"
+        assert shadow.plain == pytest.approx(first.plain, rel=1e-12)
         for found, tensor in ((shadow.planned, tensors[0]), (shadow.plain, tensors[1])):
             wanted = [share(tensor[:600], exact[:600]), share(tensor[600:], exact[600:])]
             assert [found[name] for name in NAMES] == pytest.approx(wanted, rel=1e-3)
@@ -68,3 +74,57 @@ def test_an_average_that_is_not_finite_says_nothing() -> None:
         return way.all_reduce(tensor).nonfinite, samples.shadow
 
     assert run_ranks(2, run) == [(1, None)] * 2
+
+
+SHAPES = [(40, 10), (10,), (3000,), (7,), (20, 5)]
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_of_a_large_bucket_whole_parameters_or_the_beginning_of_one_are_compared(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_bucket, "COMPARED", 512)
+    starts = [0, 400, 410, 3410, 3417, 3517]
+
+    def run(link: Link) -> tuple[dict[str, float], torch.Tensor, float]:
+        exchange, samples = Exchange(link, Plan.of("quantize:4", residual=False)), Samples(step=step)
+        way = SampledBucket(exchange, exchange, samples, list("abcde"), SHAPES, drawn=True)
+        tensor = torch.randn(3517, generator=torch.Generator().manual_seed(link.rank))
+        cost = way.all_reduce(tensor)
+        assert samples.shadow is not None
+        assert samples.shadow.planned == samples.shadow.plain
+        return dict(samples.shadow.planned), tensor, cost.raw_nbytes
+
+    (shares, found, nbytes), (others, _, _) = run_ranks(2, run)
+    assert shares == pytest.approx(others, rel=1e-12)
+    own = [torch.randn(3517, generator=torch.Generator().manual_seed(rank)) for rank in (0, 1)]
+    exact = torch.stack(own).double().mean(0).numpy()
+    for name, lost in shares.items():
+        place = "abcde".index(name)
+        part = slice(starts[place], min(starts[place + 1], starts[place] + 512))
+        wanted = share(found[part], exact[part])
+        of_rows = name in "ae" and lost > wanted
+        assert of_rows or lost == pytest.approx(wanted, rel=1e-3)
+    assert "".join(shares) in ("ab", "b", "c", "de")
+    compared = sum(min(math.prod(SHAPES["abcde".index(name)]), 512) for name in shares)
+    assert nbytes == pytest.approx(4 * (3517 + compared), rel=0.02), "bytes are those of what is compared"
+
+
+@pytest.mark.parametrize(
+    "shapes", [SHAPES, [(600,)], [(10,), (600,)], [(600,), (10,)], [(0,), (3, 4)], [(512,)]]
+)
+def test_steps_compare_different_parts(
+    shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_bucket, "COMPARED", 512)
+    (link,) = loopback(1)
+    exchange, names = Exchange(link, Plan.of("fp8")), list("abcde")[: len(shapes)]
+    seen = set()
+    for step in range(0, 4800, 240):
+        way = SampledBucket(exchange, exchange, Samples(step=step), names, shapes, drawn=True)
+        compared, floats = way._part()
+        counts = [math.prod(each) for each in shapes[compared]]
+        assert 0 < floats.stop - floats.start == (min(sum(counts), 512) if len(counts) == 1 else sum(counts))
+        assert floats.start == sum(math.prod(each) for each in shapes[: compared.start])
+        seen |= set(names[compared])
+    assert seen == set(names), "all have their turn"

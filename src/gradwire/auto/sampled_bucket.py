@@ -1,8 +1,12 @@
-"""A bucket of a sampled step: copied before its exchange, and reduced once more, exactly, if it was drawn."""
+"""A bucket of a sampled step: copied before its exchange, and if it was drawn, a part is reduced exactly."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
+from random import Random
 
 import torch
 
@@ -13,6 +17,9 @@ from gradwire.exchange import Exchange, Norms
 from gradwire.exchange.division import AllReduces
 from gradwire.exchange.residual import Residual
 from gradwire.plan import Plan
+
+COMPARED = 1 << 18
+"""So many floats of a drawn bucket are compared with their exact average, which costs their bytes."""
 
 
 class SampledBucket:
@@ -29,7 +36,8 @@ class SampledBucket:
     names, shapes
         The bucket's parameters, in its order.
     drawn
-        Whether the bucket is compared with its exact average; the same on all ranks.
+        Whether the bucket is compared with its exact average; the same on all ranks. Of a large one these
+        are the parameters from one on that is drawn by the number of the step.
     """
 
     def __init__(
@@ -55,15 +63,34 @@ class SampledBucket:
     ) -> ExchangeCost:
         """Do what ``inner.all_reduce`` does; the cost is that of all exchanges."""
         self._samples.add(tensor)
-        own = on_host(tensor).clone() if self._drawn else None
+        if not self._drawn:
+            return self._inner.all_reduce(tensor, average, residual, norms, timeout_s)
+        compared, floats = self._part()
+        own = on_host(tensor)[floats].clone()
         cost = self._inner.all_reduce(tensor, average, residual, norms, timeout_s)
-        if own is not None:
-            cost += self._compare(own, on_host(tensor), average, timeout_s)
-            cost.nonfinite = min(cost.nonfinite, 1)
+        cost += self._compare(own, on_host(tensor)[floats], compared, average, timeout_s)
+        cost.nonfinite = min(cost.nonfinite, 1)
         return cost
 
+    def _part(self) -> tuple[slice, slice]:
+        """Return the parameters that are compared, and their floats: the same on all ranks.
+
+        Whole ones, or the beginning of a large one.
+        """
+        starts = list(accumulate(map(math.prod, self._shapes), initial=0))
+        last = next(i for i, start in enumerate(starts) if starts[-1] - start <= COMPARED)
+        first = Random(f"part {self._samples.step}").randrange(min(last + 1, len(self._shapes)))
+        most = starts[first] + COMPARED
+        after = max(bisect_right(starts, most) - 1, first + 1)
+        return slice(first, after), slice(starts[first], min(starts[after], most))
+
     def _compare(
-        self, own: torch.Tensor, found: torch.Tensor, average: bool, timeout_s: float | None
+        self,
+        own: torch.Tensor,
+        found: torch.Tensor,
+        compared: slice,
+        average: bool,
+        timeout_s: float | None,
     ) -> ExchangeCost:
         """Average ``own`` exactly, and with the plan's codec alone if the parameters have several."""
         exact, plain = own.clone(), found
@@ -72,9 +99,9 @@ class SampledBucket:
             plain = own
             cost += self._exchange.all_reduce(plain, average, timeout_s=timeout_s)
         if bool(exact.isfinite().all()):
-            planned = self._shares(exact, found)
-            self._samples.shadow = Shadow(planned, planned if plain is found else self._shares(exact, plain))
+            names, shapes = self._names[compared], self._shapes[compared]
+            planned, plainly = (
+                dict(zip(names, lost_shares(exact, each, shapes), strict=True)) for each in (found, plain)
+            )
+            self._samples.shadow = Shadow(planned, plainly)
         return cost
-
-    def _shares(self, exact: torch.Tensor, found: torch.Tensor) -> dict[str, float]:
-        return dict(zip(self._names, lost_shares(exact, found, self._shapes), strict=True))

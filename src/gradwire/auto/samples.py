@@ -31,6 +31,8 @@ class Samples:
         The parameters, in the order of the buckets, and their floats.
     drawn
         The number of the bucket, from 0 up, whose exchange is to be compared with the exact average.
+    step
+        Which step it is; of a large bucket it says which part is compared.
     shadow
         What that comparison has found.
     """
@@ -39,6 +41,7 @@ class Samples:
     names: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     drawn: int | None = None
+    step: int = 0
     shadow: Shadow | None = None
     _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
@@ -72,7 +75,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Shadow:
-    """What whole exchanges of one bucket lost of the exact average, by parameter.
+    """What whole exchanges of one bucket, or of a part of it, lost of the exact average, by parameter.
 
     Attributes
     ----------
