@@ -96,18 +96,17 @@ class RingEngine(wiring.Component):
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
         """Return the streams into a decompressor and out of it, behind buffers."""
         codec, width = self._ring.codec, self._ring.width
-        if isinstance(codec, Inceptionn):
-            m.submodules[name] = block = InceptionnDecompressor(codec, width)
-            m.submodules[f"{name}_in"] = come = SkidBuffer(width)
-            registered(m, come.m_axis, block.s_axis)
-            return come.s_axis, block.m_axis
-        if not isinstance(codec, Bfp):
+        if isinstance(codec, Bfp):
+            block: Any = BfpDecompressor(codec, width)
+        elif isinstance(codec, Inceptionn):
+            block = InceptionnDecompressor(codec, width)
+        else:
             m.submodules[name] = buffer = SkidBuffer(width)
             return buffer.s_axis, buffer.m_axis
-        m.submodules[name] = bfp = BfpDecompressor(codec, width)
+        m.submodules[name] = block
         m.submodules[f"{name}_out"] = out = SkidBuffer(width)
-        wiring.connect(m, bfp.m_axis, out.s_axis)
-        return _buffered(m, f"{name}_in", bfp.s_axis), out.m_axis
+        wiring.connect(m, block.m_axis, out.s_axis)
+        return _buffered(m, f"{name}_in", block.s_axis), out.m_axis
 
     def _connect_values(self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder) -> None:
         """Join the streams of float32: the first local packet is encoded, the others meet the left's sums."""

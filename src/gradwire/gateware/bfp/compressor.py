@@ -40,7 +40,7 @@ class BfpCompressor(wiring.Component):
         width = len(come.tdata)
         m.submodules.packer = packer = Packer(width, layout.nbytes + 1)
         stages = peaks_latency(layout.lanes)
-        depth = layout.words + stages + _LATENCY + 2
+        depth = layout.words + stages + _LATENCY + 3
         m.submodules.values = values = SyncFIFOBuffered(width=width + 3, depth=depth)
         m.submodules.peaks = peaks = SyncFIFOBuffered(width=8, depth=_PEAKS)
 
@@ -50,8 +50,9 @@ class BfpCompressor(wiring.Component):
         room = Signal()
         moves = Signal()
         ends = pads | come.tlast
+        # One more word may come before the register knows of it.
+        m.d.sync += room.eq((values.level < depth - 1) & (peaks.level < _PEAKS - stages - 1))
         m.d.comb += [
-            room.eq(values.w_rdy & (peaks.level < _PEAKS - stages)),
             come.tready.eq(room & ~pads),
             moves.eq(room & (pads | come.tvalid)),
         ]
