@@ -11,12 +11,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
-import platform
 import re
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -29,8 +26,12 @@ import torch
 import zstandard
 
 from gradwire import _native
+from gradwire.benchmark.codec_page import SCHEMA, page_of
 from gradwire.codecs import Codec, parse
 from gradwire.codecs.native import NativeCodec
+from gradwire.machine import describe_machine
+from gradwire.page import keep
+from gradwire.records import make_record
 
 SPECS = (
     "identity",
@@ -271,32 +272,14 @@ def read_count(text: str) -> int:
     return int(match[1]) * {None: 1, "Ki": 1 << 10, "Mi": 1 << 20}[match[2]]
 
 
-def describe_machine(threads: int) -> dict[str, object]:
-    """Say what a reader needs to judge the figures."""
-    info = Path("/proc/cpuinfo")
-    cpu = re.search(r"model name\s*:\s*(.*)", info.read_text()) if info.exists() else None
-    return {
-        "cpu": cpu[1] if cpu else platform.processor(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "threads": threads,
-        "targets": _native.available_targets(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "zstandard": zstandard.__version__,
-        },
-    }
-
-
 def show(speed: Speed | None) -> str:
     return f"{speed.gbps:8.2f} {speed.of_memcpy:5.2f}" if speed else f"{'-':>8} {'-':>5}"
 
 
 def print_header(machine: dict[str, object], args: argparse.Namespace) -> None:
     print(
-        f"{machine['cpu']}, {machine['cores']} cores; {args.threads} thread(s), {args.elements} x {args.data}"
+        f"{machine['processor']}, {machine['cores']} cores; {args.threads} thread(s), "
+        f"{args.elements} x {args.data}"
     )
     print("Speeds in GB/s of floats, and as a share of memcpy of the same array measured beside each.")
     print(f"{'codec':30}{'target':8}{'ratio':>8}{'max error':>11}", end="")
@@ -314,7 +297,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, help="write the results and the machine to this file")
+    parser.add_argument("--json", type=Path, help="write the record, and its page beside it")
     parser.add_argument("--elements", type=read_count, default=read_count("16Mi"), help="default: 16Mi")
     parser.add_argument("--threads", type=int, default=1, help="default: 1")
     parser.add_argument("--targets", choices=("all", "current"), default="all")
@@ -332,8 +315,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     x = read_data(args.data, args.elements)
     targets = _native.available_targets() if args.targets == "all" else [_native.target()]
-    machine = describe_machine(args.threads)
-    print_header(machine, args)
+    print_header(describe_machine(), args)
     results = []
     for result in judge_codecs(args.codecs, targets, x):
         print_result(result)
@@ -342,10 +324,9 @@ def main() -> None:
         print_result(result)
         results.append(result)
     if args.json:
-        record = {"machine": machine, "elements": args.elements, "data": args.data, "command": sys.argv[1:]}
-        args.json.write_text(
-            json.dumps(record | {"results": [asdict(each) for each in results]}, indent=1) + "\n"
-        )
+        options = {"elements": args.elements, "data": args.data, "threads": args.threads, "targets": targets}
+        fields = {"options": options, "results": [asdict(each) for each in results]}
+        keep(args.json, make_record(SCHEMA, fields, target=_native.target()), page_of)
 
 
 if __name__ == "__main__":

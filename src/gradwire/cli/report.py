@@ -25,6 +25,7 @@ MODULES = MappingProxyType(
         "gradwire.train": "gradwire.job.page",
         "gradwire.line-rate": "gradwire.benchmark.page",
         "gradwire.bench-allreduce": "gradwire.benchmark.page",
+        "gradwire.codec-speeds": "gradwire.benchmark.codec_page",
         "gradwire.choice": "gradwire.planner.page",
         "gradwire.doctor": "gradwire.doctor.page",
         "gradwire.ledger": "gradwire.training.ledger.page",
