@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser reports-browser lint types layers check sanitize aarch64 bench clean
+.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser reports-browser lint types layers check sanitize aarch64 release bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -78,6 +78,9 @@ sanitize: .venv/ready ## fuzz the decoders under the address, undefined-behaviou
 
 aarch64: .venv/ready ## the kernels of aarch64 in an emulator: golden vectors, and the same payloads as here
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/aarch64
+
+release: ## sdist, wheel, bill of materials and checksums in dist/, the wheel tried without a compiler
+	PYTHON=$(PYTHON) scripts/release
 
 bench: .venv/ready ## every codec and target against memcpy
 	$(BIN)/python bench/codecs.py

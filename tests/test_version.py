@@ -17,6 +17,11 @@ def test_the_version_is_that_of_pyproject() -> None:
     assert version() == project["version"]
 
 
+def test_the_citation_has_the_same_version() -> None:
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("version:")] == [f"version: {version()}"]
+
+
 def test_packages_are_looked_up_by_name() -> None:
     assert installed("torch") == version_of("torch")
     assert installed("no-such-package-anywhere") is None

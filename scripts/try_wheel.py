@@ -1,0 +1,50 @@
+"""Try the gradwire that is installed: print its targets, and run the README's example on two ranks.
+
+Nothing of the source tree but the README is read: the example runs in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+README = Path(__file__).parent.parent / "README.md"
+_TIMEOUT_S = 300.0
+_WHERE = "import gradwire._native as n; print(n.__file__, *n.available_targets(), sep='\\n')"
+
+
+def example(readme: str) -> str:
+    """Return the first Python example that attaches gradwire. Raises ``ValueError`` without one."""
+    for code in re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE):
+        if "gradwire.attach(" in code:
+            return str(code)
+    raise ValueError("the README has no Python example with gradwire.attach(")
+
+
+def main() -> int:
+    """Return the exit code of the example."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", _WHERE]
+        where, *targets = subprocess.check_output(
+            command, text=True, cwd=folder, env=environment, timeout=_TIMEOUT_S
+        ).splitlines()
+        print(  # noqa: T201 - this is a command
+            f"gradwire {importlib.metadata.version('gradwire')} at {Path(where).parent}: {', '.join(targets)}"
+        )
+        script = Path(folder, "example.py")
+        script.write_text(example(README.read_text(encoding="utf-8")), encoding="utf-8")
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+        done = subprocess.run(
+            [*command, str(script)], check=False, cwd=folder, env=environment, timeout=_TIMEOUT_S
+        )
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
