@@ -6,6 +6,9 @@
 
 namespace gradwire {
 
+// Without a name: GCC 14 takes the instances of all files for one where only what they are made with has none.
+namespace {
+
 template <const Ranges& kRanges>
 const char* decode_ranges(const Target& target, const std::uint8_t* payload, std::size_t nbytes, float* out,
                           std::size_t n, const Params& params, bool add, int threads) {
@@ -18,5 +21,7 @@ const char* decode_ranges(const Target& target, const std::uint8_t* payload, std
   });
   return nullptr;
 }
+
+}  // namespace
 
 }  // namespace gradwire

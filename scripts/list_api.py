@@ -114,7 +114,9 @@ def main() -> int:
         LIST.write_text(found, encoding="utf-8")
         return 0
     written = LIST.read_text(encoding="utf-8")
-    difference = difflib.unified_diff(written.splitlines(), found.splitlines(), "written", "found", "", "", 0)
+    difference = difflib.unified_diff(
+        written.splitlines(), found.splitlines(), "written", "found", n=0, lineterm=""
+    )
     print("\n".join(difference))  # noqa: T201 - this is a command
     return int(found != written)
 
