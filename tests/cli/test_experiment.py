@@ -63,7 +63,7 @@ def test_options_become_those_of_the_experiment(
         ("scaling --hosts 1", "at least 2 hosts, but 1 came"),
         ("line-share --hosts two", "invalid int value: 'two'"),
         ("prediction --networks 4", "--networks takes HOSTS:RATE with commas between"),
-        ("training-speed --tasks mnist", "--tasks must be among mnist-mlp, wide-mlp, gpt"),
+        ("training-speed --tasks mnist", "--tasks must be among mnist-mlp, cifar-cnn, wide-mlp, gpt"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -66,7 +66,7 @@ def test_ranks_on_a_testbed_answer_it(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert main([*said, "--out", str(tmp_path)]) == 0
     printed = capfd.readouterr()
     assert printed.out.startswith("1/2 algorithm ring  measured_s ")
-    assert printed.out.endswith(f"the record is in {tmp_path}\n")
+    assert printed.out.endswith(f"the record is in {tmp_path}\nthe page is {tmp_path / 'report.html'}\n")
     record = json.loads((tmp_path / "record.json").read_text())
     assert (record["schema"], record["finished"]) == ("gradwire.experiment-scaling/1", True)
     assert [row["algorithm"] for row in record["rows"]] == ["ring", "star"]

@@ -28,9 +28,7 @@ from faults.rows import End, Moment
 from faults.wire import Wire, frame_act, wires
 from gradwire.errors import GradwireError
 from gradwire.links import process_group
-from gradwire.training.ddp import hook
-from gradwire.training.fsdp import attach as fsdp
-from gradwire.training.pipe import pipe_sgd
+from gradwire.links.rendezvous import attempt
 
 RENDEZVOUS_S = 30
 _calls: list[Calls] = []
@@ -183,8 +181,7 @@ def _setup(case: Case, rank: int) -> Setup:
 
 def _strike_before_attaching(act: str) -> None:
     if act == "other gradwire":
-        for module in (hook, pipe_sgd, fsdp):
-            vars(module)["version"] = lambda: "0.0.1"
+        vars(attempt)["Attempt"] = partial(attempt.Attempt, version="0.0.1")
     elif act == "kill while connecting":
         vars(process_group)["connect_ranks"] = _die
     elif act == "stay away":
