@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, link: Link, settings: Auto) -> None:
         self.exchange = Exchange(link, settings.first_plan)
-        self.now, self.exposed_s, self.small, self.faint = 0.0, 0.1, False, False
+        self.now, self.exposed_s, self.small, self.faint, self.weak = 0.0, 0.1, False, False, False
         shapes = [[each] for each in COUNTS]
         self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
         self.plans: list[Plan] = []
@@ -51,6 +51,8 @@ class Run:
             values = torch.randn(count, generator=self.generator) * scale
             if self.faint:  # all but what a short sample sees
                 values[60:] *= 1e-4
+            if self.weak and index == 1:
+                values *= 1e-3
             if self.small:  # they share a block with weights that are much larger
                 values[-BIAS:] *= 1e-4
             way = divided(self.exchange, NAMES[index], [count - BIAS, BIAS])
@@ -208,6 +210,41 @@ def test_parameters_that_a_codec_does_not_suit_have_another_one_while_they_need_
         "2 parameters (0.bias, 1.bias) with bf16, since quantize:8 would lose more than 20%" in sentences[0]
     )
     assert sentences[1] == "quantize:8 for all parameters again"
+
+
+def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew() -> None:
+    """From the second sample on, all ranks lose most of one matrix to the codec that was chosen."""
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
+        for number in range(1, WARM_UP + 3 * KEPT):
+            one.weak = number > WARM_UP
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    decided = runs[0].pilot.decisions
+    look = WARM_UP + 1 + KEPT
+    assert [step for step, _ in decided] == [WARM_UP + 1, look, look + 1]
+    assert str(decided[0][1].plan.codec) == "errbound:2^-4"
+    assert codecs_of(decided[1][1].plan) == ["errbound:2^-4"] * 2 + ["bf16"] * 2, "3/8 of all"
+    assert "a step expected" in decided[2][1].reason
+
+
+def test_the_time_that_a_gentler_codec_takes_is_no_reason_to_choose_anew() -> None:
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["quantize:8", "bf16"]))
+        for number in range(1, WARM_UP + 10 * KEPT):
+            one.small = number > WARM_UP
+            one.step(number)
+            one.exposed_s = 0.3 if one.exchange.plan.codecs else 0.1
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    decided = [(step, codecs_of(decision.plan)) for step, decision in runs[0].pilot.decisions]
+    assert decided == [(WARM_UP + 1, PLAIN), (WARM_UP + 1 + KEPT, MIXED)]
 
 
 def test_what_no_sample_shows_the_exact_average_of_a_drawn_bucket_does(

@@ -83,3 +83,11 @@ def test_nothing_lost_all_lost_and_nothing_there() -> None:
 def test_what_is_not_finite_or_not_there_measures_nothing() -> None:
     assert not Samples().finite
     assert not sampled((torch.ones(8), [(8,)]), (torch.tensor([1.0, torch.inf]), [(2,)])).finite
+
+
+def test_the_part_of_some_parameters_is_that_of_their_values() -> None:
+    samples = Samples()
+    samples.expect([(3, 4), (4,)], ["weight", "bias"])
+    samples.expect([(16,)], ["scale"])
+    assert samples.part(["bias", "scale"]) == 20 / 32
+    assert samples.part([]) == Samples().part([]) == 0

@@ -61,3 +61,21 @@ def test_patience_comes_back_after_quiet_steps() -> None:
     assert watch.patience == 2 * PATIENCE
     watch.decided(100 + 2 * PATIENCE + QUIET + 1)
     assert watch.patience == PATIENCE
+
+
+def test_a_plan_that_was_adapted_is_compared_with_its_own_first_window() -> None:
+    watch = Watch()
+    watch.decided(6)
+    watch.changed(26, FAST)
+    watch.forget()
+    assert windows(watch, 26, SLOW) is None
+    assert windows(watch, 26, FAST) is not None
+
+
+def test_a_part_of_the_patience_passes_sooner() -> None:
+    watch = Watch()
+    watch.decided(6)
+    assert not watch.may_decide(6 + PATIENCE // 4 - 1, 0.25)
+    assert watch.may_decide(6 + PATIENCE // 4, 0.25)
+    assert not watch.may_decide(6 + PATIENCE - 1)
+    assert watch.may_decide(6 + PATIENCE)

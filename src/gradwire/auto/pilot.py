@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from gradwire.auto import network, saved
-from gradwire.auto.contract import Contract, Lost, draw, growth, in_words, rules_for
+from gradwire.auto.contract import Contract, Lost, draw, excepted, growth, in_words, rules_for
 from gradwire.auto.decide import Decision, decide
 from gradwire.auto.form import BUCKETS, Form
 from gradwire.auto.messages import broadcast, gather
@@ -39,6 +39,11 @@ WARM_UP = 5
 """The steps before the first decision: a first one, and what times and a sample need."""
 RESAMPLE = 12 * KEPT
 """Every so many steps, what the codec in use loses is measured again."""
+
+WIDE = 0.1
+"""If more of the values come to have a gentler codec, another choice is due: one codec may suit them all."""
+SOON = 0.25
+"""This part of the watch's patience has to pass before that."""
 
 _REPEATS = 3
 """Enough to tell codecs apart; training waits meanwhile."""
@@ -246,14 +251,15 @@ class Pilot:
         """Let all ranks compare what steps take, and lose, with what they may; maybe decide once more."""
         now, samples = self._times.median, self._samples
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
-        text = ""
+        text, wide = "", False
 
         def compare(exchange: Exchange) -> list[list[float]]:
-            nonlocal text
+            nonlocal text, wide
             rows = gather(exchange, row, self._timeout_s)
             if samples is not None:
                 names = self._contract.judge([each[3:] for each in rows], samples, present)
                 text = "" if names is None else self._excepted(exchange, samples, present, names)
+                wide = names is not None and samples.part(names - excepted(present, names)) > WIDE
             return rows
 
         rows = ask("the times of steps", compare)
@@ -262,6 +268,12 @@ class Pilot:
             if text:
                 self._own_shares = []
         elif text:
+            self._own_shares = []  # the gradients are others than those that they are of
+            if wide and self._watch.may_decide(step, SOON):
+                self._decide_at = step + 1
+            else:
+                self._times.forget()
+                self._watch.forget()
             return self._take(step, Decision.from_json(text))
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -61,6 +61,11 @@ class Samples:
     def finite(self) -> bool:
         """Whether codecs can be measured on them."""
         return bool(self.counts) and all(bool(each.isfinite().all()) for each in self._values)
+
+    def part(self, names: Collection[str]) -> float:
+        """Return the share of all values that these parameters have."""
+        sizes = dict(zip(self.names, self.sizes, strict=True))
+        return sum(sizes[name] for name in names) / max(sum(self.sizes), 1)
 
     @property
     def flat(self) -> torch.Tensor:

@@ -36,12 +36,20 @@ class Watch:
             self.patience = PATIENCE if quiet else min(2 * self.patience, MOST_PATIENCE)
         self.since, self._reference = step, None
 
+    def forget(self) -> None:
+        """Compare with the next window from now on: the plan has changed, and with it what steps take."""
+        self._reference = None
+
+    def may_decide(self, step: int, part: float = 1.0) -> bool:
+        """Return whether this part of the patience has passed since the latest decision."""
+        return step - self.since >= part * self.patience
+
     def changed(self, step: int, now: StepTime) -> bool:
         """Return whether the window that ended before ``step`` asks for another decision."""
         if self._reference is None:
             self._reference = now
             return False
-        if step - self.since < self.patience:
+        if not self.may_decide(step):
             return False
         before = self._reference
         change_s = max(abs(now.exposed_s - before.exposed_s), abs(now.compute_s - before.compute_s))
