@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from gradwire.auto.samples import Samples
+from gradwire.auto.samples import Samples, part_of
 from gradwire.codecs import Codec, Identity
 from gradwire.codecs.rules import Rule
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -84,7 +84,7 @@ class Lost:
 
     def part(self, names: Collection[str]) -> float:
         """Return the share of all values that these parameters have."""
-        return sum(self.counts[name] for name in names) / max(sum(self.counts.values()), 1)
+        return part_of(names, self.counts)
 
     def gentler(
         self, codec: Codec, names: Collection[str], most: float, refused: Collection[Codec] = ()

@@ -309,10 +309,9 @@ class Pilot:
         for name, share in self._contract.seen.items():
             if name in shares.get(present.codec, ()):
                 shares[present.codec][name] = max(share, shares[present.codec][name])
-        sizes = dict(zip(samples.names, samples.sizes, strict=True))
         part = _excerpt(samples)
         nbytes = {codec: codec.encode(part).numel() / part.numel() for codec in codecs}
-        return Lost(sizes, shares, nbytes, self._form.most_excepted)
+        return Lost(samples.size_of, shares, nbytes, self._form.most_excepted)
 
     def _choose(self, exchange: Exchange, present: Plan) -> str:
         """Return a decision as JSON, the same on all ranks; empty where nothing can be measured yet."""

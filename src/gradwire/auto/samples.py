@@ -62,10 +62,14 @@ class Samples:
         """Whether codecs can be measured on them."""
         return bool(self.counts) and all(bool(each.isfinite().all()) for each in self._values)
 
+    @property
+    def size_of(self) -> dict[str, int]:
+        """The floats of each parameter, by its name."""
+        return dict(zip(self.names, self.sizes, strict=True))
+
     def part(self, names: Collection[str]) -> float:
         """Return the share of all values that these parameters have."""
-        sizes = dict(zip(self.names, self.sizes, strict=True))
-        return sum(sizes[name] for name in names) / max(sum(self.sizes), 1)
+        return part_of(names, self.size_of)
 
     @property
     def flat(self) -> torch.Tensor:
@@ -92,6 +96,11 @@ class Shadow:
 
     planned: Mapping[str, float]
     plain: Mapping[str, float]
+
+
+def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:
+    """Return the share of all values that these parameters have."""
+    return sum(size_of[name] for name in names) / max(sum(size_of.values()), 1)
 
 
 def _lost(codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:
