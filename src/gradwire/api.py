@@ -75,7 +75,7 @@ def all_reduce(
     codec
         A codec or its spec; ``fp8`` by default.
     algorithm
-        ``ring`` (the default), ``star``, ``tree``, ``butterfly``, or a hierarchy such as
+        ``ring`` (the default), ``pairwise``, ``star``, ``tree``, ``butterfly``, or a hierarchy such as
         ``hierarchical:4,ring+star``.
     group
         A group of ``torch.distributed`` that this process belongs to; None means the world.

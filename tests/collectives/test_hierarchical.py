@@ -154,7 +154,7 @@ def test_a_spec_has_one_canonical_form(spec: str, canonical: str) -> None:
         ("hierarchical:4,ring+star+star", r"but got 3 and 1"),
         (
             "hierarchical:4,ring+rign",
-            r"no level of hierarchical can be 'rign'; choose one of butterfly, ring",
+            r"no level of hierarchical can be 'rign'; choose one of butterfly, pairwise",
         ),
         ("hierarchical:4,hierarchical+ring", r"no level of hierarchical can be 'hierarchical'"),
         ("hierarchical:4,", r"no level of hierarchical can be ''"),

@@ -20,7 +20,7 @@ def envelope_of(xs: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(xs).abs().sum(0)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "star", "tree", "butterfly"])
+@pytest.mark.parametrize("algorithm", ["ring", "pairwise", "star", "tree", "butterfly"])
 @pytest.mark.parametrize("spec", ["identity", "bf16", "errbound:2^-10", "quantize:4"])
 def test_no_sum_is_further_off(run_ranks: RunRanks, algorithm: str, spec: str) -> None:
     xs = shares(4, 9001, scale=1.0)

@@ -18,19 +18,10 @@ RunRanks = Callable[..., list[Any]]
 EACH_ALGORITHM = pytest.mark.parametrize("algorithm", sorted(collectives.TABLE))
 WORLD, TIMEOUT_S = 4, 1.0
 LONG_S = 10.0  # what is noticed at once is noticed in much less on any machine
-ELEMENTS = WORLD * 3 * (SEGMENT_UNIT_NBYTES // 4)
-FRAMES_OF_RANK_1 = {
-    "ring": [f"step {i // 3} of the ring schedule, segment {i % 3} of chunk {1 - i // 3}" for i in range(6)],
-    "star": [f"step 0 of the star schedule, segment {i} of chunk 0" for i in range(12)],
-    "tree": [f"step 0 of the tree schedule, segment {i} of chunk 0" for i in range(12)],
-    "butterfly": [
-        f"step 0 of the butterfly schedule, segment {i % 3} of chunk {2 + i // 3}" for i in range(6)
-    ],
-    "hierarchical": [
-        f"step 0 of the hierarchical schedule, segment {i % 3} of chunk {2 + i // 3}" for i in range(6)
-    ],
-}
-RECEIVER_FROM_RANK_1 = {"ring": 2, "star": 0, "tree": 0, "butterfly": 3, "hierarchical": 0}
+SEGMENTS = 6  # of a chunk, so that the first frames all have one receiver
+ELEMENTS = WORLD * SEGMENTS * (SEGMENT_UNIT_NBYTES // 4)
+FIRST_CHUNK_OF_RANK_1 = {"ring": 1, "pairwise": 2, "star": 0, "tree": 0, "butterfly": 2, "hierarchical": 2}
+RECEIVER_FROM_RANK_1 = {"ring": 2, "pairwise": 2, "star": 0, "tree": 0, "butterfly": 3, "hierarchical": 0}
 
 
 def exchanged(
@@ -64,7 +55,8 @@ def test_a_spoilt_frame_is_an_error_on_every_rank_that_names_rank_peer_and_step(
     run_ranks: RunRanks, kind: Any, bit: int, reason: str, algorithm: str
 ) -> None:
     receiver = RECEIVER_FROM_RANK_1[algorithm]
-    noticed_at = FRAMES_OF_RANK_1[algorithm][3 if kind == "duplicate" else 2]
+    segment = f"segment {3 if kind == 'duplicate' else 2} of chunk {FIRST_CHUNK_OF_RANK_1[algorithm]}"
+    noticed_at = f"step 0 of the {algorithm} schedule, {segment}"
     started = time.monotonic()
     errors, _ = exchanged(run_ranks, Fault(kind, rank=1, step=2, bit=bit), algorithm, LONG_S)
     assert time.monotonic() - started < LONG_S

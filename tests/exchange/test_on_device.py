@@ -29,7 +29,7 @@ Devices = list[Simulated | None]
 WAYS = [
     *((world, "ring", "bf16") for world in (1, 2, 3, 4)),
     *((2, algorithm, "fp8") for algorithm in ("ring", "tree")),
-    *((3, algorithm, "bf16") for algorithm in ("butterfly", "star")),
+    *((3, algorithm, "bf16") for algorithm in ("butterfly", "pairwise", "star")),
     *((4, algorithm, "bf16") for algorithm in ("butterfly", "tree", "hierarchical:2,ring+star")),
 ]
 

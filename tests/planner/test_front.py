@@ -130,6 +130,7 @@ def test_for_a_loss_what_a_codec_loses_counts(
             rate="100mbit",
             forward_s=0.03,
             codecs=["quantize:8"],
+            algorithms=["backend", "ring"],
             objective=objective,
             gradients=gradients,
             costs=known,

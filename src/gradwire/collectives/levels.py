@@ -12,17 +12,24 @@ so that the pieces of all groups have the same boundaries.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby
 from math import prod
 
-from gradwire.collectives import butterfly, ring, star, tree
+from gradwire.collectives import butterfly, pairwise, ring, star, tree
 from gradwire.collectives.matching import hops_after
 from gradwire.collectives.step import Collective, Step
 
-ALGORITHMS: dict[str, Collective] = {"ring": ring, "star": star, "tree": tree, "butterfly": butterfly}
+ALGORITHMS: dict[str, Collective] = {
+    "ring": ring,
+    "pairwise": pairwise,
+    "star": star,
+    "tree": tree,
+    "butterfly": butterfly,
+}
 """What a level can be: the algorithms that are modules."""
 
 
@@ -121,7 +128,7 @@ class Layout:
         """Return how many fine chunks the busiest rank sends."""
         sent = [0] * self.world
         for instance in (instance for level in self.levels for instance in level):
-            widths = tuple(stop - start for start, stop in pairwise(instance.cuts))
+            widths = tuple(stop - start for start, stop in itertools.pairwise(instance.cuts))
             for rank, count in zip(
                 instance.members, _sent(instance.name, len(instance.members), widths), strict=True
             ):
@@ -161,7 +168,7 @@ def _joined(name: str, group: list[list[int]], count: int, unit: int, instances:
         cuts = [first + width * i // pieces for i in range(pieces + 1)]
         if len(members) > 1:
             instances.append(Instance(name, members, tuple(cut * unit for cut in cuts)))
-        for piece, (start, stop) in enumerate(pairwise(cuts)):
+        for piece, (start, stop) in enumerate(itertools.pairwise(cuts)):
             owners += [members[ALGORITHMS[name].owner(piece, len(members))]] * (stop - start)
     return owners
 

@@ -87,7 +87,7 @@ def choose_plan(
         Codecs that may be used, the preferred first; None for those whose error is a known share of the
         values, see ``codecs.FREE_OF_SCALE``.
     algorithms
-        The preferred first; None for ring, butterfly, tree and star, and hierarchical where there are groups.
+        The preferred first; None for those of ``ALGORITHMS``, and hierarchical where there are groups.
     pipelines
         1 for a step at a time. ``(1, 2)`` offers Pipe-SGD as well, which computes before the average of the
         step before has come: faster, but another training.

@@ -36,6 +36,7 @@ def test_without_noise_it_is_zero_and_without_a_direction_infinite() -> None:
         ("star", 4, {1: 3, 4: 1}),
         ("tree", 4, {1: 2, 2: 1, 4: 1}),
         ("butterfly", 4, {1: 2, 2: 1, 4: 1}),
+        ("pairwise", 4, {1: 3, 4: 1}),
         ("hierarchical:2", 4, {1: 2, 2: 1, 4: 1}),
         ("ring", 1, {1: 1}),
     ],
@@ -44,7 +45,7 @@ def test_every_encoding_is_counted(algorithm: str, world: int, terms: dict[int, 
     assert encoded_terms(algorithm, world) == terms
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "star", "tree", "butterfly"])
+@pytest.mark.parametrize("algorithm", ["ring", "pairwise", "star", "tree", "butterfly"])
 @pytest.mark.parametrize("world", [3, 8])
 def test_an_all_reduce_encodes_an_element_once_for_each_rank(algorithm: str, world: int) -> None:
     assert sum(encoded_terms(algorithm, world).values()) == pytest.approx(world)

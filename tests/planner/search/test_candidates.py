@@ -24,7 +24,7 @@ def test_every_part_of_a_plan_is_varied() -> None:
     assert len(plans) == len(set(plans))
     assert {str(plan.codec) for plan in plans} == {"identity", "bf16"}
     exact = {plan.algorithm for plan in plans if isinstance(plan.codec, Identity)}
-    assert exact == {"backend", "ring", "butterfly", "tree", "star"}
+    assert exact == {"backend", "ring", "pairwise", "butterfly", "tree", "star"}
     assert {plan.algorithm for plan in plans if str(plan.codec) == "bf16"} == exact - {"backend"}
     assert {plan.segment_nbytes for plan in plans} == set(SEGMENTS_NBYTES)
     assert {plan.bucket_nbytes for plan in plans if plan.pipeline == 1} > {None, 1 << 22}

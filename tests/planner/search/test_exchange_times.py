@@ -12,7 +12,7 @@ from gradwire.timing.replay.replay import replay
 Make = Callable[..., Environment]
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "butterfly", "tree", "star"])
+@pytest.mark.parametrize("algorithm", ["ring", "pairwise", "butterfly", "tree", "star"])
 def test_a_short_bucket_takes_what_its_replay_takes(environment: Make, algorithm: str) -> None:
     place = environment()
     terms = Family(place).among(4).terms(Way(algorithm, 1 << 20, "bf16"), 500_000)

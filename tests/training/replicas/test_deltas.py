@@ -209,7 +209,7 @@ def test_its_bound_is_that_of_what_is_held() -> None:
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-@pytest.mark.parametrize("algorithm", ["ring", "star", "tree", "butterfly"])
+@pytest.mark.parametrize("algorithm", ["ring", "pairwise", "star", "tree", "butterfly"])
 def test_all_ranks_hold_the_same_words(world: int, algorithm: str, run_ranks: Ranks) -> None:
     steps = walk(9001, 3)
 
@@ -228,7 +228,7 @@ def test_all_ranks_hold_the_same_words(world: int, algorithm: str, run_ranks: Ra
             assert torch.equal(mine, weights.bfloat16())
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "star", "tree", "butterfly"])
+@pytest.mark.parametrize("algorithm", ["ring", "pairwise", "star", "tree", "butterfly"])
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_there_may_be_fewer_weights_than_ranks(count: int, algorithm: str, run_ranks: Ranks) -> None:
     steps = walk(count, 3)

@@ -18,7 +18,7 @@ from gradwire.plan import EXCHANGES, FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, fr
 from gradwire.planner.inputs.workload import Workload
 from gradwire.wire import MAX_FRAME_NBYTES
 
-ALGORITHMS = (backend.NAME, "ring", "butterfly", "tree", "star")
+ALGORITHMS = (backend.NAME, "ring", "pairwise", "butterfly", "tree", "star")
 """The order in which they win ties: the transport's own all-reduce, for buckets that are not compressed; then
 from the simplest to tune to the one that loads a single rank."""
 SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)

@@ -1,0 +1,66 @@
+"""Pairwise all-reduce: every rank sends each other rank its chunk of the bucket, then each the sum that it owns.
+
+The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its values of
+chunk ``r + k`` to that chunk's owner, the rank ``r + k``, and adds what it receives from rank ``r - k`` to
+chunk ``r``. In step ``k`` of the broadcast half, it sends the sum of chunk ``r`` to rank ``r + k``. No frame
+waits for another rank's but the sums, so a bucket takes two latencies, and what is encoded is each rank's own
+gradient once, and the sum.
+
+Card, for ``p`` ranks and a bucket of ``n`` bytes:
+
+- steps: ``2 (p - 1)``, of which those of a half don't wait for each other
+- bytes sent by every rank: ``2 (p - 1) / p n``; received: as many
+- extra memory: a rank keeps its encoded sum, one part in ``p`` of the encoded bucket, until the last rank has it
+- exactness: chunk ``c`` is summed in the order ``c, c - 1, ..., c - p + 1`` (modulo ``p``), each partial sum
+  rounded to float32; a codec encodes ``p - 1`` terms and the sum, so the error is at most ``p`` times its bound
+- source: the pairwise exchange of Thakur, Rabenseifner and Gropp, Optimization of collective communication
+  operations in MPICH, IJHPCA 19 (2005)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gradwire.collectives.step import Step
+
+ROTATES = True
+
+
+def chunks(world: int) -> int:
+    """Return into how many chunks a bucket is cut: one per rank."""
+    return world
+
+
+def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - every algorithm is asked with the world
+    """Return the rank that finishes a chunk: the one of the same number."""
+    return chunk
+
+
+def reduce(rank: int, world: int) -> Iterator[Step]:
+    """Yield the reduce-scatter of one rank; at its end the rank owns the sum of chunk ``rank``."""
+    for k in range(1, world):
+        to, source = (rank + k) % world, (rank - k) % world
+        yield Step(to, (to, to + 1), source, (rank, rank + 1), combine=True)
+
+
+def broadcast(rank: int, world: int) -> Iterator[Step]:
+    """Yield the all-gather of one rank, which sends the chunk ``rank`` to every other rank."""
+    for k in range(1, world):
+        to, source = (rank + k) % world, (rank - k) % world
+        yield Step(to, (rank, rank + 1), source, (source, source + 1), combine=False)
+
+
+def schedule(rank: int, world: int) -> Iterator[Step]:
+    """Yield both halves."""
+    yield from reduce(rank, world)
+    yield from broadcast(rank, world)
+
+
+def steps(world: int) -> int:
+    """Return how many messages pass through a rank one after the other, as many in as out."""
+    return 2 * (world - 1)
+
+
+def nbytes(world: int, n: int) -> float:
+    """Return the bytes that the busiest rank sends for a bucket of ``n`` bytes."""
+    return 2 * (world - 1) * n / world
