@@ -60,4 +60,25 @@ static inline void prefetch(const void* from, std::size_t ahead_nbytes) {
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_nbytes), _MM_HINT_T0);
 }
 
+// 32 signed nibbles in bytes, two to a byte, the first in the low half: the multiply-add makes low + 16 * high of each
+// pair; the pack works within lanes, hence the permutation.
+static inline __m128i join_nibbles(__m256i bytes) {
+  const __m256i nibbles = _mm256_and_si256(bytes, _mm256_set1_epi8(0x0F));
+  const __m256i pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));
+  return _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi16(pairs, pairs), 0xD8));
+}
+
+// The nibbles of the low 8 bytes, a byte each: a byte widened to a word, or-ed with itself four bits up, holds its
+// nibbles in two bytes.
+static inline __m128i split_nibbles(__m128i bytes) {
+  const __m128i words = _mm_cvtepu8_epi16(bytes);
+  return _mm_and_si128(_mm_or_si128(words, _mm_slli_epi16(words, 4)), _mm_set1_epi8(0x0F));
+}
+
+// (v ^ 8) - 8 extends the sign.
+static inline __m128i extend_nibbles(__m128i nibbles) {
+  const __m128i eight = _mm_set1_epi8(8);
+  return _mm_sub_epi8(_mm_xor_si128(nibbles, eight), eight);
+}
+
 }  // namespace gradwire

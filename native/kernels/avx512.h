@@ -36,4 +36,24 @@ static inline void prefetch(const void* from, std::size_t ahead_nbytes) {
   _mm_prefetch(reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + ahead_nbytes), _MM_HINT_T0);
 }
 
+// 32 signed nibbles in bytes, two to a byte, the first in the low half: the multiply-add makes low + 16 * high of each
+// pair.
+static inline __m128i join_nibbles(__m256i bytes) {
+  const __m256i nibbles = _mm256_and_si256(bytes, _mm256_set1_epi8(0x0F));
+  return _mm256_cvtepi16_epi8(_mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001)));
+}
+
+// The nibbles of 16 bytes, a byte each: a byte widened to a word, or-ed with itself four bits up, holds its nibbles in
+// two bytes.
+static inline __m256i split_nibbles(const std::uint8_t* from) {
+  const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_and_si256(_mm256_or_si256(words, _mm256_slli_epi16(words, 4)), _mm256_set1_epi8(0x0F));
+}
+
+// (v ^ 8) - 8 extends the sign.
+static inline __m256i extend_nibbles(__m256i nibbles) {
+  const __m256i eight = _mm256_set1_epi8(8);
+  return _mm256_sub_epi8(_mm256_xor_si256(nibbles, eight), eight);
+}
+
 }  // namespace gradwire

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/bits.h"
+#include "kernels/walk.h"
 
 namespace gradwire {
 
@@ -52,5 +53,55 @@ struct BfpByteScales {
   float of[256];
 };
 extern const BfpByteScales kBfpByteScales;
+
+namespace {
+
+// Vectors take blocks of 16 k with 7 mantissa bits, whose mantissas are whole bytes; others take the portable kernel.
+// A target's Blocks: encode(x, block, out) and decode<kAdd>(payload, block, out) a block; encode_16(x, out)
+// k16Blocks of 16, the paper's size.
+inline constexpr int kBfpByteMantissa = 7;
+
+[[maybe_unused]] bool bfp_is_vectored(int mantissa_bits, std::size_t block) {
+  return mantissa_bits == kBfpByteMantissa && block % 16 == 0;
+}
+
+template <typename Blocks>
+void bfp_encode(const float* x, std::size_t n, int mantissa_bits, std::size_t block, std::uint8_t* out) {
+  std::size_t at = 0;
+  if (bfp_is_vectored(mantissa_bits, block)) {
+    if (block == 16) {  // without inner loops
+      constexpr std::size_t kStep = 16 * Blocks::k16Blocks;
+      at = walk<kStep>(n, [&](std::size_t i) { Blocks::encode_16(x + i, out + i / 16 * 17); });
+      out += at / 16 * 17;
+    }
+    for (; at + block <= n; at += block, out += block + 1) Blocks::encode(x + at, block, out);
+  }
+  kBfpScalar.encode(x + at, n - at, mantissa_bits, block, out);
+}
+
+template <typename Blocks, bool kAdd>
+std::size_t bfp_decode_blocks(const std::uint8_t* payload, std::size_t n, std::size_t block, float* out) {
+  if (block == 16) {
+    return walk<16>(n, [&](std::size_t i) { Blocks::template decode<kAdd>(payload + i / 16 * 17, 16, out + i); });
+  }
+  std::size_t at = 0;
+  for (; at + block <= n; at += block, payload += block + 1) Blocks::template decode<kAdd>(payload, block, out + at);
+  return at;
+}
+
+template <typename Blocks>
+void bfp_decode(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out,
+                bool add) {
+  std::size_t at = 0;
+  if (bfp_is_vectored(mantissa_bits, block)) {
+    at = choose(add, [&](auto chosen) {
+      return bfp_decode_blocks<Blocks, decltype(chosen)::value>(payload, n, block, out);
+    });
+  }
+  kBfpScalar.decode(payload + at / block * bfp_block_nbytes(mantissa_bits, block), n - at, mantissa_bits, block,
+                    out + at, add);
+}
+
+}  // namespace
 
 }  // namespace gradwire

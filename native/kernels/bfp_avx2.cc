@@ -7,10 +7,6 @@ namespace gradwire {
 
 namespace {
 
-constexpr int kMantissaBits = 7;
-
-bool is_vectored(int mantissa_bits, std::size_t block) { return mantissa_bits == kMantissaBits && block % 16 == 0; }
-
 // 16 mantissas; the packs saturate at 127, the maximum at -127.
 __m128i mantissas_of(const float* x, __m256 scale) {
   const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
@@ -20,63 +16,39 @@ __m128i mantissas_of(const float* x, __m256 scale) {
   return _mm_max_epi8(bytes, _mm_set1_epi8(-127));
 }
 
-inline void encode_block(const float* x, std::size_t block, std::uint8_t* out) {
-  __m256i peak = _mm256_setzero_si256();
-  for (std::size_t i = 0; i < block; i += 8) peak = _mm256_max_epu32(peak, magnitude8(load_vector(x + i)));
-  const std::uint32_t exponent = bfp_exponent(largest_of(peak));
-  const float scale = bfp_encode_scale(exponent, kMantissaBits);
-  // Where the scale is 0 the mantissas are masked off, since infinity * 0 is NaN.
-  const __m128i kept = _mm_set1_epi8(scale == 0.0F ? 0 : -1);
-  *out++ = static_cast<std::uint8_t>(exponent);
-  for (std::size_t i = 0; i < block; i += 16) {
-    store_half(out + i, _mm_and_si128(kept, mantissas_of(x + i, _mm256_set1_ps(scale))));
-  }
-}
+struct Blocks {
+  static constexpr std::size_t k16Blocks = 1;
 
-void encode(const float* x, std::size_t n, int mantissa_bits, std::size_t block, std::uint8_t* out) {
-  std::size_t at = 0;
-  if (is_vectored(mantissa_bits, block)) {
-    if (block == 16) {  // the paper's: without inner loops
-      for (; at + 16 <= n; at += 16, out += 17) {
-        prefetch(x + at, 2048);
-        encode_block(x + at, 16, out);
-      }
-    } else {
-      for (; at + block <= n; at += block, out += block + 1) encode_block(x + at, block, out);
+  static void encode(const float* x, std::size_t block, std::uint8_t* out) {
+    __m256i peak = _mm256_setzero_si256();
+    for (std::size_t i = 0; i < block; i += 8) peak = _mm256_max_epu32(peak, magnitude8(load_vector(x + i)));
+    const std::uint32_t exponent = bfp_exponent(largest_of(peak));
+    const float scale = bfp_encode_scale(exponent, kBfpByteMantissa);
+    // Where the scale is 0 the mantissas are masked off, since infinity * 0 is NaN.
+    const __m128i kept = _mm_set1_epi8(scale == 0.0F ? 0 : -1);
+    *out++ = static_cast<std::uint8_t>(exponent);
+    for (std::size_t i = 0; i < block; i += 16) {
+      store_half(out + i, _mm_and_si128(kept, mantissas_of(x + i, _mm256_set1_ps(scale))));
     }
   }
-  kBfpScalar.encode(x + at, n - at, mantissa_bits, block, out);
-}
 
-template <bool kAdd>
-inline void decode_block(const std::uint8_t* payload, std::size_t block, float* out) {
-  const __m256 scale = _mm256_set1_ps(kBfpByteScales.of[*payload++]);
-  for (std::size_t i = 0; i < block; i += 8) {
-    const __m256i mantissas = _mm256_cvtepi8_epi32(load_quarter(payload + i));
-    put8<kAdd>(out + i, _mm256_mul_ps(_mm256_cvtepi32_ps(mantissas), scale));
+  static void encode_16(const float* x, std::uint8_t* out) {
+    prefetch(x, 2048);
+    encode(x, 16, out);
   }
-}
 
-template <bool kAdd>
-void decode_as(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out) {
-  std::size_t at = 0;
-  if (is_vectored(mantissa_bits, block)) {
-    if (block == 16) {
-      for (; at + 16 <= n; at += 16, payload += 17) decode_block<kAdd>(payload, 16, out + at);
-    } else {
-      for (; at + block <= n; at += block, payload += block + 1) decode_block<kAdd>(payload, block, out + at);
+  template <bool kAdd>
+  static void decode(const std::uint8_t* payload, std::size_t block, float* out) {
+    const __m256 scale = _mm256_set1_ps(kBfpByteScales.of[*payload++]);
+    for (std::size_t i = 0; i < block; i += 8) {
+      const __m256i mantissas = _mm256_cvtepi8_epi32(load_quarter(payload + i));
+      put8<kAdd>(out + i, _mm256_mul_ps(_mm256_cvtepi32_ps(mantissas), scale));
     }
   }
-  kBfpScalar.decode(payload, n - at, mantissa_bits, block, out + at, kAdd);
-}
-
-void decode(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out, bool add) {
-  add ? decode_as<true>(payload, n, mantissa_bits, block, out)
-      : decode_as<false>(payload, n, mantissa_bits, block, out);
-}
+};
 
 }  // namespace
 
-const BfpKernels kBfpAvx2 = {.encode = encode, .decode = decode};
+const BfpKernels kBfpAvx2 = {.encode = bfp_encode<Blocks>, .decode = bfp_decode<Blocks>};
 
 }  // namespace gradwire

@@ -7,28 +7,9 @@ namespace gradwire {
 
 namespace {
 
-constexpr int kMantissaBits = 7;
-
-bool is_vectored(int mantissa_bits, std::size_t block) { return mantissa_bits == kMantissaBits && block % 16 == 0; }
-
 inline void store_record(std::uint8_t* out, int exponent, __m128i mantissas) {
   *out = static_cast<std::uint8_t>(exponent);
   _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 1), mantissas);
-}
-
-inline void encode_block(const float* x, std::size_t block, std::uint8_t* out) {
-  __m512i peak = magnitude16(load16_bits(x));
-  for (std::size_t i = 16; i < block; i += 16) peak = _mm512_max_epu32(peak, magnitude16(load16_bits(x + i)));
-  const std::uint32_t exponent = bfp_exponent(_mm512_reduce_max_epu32(peak));
-  const float scale = bfp_encode_scale(exponent, kMantissaBits);
-  // Where the scale is 0 no lane is converted, since infinity * 0 is NaN.
-  const __mmask16 lanes = scale == 0.0F ? __mmask16{0} : __mmask16{0xFFFF};
-  *out++ = static_cast<std::uint8_t>(exponent);
-  for (std::size_t i = 0; i < block; i += 16) {
-    const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(scale));
-    const __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_maskz_cvtps_epi32(lanes, scaled));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm_max_epi8(bytes, _mm_set1_epi8(-127)));
-  }
 }
 
 // The largest of each of four vectors, in the order of the vectors, in every 128-bit lane: three rounds of halving
@@ -48,78 +29,65 @@ inline __m512i mantissas_of(const float* x, __m512 scales) {
   return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * kBlock), scale));
 }
 
-// Four blocks of 16, the paper's size.
-inline void encode_four_blocks(const float* x, std::uint8_t* out) {
-  const __m512i peaks = peaks_of(magnitude16(load16_bits(x)), magnitude16(load16_bits(x + 16)),
-                                 magnitude16(load16_bits(x + 32)), magnitude16(load16_bits(x + 48)));
-  const __m512i raw = _mm512_srli_epi32(peaks, 23);
-  const __mmask16 flushed = _mm512_cmplt_epu32_mask(raw, _mm512_set1_epi32(kBfpSmallestExponent));
-  const __mmask16 nonfinite = _mm512_cmpeq_epi32_mask(raw, _mm512_set1_epi32(kBfpNanExponent));
-  if (nonfinite != 0) [[unlikely]] {
-    for (int i = 0; i < 4; ++i) encode_block(x + 16 * i, 16, out + 17 * i);
-    return;
-  }
-  const __m512i exponents = _mm512_mask_mov_epi32(raw, flushed, _mm512_setzero_si512());
-  // bfp_encode_scale as bits: 2^(M - 1 + 127 - E), or 0.
-  const __m512i bias = _mm512_set1_epi32(kMantissaBits - 1 + 127 + 127);
-  const __m512i scale_bits = _mm512_slli_epi32(_mm512_sub_epi32(bias, raw), 23);
-  const __m512 scales = _mm512_castsi512_ps(_mm512_mask_mov_epi32(scale_bits, flushed, _mm512_setzero_si512()));
-  // The packs saturate and work within lanes; their dwords come out as quartets a b c d, which the permutation sorts.
-  const __m512i sort = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  const __m512i words_ab = _mm512_packs_epi32(mantissas_of<0>(x, scales), mantissas_of<1>(x, scales));
-  const __m512i words_cd = _mm512_packs_epi32(mantissas_of<2>(x, scales), mantissas_of<3>(x, scales));
-  const __m512i bytes = _mm512_max_epi8(_mm512_packs_epi16(words_ab, words_cd), _mm512_set1_epi8(-127));
-  const __m512i sorted = _mm512_permutexvar_epi32(sort, bytes);
-  const __m128i four = _mm512_castsi512_si128(exponents);
-  store_record(out, _mm_extract_epi32(four, 0), _mm512_castsi512_si128(sorted));
-  store_record(out + 17, _mm_extract_epi32(four, 1), _mm512_extracti32x4_epi32(sorted, 1));
-  store_record(out + 34, _mm_extract_epi32(four, 2), _mm512_extracti32x4_epi32(sorted, 2));
-  store_record(out + 51, _mm_extract_epi32(four, 3), _mm512_extracti32x4_epi32(sorted, 3));
-}
+struct Blocks {
+  static constexpr std::size_t k16Blocks = 4;
 
-void encode(const float* x, std::size_t n, int mantissa_bits, std::size_t block, std::uint8_t* out) {
-  std::size_t at = 0;
-  if (is_vectored(mantissa_bits, block)) {
-    if (block == 16) {
-      for (; at + 64 <= n; at += 64, out += 68) {
-        for (std::size_t line = 0; line < 4; ++line) prefetch(x + at + 16 * line, 2048);
-        encode_four_blocks(x + at, out);
-      }
-    }
-    for (; at + block <= n; at += block, out += block + 1) encode_block(x + at, block, out);
-  }
-  kBfpScalar.encode(x + at, n - at, mantissa_bits, block, out);
-}
-
-template <bool kAdd>
-inline void decode_block(const std::uint8_t* payload, std::size_t block, float* out) {
-  const __m512 scale = _mm512_set1_ps(kBfpByteScales.of[*payload++]);
-  for (std::size_t i = 0; i < block; i += 16) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(payload + i));
-    put16<kAdd>(out + i, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), scale));
-  }
-}
-
-template <bool kAdd>
-void decode_as(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out) {
-  std::size_t at = 0;
-  if (is_vectored(mantissa_bits, block)) {
-    if (block == 16) {
-      for (; at + 16 <= n; at += 16, payload += 17) decode_block<kAdd>(payload, 16, out + at);
-    } else {
-      for (; at + block <= n; at += block, payload += block + 1) decode_block<kAdd>(payload, block, out + at);
+  static void encode(const float* x, std::size_t block, std::uint8_t* out) {
+    __m512i peak = magnitude16(load16_bits(x));
+    for (std::size_t i = 16; i < block; i += 16) peak = _mm512_max_epu32(peak, magnitude16(load16_bits(x + i)));
+    const std::uint32_t exponent = bfp_exponent(_mm512_reduce_max_epu32(peak));
+    const float scale = bfp_encode_scale(exponent, kBfpByteMantissa);
+    // Where the scale is 0 no lane is converted, since infinity * 0 is NaN.
+    const __mmask16 lanes = scale == 0.0F ? __mmask16{0} : __mmask16{0xFFFF};
+    *out++ = static_cast<std::uint8_t>(exponent);
+    for (std::size_t i = 0; i < block; i += 16) {
+      const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(x + i), _mm512_set1_ps(scale));
+      const __m128i bytes = _mm512_cvtsepi32_epi8(_mm512_maskz_cvtps_epi32(lanes, scaled));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), _mm_max_epi8(bytes, _mm_set1_epi8(-127)));
     }
   }
-  kBfpScalar.decode(payload, n - at, mantissa_bits, block, out + at, kAdd);
-}
 
-void decode(const std::uint8_t* payload, std::size_t n, int mantissa_bits, std::size_t block, float* out, bool add) {
-  add ? decode_as<true>(payload, n, mantissa_bits, block, out)
-      : decode_as<false>(payload, n, mantissa_bits, block, out);
-}
+  static void encode_16(const float* x, std::uint8_t* out) {
+    for (std::size_t line = 0; line < 4; ++line) prefetch(x + 16 * line, 2048);
+    const __m512i peaks = peaks_of(magnitude16(load16_bits(x)), magnitude16(load16_bits(x + 16)),
+                                   magnitude16(load16_bits(x + 32)), magnitude16(load16_bits(x + 48)));
+    const __m512i raw = _mm512_srli_epi32(peaks, 23);
+    const __mmask16 flushed = _mm512_cmplt_epu32_mask(raw, _mm512_set1_epi32(kBfpSmallestExponent));
+    const __mmask16 nonfinite = _mm512_cmpeq_epi32_mask(raw, _mm512_set1_epi32(kBfpNanExponent));
+    if (nonfinite != 0) [[unlikely]] {
+      for (int i = 0; i < 4; ++i) encode(x + 16 * i, 16, out + 17 * i);
+      return;
+    }
+    const __m512i exponents = _mm512_mask_mov_epi32(raw, flushed, _mm512_setzero_si512());
+    // bfp_encode_scale as bits: 2^(M - 1 + 127 - E), or 0.
+    const __m512i bias = _mm512_set1_epi32(kBfpByteMantissa - 1 + 127 + 127);
+    const __m512i scale_bits = _mm512_slli_epi32(_mm512_sub_epi32(bias, raw), 23);
+    const __m512 scales = _mm512_castsi512_ps(_mm512_mask_mov_epi32(scale_bits, flushed, _mm512_setzero_si512()));
+    // The packs saturate and work within lanes; their dwords come out as quartets a b c d, which the permutation sorts.
+    const __m512i sort = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i words_ab = _mm512_packs_epi32(mantissas_of<0>(x, scales), mantissas_of<1>(x, scales));
+    const __m512i words_cd = _mm512_packs_epi32(mantissas_of<2>(x, scales), mantissas_of<3>(x, scales));
+    const __m512i bytes = _mm512_max_epi8(_mm512_packs_epi16(words_ab, words_cd), _mm512_set1_epi8(-127));
+    const __m512i sorted = _mm512_permutexvar_epi32(sort, bytes);
+    const __m128i four = _mm512_castsi512_si128(exponents);
+    store_record(out, _mm_extract_epi32(four, 0), _mm512_castsi512_si128(sorted));
+    store_record(out + 17, _mm_extract_epi32(four, 1), _mm512_extracti32x4_epi32(sorted, 1));
+    store_record(out + 34, _mm_extract_epi32(four, 2), _mm512_extracti32x4_epi32(sorted, 2));
+    store_record(out + 51, _mm_extract_epi32(four, 3), _mm512_extracti32x4_epi32(sorted, 3));
+  }
+
+  template <bool kAdd>
+  static void decode(const std::uint8_t* payload, std::size_t block, float* out) {
+    const __m512 scale = _mm512_set1_ps(kBfpByteScales.of[*payload++]);
+    for (std::size_t i = 0; i < block; i += 16) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(payload + i));
+      put16<kAdd>(out + i, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), scale));
+    }
+  }
+};
 
 }  // namespace
 
-const BfpKernels kBfpAvx512 = {.encode = encode, .decode = decode};
+const BfpKernels kBfpAvx512 = {.encode = bfp_encode<Blocks>, .decode = bfp_decode<Blocks>};
 
 }  // namespace gradwire

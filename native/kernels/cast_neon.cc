@@ -28,37 +28,25 @@ float32x4_t floats_of_fp16(uint16x4_t halves) { return vcvt_f32_f16(vreinterpret
 
 float32x4_t floats_of_bf16(uint16x4_t words) { return vreinterpretq_f32_u32(vshll_n_u16(words, 16)); }
 
-template <uint16x8_t (*kConvert)(const float*), auto kRest>
-void to_two_bytes(const float* x, std::size_t n, std::uint8_t* out) {
-  std::size_t i = 0;
-  for (; i + 8 <= n; i += 8) vst1q_u8(out + 2 * i, vreinterpretq_u8_u16(kConvert(x + i)));
-  (kCastScalar.*kRest)(x + i, n - i, out + 2 * i);
-}
+template <uint16x8_t (*kTo)(const float*), float32x4_t (*kFrom)(uint16x4_t)>
+struct Cast {
+  static constexpr std::size_t kEncoded = 8;
+  static constexpr std::size_t kDecoded = 8;
 
-template <float32x4_t (*kConvert)(uint16x4_t), bool kAdd, auto kRest>
-void from_two_bytes_as(const std::uint8_t* payload, std::size_t n, float* out) {
-  std::size_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const uint16x8_t words = vreinterpretq_u16_u8(vld1q_u8(payload + 2 * i));
-    put4<kAdd>(out + i, kConvert(vget_low_u16(words)));
-    put4<kAdd>(out + i + 4, kConvert(vget_high_u16(words)));
+  static void encode(const float* x, std::uint8_t* out) {
+    vst1q_u8(out, vreinterpretq_u8_u16(kTo(x)));
   }
-  (kCastScalar.*kRest)(payload + 2 * i, n - i, out + i, kAdd);
-}
 
-template <float32x4_t (*kConvert)(uint16x4_t), auto kRest>
-void from_two_bytes(const std::uint8_t* payload, std::size_t n, float* out, bool add) {
-  add ? from_two_bytes_as<kConvert, true, kRest>(payload, n, out)
-      : from_two_bytes_as<kConvert, false, kRest>(payload, n, out);
-}
+  template <bool kAdd>
+  static void decode(const std::uint8_t* payload, float* out) {
+    const uint16x8_t words = vreinterpretq_u16_u8(vld1q_u8(payload));
+    put4<kAdd>(out, kFrom(vget_low_u16(words)));
+    put4<kAdd>(out + 4, kFrom(vget_high_u16(words)));
+  }
+};
 
 }  // namespace
 
-const CastKernels kCastNeon = {
-    .to_fp16 = to_two_bytes<fp16_of, &CastKernels::to_fp16>,
-    .from_fp16 = from_two_bytes<floats_of_fp16, &CastKernels::from_fp16>,
-    .to_bf16 = to_two_bytes<bf16_of, &CastKernels::to_bf16>,
-    .from_bf16 = from_two_bytes<floats_of_bf16, &CastKernels::from_bf16>,
-};
+const CastKernels kCastNeon = kCastKernelsOf<Cast<fp16_of, floats_of_fp16>, Cast<bf16_of, floats_of_bf16>>;
 
 }  // namespace gradwire

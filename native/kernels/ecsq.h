@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/bits.h"
+#include "kernels/walk.h"
 
 namespace gradwire {
 
@@ -52,6 +53,56 @@ namespace {
     count += ((codes[i] & 0x0F) == nibble ? 1 : 0) + (codes[i] >> 4 == nibble ? 1 : 0);
   }
   return count;
+}
+
+// A target's Codes is made with what values or codes are multiplied by. Its steps: to_codes(x, codes, escapes) takes
+// kEncoded values; from_codes<kAdd>(codes, escapes, out) gives kDecoded; count(codes, nibble) looks at kCounted bytes;
+// to_feet(x, feet) takes kWithFeet values; all move on what they are given by reference.
+template <typename Codes>
+std::size_t ecsq_to_codes(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes) {
+  const Codes to(inverse);
+  std::uint16_t* next = escapes;
+  const std::size_t i =
+      walk<Codes::kEncoded>(n, [&](std::size_t at) { to.to_codes(x + at, codes + at / 2, next); });
+  next += kEcsqScalar.to_codes(x + i, n - i, inverse, codes + i / 2, next);
+  return static_cast<std::size_t>(next - escapes);
+}
+
+template <typename Codes>
+std::size_t ecsq_count_by(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble) {
+  std::size_t found = 0;
+  const std::size_t i =
+      walk<Codes::kCounted>(nbytes, [&](std::size_t at) { found += Codes::count(codes + at, nibble); });
+  return found + ecsq_count(codes + i, nbytes - i, nibble);
+}
+
+template <typename Codes>
+std::size_t ecsq_from_codes(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale,
+                            float* out, bool add) {
+  const Codes from(scale);
+  const std::uint16_t* next = escapes;
+  const std::size_t i = choose(add, [&](auto chosen) {
+    return walk<Codes::kDecoded>(n, [&](std::size_t at) {
+      from.template from_codes<decltype(chosen)::value>(codes + at / 2, next, out + at);
+    });
+  });
+  next += kEcsqScalar.from_codes(codes + i / 2, next, n - i, scale, out + i, add);
+  return static_cast<std::size_t>(next - escapes);
+}
+
+template <typename Codes>
+std::size_t ecsq_to_feet(const float* x, std::size_t n, float inverse, std::uint8_t* feet) {
+  const Codes to(inverse);
+  std::uint8_t* next = feet;
+  const std::size_t i = walk<Codes::kWithFeet>(n, [&](std::size_t at) { to.to_feet(x + at, next); });
+  next += kEcsqScalar.to_feet(x + i, n - i, inverse, next);
+  return static_cast<std::size_t>(next - feet);
+}
+
+// For targets without a gain from vectors here.
+[[maybe_unused]] std::size_t ecsq_add_feet(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n,
+                                           float scale, float* out) {
+  return kEcsqScalar.add_feet(codes, feet, n, scale, out);
 }
 
 }  // namespace

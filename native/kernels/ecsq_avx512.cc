@@ -23,47 +23,6 @@ std::uint16_t* store_escapes(__m512i q, __mmask16 which, std::uint16_t* at) {
   return at + _mm_popcnt_u32(which);
 }
 
-std::size_t to_codes(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes) {
-  const __m512 factor = _mm512_set1_ps(inverse);
-  const __m512i escape = _mm512_set1_epi32(kFirstEscape);
-  std::uint16_t* at = escapes;
-  std::size_t i = 0;
-  for (; i + 32 <= n; i += 32) {
-    __m512i low = steps_of(x + i, factor);
-    __m512i high = steps_of(x + i + 16, factor);
-    const __mmask16 low_far = far_from_zero(low);
-    const __mmask16 high_far = far_from_zero(high);
-    if ((low_far | high_far) != 0) {
-      at = store_escapes(low, low_far, at);
-      at = store_escapes(high, high_far, at);
-      low = _mm512_mask_mov_epi32(low, low_far, escape);
-      high = _mm512_mask_mov_epi32(high, high_far, escape);
-    }
-    // The multiply-add makes low + 16 * high of each pair of nibbles.
-    const __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(high), _mm512_cvtepi32_epi8(low));
-    const __m256i nibbles = _mm256_and_si256(bytes, _mm256_set1_epi8(0x0F));
-    const __m256i pairs = _mm256_maddubs_epi16(nibbles, _mm256_set1_epi16(0x1001));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + i / 2), _mm256_cvtepi16_epi8(pairs));
-  }
-  at += kEcsqScalar.to_codes(x + i, n - i, inverse, codes + i / 2, at);
-  return static_cast<std::size_t>(at - escapes);
-}
-
-std::size_t count(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble) {
-  const __m512i low = _mm512_set1_epi8(0x0F);
-  const __m512i wanted = _mm512_set1_epi8(static_cast<char>(nibble));
-  std::size_t found = 0;
-  std::size_t i = 0;
-  for (; i + 64 <= nbytes; i += 64) {
-    const __m512i bytes = _mm512_loadu_si512(codes + i);
-    const __m512i shifted = _mm512_srli_epi16(bytes, 4);
-    const __mmask64 first = _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, low), wanted);
-    const __mmask64 second = _mm512_cmpeq_epi8_mask(_mm512_and_si512(shifted, low), wanted);
-    found += static_cast<std::size_t>(_mm_popcnt_u64(first) + _mm_popcnt_u64(second));
-  }
-  return found + ecsq_count(codes + i, nbytes - i, nibble);
-}
-
 __m512i load_escapes(__mmask16 which, const std::uint16_t*& from) {
   const __m512i next = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
   from += _mm_popcnt_u32(which);
@@ -71,64 +30,6 @@ __m512i load_escapes(__mmask16 which, const std::uint16_t*& from) {
   const __m512i magnitude = _mm512_add_epi32(_mm512_srli_epi32(words, 1), _mm512_set1_epi32(kFirstEscape));
   const __mmask16 negative = _mm512_test_epi32_mask(words, _mm512_set1_epi32(1));
   return _mm512_mask_sub_epi32(magnitude, negative, _mm512_setzero_si512(), magnitude);
-}
-
-template <bool kAdd>
-std::size_t from_codes_as(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale,
-                          float* out) {
-  const __m512 factor = _mm512_set1_ps(scale);
-  const __m256i eight = _mm256_set1_epi8(8);
-  const std::uint16_t* at = escapes;
-  std::size_t i = 0;
-  for (; i + 32 <= n; i += 32) {
-    // See kernels/quantize_avx512.cc.
-    const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
-    const __m256i nibbles =
-        _mm256_and_si256(_mm256_or_si256(words, _mm256_slli_epi16(words, 4)), _mm256_set1_epi8(0x0F));
-    const __m256i bytes = _mm256_sub_epi8(_mm256_xor_si256(nibbles, eight), eight);
-    __m512i low = _mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes));
-    __m512i high = _mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1));
-    const __mmask32 far = _mm256_cmpeq_epi8_mask(nibbles, eight);
-    if (far != 0) {
-      const auto low_far = static_cast<__mmask16>(far);
-      const auto high_far = static_cast<__mmask16>(far >> 16);
-      low = _mm512_mask_mov_epi32(low, low_far, load_escapes(low_far, at));
-      high = _mm512_mask_mov_epi32(high, high_far, load_escapes(high_far, at));
-    }
-    put16<kAdd>(out + i, _mm512_mul_ps(_mm512_cvtepi32_ps(low), factor));
-    put16<kAdd>(out + i + 16, _mm512_mul_ps(_mm512_cvtepi32_ps(high), factor));
-  }
-  at += kEcsqScalar.from_codes(codes + i / 2, at, n - i, scale, out + i, kAdd);
-  return static_cast<std::size_t>(at - escapes);
-}
-
-std::size_t from_codes(const std::uint8_t* codes, const std::uint16_t* escapes, std::size_t n, float scale, float* out,
-                       bool add) {
-  return add ? from_codes_as<true>(codes, escapes, n, scale, out) : from_codes_as<false>(codes, escapes, n, scale, out);
-}
-
-std::size_t to_feet(const float* x, std::size_t n, float inverse, std::uint8_t* feet) {
-  const __m512 factor = _mm512_set1_ps(inverse);
-  const __m512 half = _mm512_set1_ps(0.5F);
-  std::uint8_t* at = feet;
-  std::size_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const __m512 value = _mm512_mul_ps(_mm512_loadu_ps(x + i), factor);
-    const __m512 absolute = _mm512_abs_ps(value);
-    const __mmask16 zero = _mm512_cmp_ps_mask(absolute, half, _CMP_LE_OQ);
-    const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(absolute), _mm512_set1_epi32(1 << (kFootShift - 1)));
-    const __m512i magnitude = _mm512_srli_epi32(rounded, kFootShift);
-    const __mmask16 there = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(kLastFoot));
-    const __m512i negative = _mm512_srli_epi32(_mm512_castps_si512(value), 31);
-    const __m512i twice = _mm512_slli_epi32(magnitude, 1);
-    const __m512i place = _mm512_sub_epi32(_mm512_set1_epi32(1 + 2 * kFirstFoot), twice);
-    const __m512i symbols = _mm512_maskz_add_epi32(there, place, negative);
-    const __m128i chosen = _mm512_cvtepi32_epi8(_mm512_maskz_compress_epi32(zero, symbols));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(at), chosen);
-    at += _mm_popcnt_u32(zero);
-  }
-  at += kEcsqScalar.to_feet(x + i, n - i, inverse, at);
-  return static_cast<std::size_t>(at - feet);
 }
 
 __m512 values_of_feet(__mmask16 which, const std::uint8_t*& from, __m512 scale) {
@@ -142,30 +43,96 @@ __m512 values_of_feet(__mmask16 which, const std::uint8_t*& from, __m512 scale) 
   return _mm512_maskz_mul_ps(there, _mm512_castsi512_ps(bits), scale);
 }
 
+struct Codes {
+  static constexpr std::size_t kEncoded = 32;
+  static constexpr std::size_t kDecoded = 32;
+  static constexpr std::size_t kCounted = 64;
+  static constexpr std::size_t kWithFeet = 16;
+
+  __m512 factor;
+
+  explicit Codes(float by) : factor(_mm512_set1_ps(by)) {}
+
+  void to_codes(const float* x, std::uint8_t* codes, std::uint16_t*& escapes) const {
+    const __m512i escape = _mm512_set1_epi32(kFirstEscape);
+    __m512i low = steps_of(x, factor);
+    __m512i high = steps_of(x + 16, factor);
+    const __mmask16 low_far = far_from_zero(low);
+    const __mmask16 high_far = far_from_zero(high);
+    if ((low_far | high_far) != 0) {
+      escapes = store_escapes(low, low_far, escapes);
+      escapes = store_escapes(high, high_far, escapes);
+      low = _mm512_mask_mov_epi32(low, low_far, escape);
+      high = _mm512_mask_mov_epi32(high, high_far, escape);
+    }
+    const __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(high), _mm512_cvtepi32_epi8(low));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(codes), join_nibbles(bytes));
+  }
+
+  static std::size_t count(const std::uint8_t* codes, std::uint8_t nibble) {
+    const __m512i low = _mm512_set1_epi8(0x0F);
+    const __m512i wanted = _mm512_set1_epi8(static_cast<char>(nibble));
+    const __m512i bytes = _mm512_loadu_si512(codes);
+    const __m512i shifted = _mm512_srli_epi16(bytes, 4);
+    const __mmask64 first = _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, low), wanted);
+    const __mmask64 second = _mm512_cmpeq_epi8_mask(_mm512_and_si512(shifted, low), wanted);
+    return static_cast<std::size_t>(_mm_popcnt_u64(first) + _mm_popcnt_u64(second));
+  }
+
+  template <bool kAdd>
+  void from_codes(const std::uint8_t* codes, const std::uint16_t*& escapes, float* out) const {
+    const __m256i nibbles = split_nibbles(codes);
+    const __m256i bytes = extend_nibbles(nibbles);
+    __m512i low = _mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes));
+    __m512i high = _mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1));
+    const __mmask32 far = _mm256_cmpeq_epi8_mask(nibbles, _mm256_set1_epi8(kFirstEscape));
+    if (far != 0) {
+      const auto low_far = static_cast<__mmask16>(far);
+      const auto high_far = static_cast<__mmask16>(far >> 16);
+      low = _mm512_mask_mov_epi32(low, low_far, load_escapes(low_far, escapes));
+      high = _mm512_mask_mov_epi32(high, high_far, load_escapes(high_far, escapes));
+    }
+    put16<kAdd>(out, _mm512_mul_ps(_mm512_cvtepi32_ps(low), factor));
+    put16<kAdd>(out + 16, _mm512_mul_ps(_mm512_cvtepi32_ps(high), factor));
+  }
+
+  void to_feet(const float* x, std::uint8_t*& feet) const {
+    const __m512 value = _mm512_mul_ps(_mm512_loadu_ps(x), factor);
+    const __m512 absolute = _mm512_abs_ps(value);
+    const __mmask16 zero = _mm512_cmp_ps_mask(absolute, _mm512_set1_ps(0.5F), _CMP_LE_OQ);
+    const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(absolute), _mm512_set1_epi32(1 << (kFootShift - 1)));
+    const __m512i magnitude = _mm512_srli_epi32(rounded, kFootShift);
+    const __mmask16 there = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(kLastFoot));
+    const __m512i negative = _mm512_srli_epi32(_mm512_castps_si512(value), 31);
+    const __m512i twice = _mm512_slli_epi32(magnitude, 1);
+    const __m512i place = _mm512_sub_epi32(_mm512_set1_epi32(1 + 2 * kFirstFoot), twice);
+    const __m512i symbols = _mm512_maskz_add_epi32(there, place, negative);
+    const __m128i chosen = _mm512_cvtepi32_epi8(_mm512_maskz_compress_epi32(zero, symbols));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(feet), chosen);
+    feet += _mm_popcnt_u32(zero);
+  }
+};
+
 std::size_t add_feet(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n, float scale, float* out) {
   const __m512 factor = _mm512_set1_ps(scale);
-  const std::uint8_t* at = feet;
-  std::size_t i = 0;
-  for (; i + 32 <= n; i += 32) {
-    const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i / 2)));
-    const __m256i spread = _mm256_or_si256(words, _mm256_slli_epi16(words, 4));
-    const __mmask32 zero = _mm256_testn_epi8_mask(spread, _mm256_set1_epi8(0x0F));
-    const __m512 low = values_of_feet(static_cast<__mmask16>(zero), at, factor);
-    const __m512 high = values_of_feet(static_cast<__mmask16>(zero >> 16), at, factor);
-    _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(out + i), low));
-    _mm512_storeu_ps(out + i + 16, _mm512_add_ps(_mm512_loadu_ps(out + i + 16), high));
-  }
-  at += kEcsqScalar.add_feet(codes + i / 2, at, n - i, scale, out + i);
-  return static_cast<std::size_t>(at - feet);
+  const std::uint8_t* next = feet;
+  const std::size_t i = walk<32>(n, [&](std::size_t at) {
+    const __m256i nibbles = split_nibbles(codes + at / 2);
+    const __mmask32 zero = _mm256_testn_epi8_mask(nibbles, nibbles);
+    put16<true>(out + at, values_of_feet(static_cast<__mmask16>(zero), next, factor));
+    put16<true>(out + at + 16, values_of_feet(static_cast<__mmask16>(zero >> 16), next, factor));
+  });
+  next += kEcsqScalar.add_feet(codes + i / 2, next, n - i, scale, out + i);
+  return static_cast<std::size_t>(next - feet);
 }
 
 }  // namespace
 
 const EcsqKernels kEcsqAvx512 = {
-    .to_codes = to_codes,
-    .count = count,
-    .from_codes = from_codes,
-    .to_feet = to_feet,
+    .to_codes = ecsq_to_codes<Codes>,
+    .count = ecsq_count_by<Codes>,
+    .from_codes = ecsq_from_codes<Codes>,
+    .to_feet = ecsq_to_feet<Codes>,
     .add_feet = add_feet,
 };
 

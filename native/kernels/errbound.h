@@ -10,6 +10,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+
+#include "kernels/bits.h"
+#include "kernels/walk.h"
 
 namespace gradwire {
 
@@ -56,6 +60,51 @@ namespace {
     for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   }
   return lanes[0];
+}
+
+// A target's Values is made with the scale. Its load(tags, data), of which each call moves `data` on, gives kStep values,
+// and may read kReach bytes from there; put<kAdd>(out, values) writes them.
+template <typename Values, bool kAdd>
+std::size_t errbound_decode_steps(const std::uint8_t* tags, const std::uint8_t*& data, const std::uint8_t* data_end,
+                                  float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
+  const Values values(scale);
+  for (; i + Values::kStep <= n && data_end - data >= Values::kReach; i += Values::kStep) {
+    values.template put<kAdd>(out + i, values.load(tags + i / 4, data));
+  }
+  return i;
+}
+
+template <typename Values, bool kAdd>
+void errbound_decode(const std::uint8_t* tags, const std::uint8_t* data, const std::uint8_t* data_end, float* out,
+                     std::size_t n, const ErrboundScale& scale) {
+  std::size_t i = errbound_decode_steps<Values, kAdd>(tags, data, data_end, out, 0, n, scale);
+  std::uint8_t tail[2 * Values::kReach] = {};
+  if (i + Values::kStep <= n) {
+    // Near the end of the data, yet many values of class 0 may follow: go on in a padded copy.
+    std::memcpy(tail, data, static_cast<std::size_t>(data_end - data));
+    data = tail;
+    data_end = tail + sizeof tail;
+    i = errbound_decode_steps<Values, kAdd>(tags, data, data_end, out, i, n, scale);
+  }
+  const auto scalar = kAdd ? kErrboundScalar.decode_add : kErrboundScalar.decode;
+  scalar(tags + i / 4, data, data_end, out + i, n - i, scale);
+}
+
+// A target's Squares adds up 16 values at a time: add(x); store(lanes) gives the sums and returns how many values were
+// not finite.
+template <typename Squares>
+SumOfSquares errbound_sum_squares(const float* x, std::size_t n) {
+  Squares squares;
+  std::size_t i = walk<16>(n, [&](std::size_t at) { squares.add(x + at); });
+  double lanes[16];
+  std::size_t count = n - squares.store(lanes);
+  for (std::size_t lane = 0; i < n; ++i, ++lane) {
+    const bool finite = (bits_of(x[i]) & kInfinityBits) != kInfinityBits;
+    const double value = finite ? static_cast<double>(x[i]) : 0.0;
+    lanes[lane] += value * value;  // exact before the addition: a float has 24 bits
+    count -= finite ? 0U : 1U;
+  }
+  return {fold_lanes(lanes), count};
 }
 
 }  // namespace

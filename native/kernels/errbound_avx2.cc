@@ -73,68 +73,51 @@ std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
   return lanes[0] + lanes[1] + lanes[2] + lanes[3] + kErrboundScalar.count_data(tags + i, tags_nbytes - i);
 }
 
-// Eight values. The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their
-// sign.
-__m256 load_values(const std::uint8_t*& data, unsigned tags, __m256 from_q) {
-  const std::uint8_t* const second = data + kQuartets.nbytes[tags & 0xFF];
-  const __m256i bytes = load_two(data, second);
-  data = second + kQuartets.nbytes[tags >> 8];
+struct Values {
+  static constexpr std::size_t kStep = 8;
+  static constexpr std::ptrdiff_t kReach = 32;  // of two loads of 16 bytes, at most
 
-  const __m256i top =
-      _mm256_shuffle_epi8(bytes, load_two(kQuartets.scatter[tags & 0xFF], kQuartets.scatter[tags >> 8]));
-  const __m256i classes = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(tags)),
-                                            _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
-  // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 holds zeros: any shift but 0.
-  const __m256i shifts = _mm256_castps_si256(_mm256_permutevar_ps(
-      _mm256_castsi256_ps(_mm256_broadcastsi128_si256(_mm_setr_epi32(24, 24, 16, 0))), classes));
-  const __m256 raw = _mm256_castsi256_ps(_mm256_cmpeq_epi32(shifts, _mm256_setzero_si256()));
-  const __m256 values = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srav_epi32(top, shifts)), from_q);
-  return _mm256_blendv_ps(values, _mm256_castsi256_ps(top), raw);
-}
+  __m256 from_q;
 
-// Two loads of 16 bytes reach at most this far.
-constexpr std::ptrdiff_t kReach = 32;
+  explicit Values(const ErrboundScale& scale) : from_q(_mm256_set1_ps(scale.from_q)) {}
 
-template <bool kAdd>
-std::size_t decode_vectors(const std::uint8_t* tags, const std::uint8_t*& data, const std::uint8_t* data_end,
-                           float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
-  const __m256 from_q = _mm256_set1_ps(scale.from_q);
-  for (; i + 8 <= n && data_end - data >= kReach; i += 8) {
-    prefetch(out + i, kPrefetchNbytes);
-    std::uint16_t tag;
-    std::memcpy(&tag, tags + i / 4, 2);
-    put8<kAdd>(out + i, load_values(data, tag, from_q));
+  // The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their sign.
+  __m256 load(const std::uint8_t* from, const std::uint8_t*& data) const {
+    const unsigned tags = load_word<std::uint16_t>(from);
+    const std::uint8_t* const second = data + kQuartets.nbytes[tags & 0xFF];
+    const __m256i bytes = load_two(data, second);
+    data = second + kQuartets.nbytes[tags >> 8];
+
+    const __m256i top =
+        _mm256_shuffle_epi8(bytes, load_two(kQuartets.scatter[tags & 0xFF], kQuartets.scatter[tags >> 8]));
+    const __m256i classes = _mm256_srlv_epi32(_mm256_set1_epi32(static_cast<int>(tags)),
+                                              _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+    // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 holds zeros: any shift but 0.
+    const __m256i shifts = _mm256_castps_si256(_mm256_permutevar_ps(
+        _mm256_castsi256_ps(_mm256_broadcastsi128_si256(_mm_setr_epi32(24, 24, 16, 0))), classes));
+    const __m256 raw = _mm256_castsi256_ps(_mm256_cmpeq_epi32(shifts, _mm256_setzero_si256()));
+    const __m256 values = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_srav_epi32(top, shifts)), from_q);
+    return _mm256_blendv_ps(values, _mm256_castsi256_ps(top), raw);
   }
-  return i;
-}
 
-template <bool kAdd>
-void decode(const std::uint8_t* tags, const std::uint8_t* data, const std::uint8_t* data_end, float* out,
-            std::size_t n, const ErrboundScale& scale) {
-  std::size_t i = decode_vectors<kAdd>(tags, data, data_end, out, 0, n, scale);
-  std::uint8_t tail[2 * kReach] = {};
-  if (i + 8 <= n) {  // near the end of the data, yet many values of class 0 may follow: go on in a padded copy
-    std::memcpy(tail, data, static_cast<std::size_t>(data_end - data));
-    data = tail;
-    data_end = tail + sizeof tail;
-    i = decode_vectors<kAdd>(tags, data, data_end, out, i, n, scale);
+  template <bool kAdd>
+  void put(float* out, __m256 values) const {
+    prefetch(out, kPrefetchNbytes);
+    put8<kAdd>(out, values);
   }
-  const auto scalar = kAdd ? kErrboundScalar.decode_add : kErrboundScalar.decode;
-  scalar(tags + i / 4, data, data_end, out + i, n - i, scale);
-}
+};
 
-SumOfSquares sum_squares(const float* x, std::size_t n) {
-  const __m256i infinity = _mm256_set1_epi32(0x7F800000);
+struct Squares {
   __m256d sums[4] = {};
   __m256i nonfinite = _mm256_setzero_si256();
-  std::size_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    prefetch(x + i, kPrefetchNbytes);
+
+  void add(const float* x) {
+    const __m256i infinity = _mm256_set1_epi32(kInfinityBits);
+    prefetch(x, kPrefetchNbytes);
     for (std::size_t half = 0; half < 2; ++half) {
-      const __m256 raw = _mm256_loadu_ps(x + i + 8 * half);
-      const __m256i bad =
-          _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_castps_si256(raw), infinity), infinity);
-      const __m256 value = _mm256_andnot_ps(_mm256_castsi256_ps(bad), raw);
+      const __m256i raw = load_vector(x + 8 * half);
+      const __m256i bad = _mm256_cmpeq_epi32(_mm256_and_si256(raw, infinity), infinity);
+      const __m256 value = _mm256_castsi256_ps(_mm256_andnot_si256(bad, raw));
       const __m256d first = _mm256_cvtps_pd(_mm256_castps256_ps128(value));
       const __m256d second = _mm256_cvtps_pd(_mm256_extractf128_ps(value, 1));
       sums[2 * half] = _mm256_add_pd(sums[2 * half], _mm256_mul_pd(first, first));
@@ -142,29 +125,25 @@ SumOfSquares sum_squares(const float* x, std::size_t n) {
       nonfinite = _mm256_sub_epi32(nonfinite, bad);
     }
   }
-  double lanes[16];
-  for (int k = 0; k < 4; ++k) _mm256_storeu_pd(lanes + 4 * k, sums[k]);
-  std::uint32_t bad_counts[8];
-  store_vector(bad_counts, nonfinite);
-  std::size_t count = n;
-  for (const std::uint32_t each : bad_counts) count -= each;
-  for (std::size_t lane = 0; i < n; ++i, ++lane) {
-    const double value = static_cast<double>(x[i]);
-    const bool finite = value - value == 0.0;
-    lanes[lane] += finite ? value * value : 0.0;
-    count -= finite ? 0U : 1U;
+
+  std::size_t store(double* lanes) const {
+    for (std::size_t k = 0; k < 4; ++k) _mm256_storeu_pd(lanes + 4 * k, sums[k]);
+    std::uint32_t counts[8];
+    store_vector(counts, nonfinite);
+    std::size_t count = 0;
+    for (const std::uint32_t each : counts) count += each;
+    return count;
   }
-  return {fold_lanes(lanes), count};
-}
+};
 
 }  // namespace
 
 const ErrboundKernels kErrboundAvx2 = {
     .encode = encode,
     .count_data = count_data,
-    .decode = decode<false>,
-    .decode_add = decode<true>,
-    .sum_squares = sum_squares,
+    .decode = errbound_decode<Values, false>,
+    .decode_add = errbound_decode<Values, true>,
+    .sum_squares = errbound_sum_squares<Squares>,
 };
 
 }  // namespace gradwire

@@ -93,98 +93,87 @@ std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
          kErrboundScalar.count_data(tags + i, tags_nbytes - i);
 }
 
-// Any sixteen values. The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with
-// their sign.
-__m512 load_values(const std::uint8_t*& data, std::uint32_t tags, __m512 from_q) {
-  const std::uint8_t* const second = data + kQuartets.nbytes[tags & 0xFF];
-  const std::uint8_t* const third = second + kQuartets.nbytes[(tags >> 8) & 0xFF];
-  const std::uint8_t* const fourth = third + kQuartets.nbytes[(tags >> 16) & 0xFF];
-  const __m512i bytes = load_four(data, second, third, fourth);
-  data = fourth + kQuartets.nbytes[tags >> 24];
+struct Values {
+  static constexpr std::size_t kStep = 16;
+  static constexpr std::ptrdiff_t kReach = 64;  // of four loads of 16 bytes, at most
 
-  const __m512i top = _mm512_shuffle_epi8(bytes, load_shuffles(kQuartets.scatter, tags));
-  const __m512i classes = _mm512_srlv_epi32(
-      _mm512_set1_epi32(static_cast<int>(tags)),
-      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
-  // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 holds zeros: any shift but 0.
-  const __m512i shifts = _mm512_castps_si512(_mm512_permutevar_ps(
-      _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_setr_epi32(24, 24, 16, 0))), classes));
-  const __mmask16 raw = _mm512_testn_epi32_mask(shifts, shifts);
-  const __m512 values = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srav_epi32(top, shifts)), from_q);
-  return _mm512_mask_mov_ps(values, raw, _mm512_castsi512_ps(top));
-}
+  __m512 from_q;
 
-// Sixteen values of at most one byte each.
-__m512 load_small_values(const std::uint8_t*& data, std::uint32_t tags, __m512 from_q) {
-  const __m512i bytes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data)));
-  data += _mm_popcnt_u32(tags);
-  const __m512i q = _mm512_maskz_expand_epi32(static_cast<__mmask16>(_pext_u32(tags, kLowBits)), bytes);
-  return _mm512_mul_ps(_mm512_cvtepi32_ps(q), from_q);
-}
+  explicit Values(const ErrboundScale& scale) : from_q(_mm512_set1_ps(scale.from_q)) {}
 
-// Four loads of 16 bytes reach at most this far.
-constexpr std::ptrdiff_t kReach = 64;
-
-template <bool kAdd>
-std::size_t decode_vectors(const std::uint8_t* tags, const std::uint8_t*& data, const std::uint8_t* data_end,
-                           float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
-  const __m512 from_q = _mm512_set1_ps(scale.from_q);
-  for (; i + 16 <= n && data_end - data >= kReach; i += 16) {
-    prefetch(out + i, kPrefetchNbytes);
-    std::uint32_t tag;
-    std::memcpy(&tag, tags + i / 4, 4);
-    put16<kAdd>(out + i, (tag & kHighBits) == 0 ? load_small_values(data, tag, from_q)
-                                                : load_values(data, tag, from_q));
+  __m512 load(const std::uint8_t* from, const std::uint8_t*& data) const {
+    const auto tags = load_word<std::uint32_t>(from);
+    return (tags & kHighBits) == 0 ? load_small(data, tags) : load_any(data, tags);
   }
-  return i;
-}
 
-template <bool kAdd>
-void decode(const std::uint8_t* tags, const std::uint8_t* data, const std::uint8_t* data_end, float* out,
-            std::size_t n, const ErrboundScale& scale) {
-  std::size_t i = decode_vectors<kAdd>(tags, data, data_end, out, 0, n, scale);
-  std::uint8_t tail[2 * kReach] = {};
-  if (i + 16 <= n) {  // near the end of the data, yet many values of class 0 may follow: go on in a padded copy
-    std::memcpy(tail, data, static_cast<std::size_t>(data_end - data));
-    data = tail;
-    data_end = tail + sizeof tail;
-    i = decode_vectors<kAdd>(tags, data, data_end, out, i, n, scale);
+  // The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their sign.
+  __m512 load_any(const std::uint8_t*& data, std::uint32_t tags) const {
+    const std::uint8_t* const second = data + kQuartets.nbytes[tags & 0xFF];
+    const std::uint8_t* const third = second + kQuartets.nbytes[(tags >> 8) & 0xFF];
+    const std::uint8_t* const fourth = third + kQuartets.nbytes[(tags >> 16) & 0xFF];
+    const __m512i bytes = load_four(data, second, third, fourth);
+    data = fourth + kQuartets.nbytes[tags >> 24];
+
+    const __m512i top = _mm512_shuffle_epi8(bytes, load_shuffles(kQuartets.scatter, tags));
+    const __m512i classes = _mm512_srlv_epi32(
+        _mm512_set1_epi32(static_cast<int>(tags)),
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
+    // vpermilps reads the two low bits of each lane, so the class needs no mask. Class 0 holds zeros: any shift but 0.
+    const __m512i shifts = _mm512_castps_si512(_mm512_permutevar_ps(
+        _mm512_castsi512_ps(_mm512_broadcast_i32x4(_mm_setr_epi32(24, 24, 16, 0))), classes));
+    const __mmask16 raw = _mm512_testn_epi32_mask(shifts, shifts);
+    const __m512 values = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srav_epi32(top, shifts)), from_q);
+    return _mm512_mask_mov_ps(values, raw, _mm512_castsi512_ps(top));
   }
-  const auto scalar = kAdd ? kErrboundScalar.decode_add : kErrboundScalar.decode;
-  scalar(tags + i / 4, data, data_end, out + i, n - i, scale);
-}
 
-SumOfSquares sum_squares(const float* x, std::size_t n) {
+  // Sixteen values of at most one byte each.
+  __m512 load_small(const std::uint8_t*& data, std::uint32_t tags) const {
+    const __m512i bytes = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data)));
+    data += _mm_popcnt_u32(tags);
+    const __m512i q = _mm512_maskz_expand_epi32(static_cast<__mmask16>(_pext_u32(tags, kLowBits)), bytes);
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(q), from_q);
+  }
+
+  template <bool kAdd>
+  void put(float* out, __m512 values) const {
+    prefetch(out, kPrefetchNbytes);
+    put16<kAdd>(out, values);
+  }
+};
+
+struct Squares {
   __m512d low = _mm512_setzero_pd();
   __m512d high = _mm512_setzero_pd();
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < n; i += 16) {
-    prefetch(x + i, kPrefetchNbytes);
-    const __mmask16 present = n - i >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1U << (n - i)) - 1);
-    const __m512 raw = _mm512_maskz_loadu_ps(present, x + i);
+  std::size_t nonfinite = 0;
+
+  void add(const float* x) {
+    prefetch(x, kPrefetchNbytes);
     constexpr int kNanOrInfinity = 0x01 | 0x08 | 0x10 | 0x80;
-    const __mmask16 finite = _mm512_mask_fpclass_ps_mask(present, raw, kNanOrInfinity) ^ present;
-    const __m512 value = _mm512_maskz_mov_ps(finite, raw);
+    const __m512 raw = _mm512_loadu_ps(x);
+    const __mmask16 bad = _mm512_fpclass_ps_mask(raw, kNanOrInfinity);
+    const __m512 value = _mm512_maskz_mov_ps(static_cast<__mmask16>(~bad), raw);
     const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(value));
     const __m512d second = _mm512_cvtps_pd(_mm512_extractf32x8_ps(value, 1));
     low = _mm512_fmadd_pd(first, first, low);  // the product is exact, so fusing changes nothing
     high = _mm512_fmadd_pd(second, second, high);
-    count += static_cast<std::size_t>(_mm_popcnt_u32(finite));
+    nonfinite += static_cast<std::size_t>(_mm_popcnt_u32(bad));
   }
-  double lanes[16];
-  _mm512_storeu_pd(lanes, low);
-  _mm512_storeu_pd(lanes + 8, high);
-  return {fold_lanes(lanes), count};
-}
+
+  std::size_t store(double* lanes) const {
+    _mm512_storeu_pd(lanes, low);
+    _mm512_storeu_pd(lanes + 8, high);
+    return nonfinite;
+  }
+};
 
 }  // namespace
 
 const ErrboundKernels kErrboundAvx512 = {
     .encode = encode,
     .count_data = count_data,
-    .decode = decode<false>,
-    .decode_add = decode<true>,
-    .sum_squares = sum_squares,
+    .decode = errbound_decode<Values, false>,
+    .decode_add = errbound_decode<Values, true>,
+    .sum_squares = errbound_sum_squares<Squares>,
 };
 
 }  // namespace gradwire

@@ -1,6 +1,4 @@
 // errbound, four values at a time.
-#include <cstring>
-
 #include "kernels/errbound.h"
 #include "kernels/neon.h"
 #include "kernels/quartet_tables.h"
@@ -56,55 +54,43 @@ std::size_t count_data(const std::uint8_t* tags, std::size_t tags_nbytes) {
   return sum + kErrboundScalar.count_data(tags + i, tags_nbytes - i);
 }
 
-// The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their sign.
-float32x4_t load_values(const std::uint8_t*& data, unsigned tag, float32x4_t from_q) {
-  const uint8x16_t moved = vqtbl1q_u8(vld1q_u8(data), vld1q_u8(kQuartets.scatter[tag]));
-  data += kQuartets.nbytes[tag];
-  const int32x4_t top = vreinterpretq_s32_u8(moved);
-  const int32x4_t places = {0, -2, -4, -6};
-  const uint32x4_t classes = vandq_u32(vshlq_u32(vdupq_n_u32(tag), places), vdupq_n_u32(3));
-  const uint32x4_t is2 = vceqq_u32(classes, vdupq_n_u32(2));
-  // Class 0 holds zeros: any shift will do.
-  const int32x4_t q = vbslq_s32(is2, vshrq_n_s32(top, 16), vshrq_n_s32(top, 24));
-  const float32x4_t values = vmulq_f32(vcvtq_f32_s32(q), from_q);
-  return vbslq_f32(vceqq_u32(classes, vdupq_n_u32(3)), vreinterpretq_f32_s32(top), values);
-}
+struct Values {
+  static constexpr std::size_t kStep = 4;
+  static constexpr std::ptrdiff_t kReach = 16;
 
-constexpr std::ptrdiff_t kReach = 16;  // of a load
+  float32x4_t from_q;
 
-template <bool kAdd>
-std::size_t decode_vectors(const std::uint8_t* tags, const std::uint8_t*& data, const std::uint8_t* data_end,
-                           float* out, std::size_t i, std::size_t n, const ErrboundScale& scale) {
-  const float32x4_t from_q = vdupq_n_f32(scale.from_q);
-  for (; i + 4 <= n && data_end - data >= kReach; i += 4) {
-    put4<kAdd>(out + i, load_values(data, tags[i / 4], from_q));
+  explicit Values(const ErrboundScale& scale) : from_q(vdupq_n_f32(scale.from_q)) {}
+
+  // The bytes go to the top of their lanes, and one arithmetic shift per lane brings them down with their sign.
+  float32x4_t load(const std::uint8_t* tags, const std::uint8_t*& data) const {
+    const unsigned tag = *tags;
+    const uint8x16_t moved = vqtbl1q_u8(vld1q_u8(data), vld1q_u8(kQuartets.scatter[tag]));
+    data += kQuartets.nbytes[tag];
+    const int32x4_t top = vreinterpretq_s32_u8(moved);
+    const int32x4_t places = {0, -2, -4, -6};
+    const uint32x4_t classes = vandq_u32(vshlq_u32(vdupq_n_u32(tag), places), vdupq_n_u32(3));
+    const uint32x4_t is2 = vceqq_u32(classes, vdupq_n_u32(2));
+    // Class 0 holds zeros: any shift will do.
+    const int32x4_t q = vbslq_s32(is2, vshrq_n_s32(top, 16), vshrq_n_s32(top, 24));
+    const float32x4_t values = vmulq_f32(vcvtq_f32_s32(q), from_q);
+    return vbslq_f32(vceqq_u32(classes, vdupq_n_u32(3)), vreinterpretq_f32_s32(top), values);
   }
-  return i;
-}
 
-template <bool kAdd>
-void decode(const std::uint8_t* tags, const std::uint8_t* data, const std::uint8_t* data_end, float* out,
-            std::size_t n, const ErrboundScale& scale) {
-  std::size_t i = decode_vectors<kAdd>(tags, data, data_end, out, 0, n, scale);
-  std::uint8_t tail[2 * kReach] = {};
-  if (i + 4 <= n) {  // near the end of the data, yet many values of class 0 may follow: go on in a padded copy
-    std::memcpy(tail, data, static_cast<std::size_t>(data_end - data));
-    data = tail;
-    data_end = tail + sizeof tail;
-    i = decode_vectors<kAdd>(tags, data, data_end, out, i, n, scale);
+  template <bool kAdd>
+  void put(float* out, float32x4_t values) const {
+    put4<kAdd>(out, values);
   }
-  const auto scalar = kAdd ? kErrboundScalar.decode_add : kErrboundScalar.decode;
-  scalar(tags + i / 4, data, data_end, out + i, n - i, scale);
-}
+};
 
-SumOfSquares sum_squares(const float* x, std::size_t n) {
-  const uint32x4_t infinity = vdupq_n_u32(kInfinityBits);
+struct Squares {
   float64x2_t sums[8] = {};
   uint32x4_t nonfinite = vdupq_n_u32(0);
-  std::size_t i = 0;
-  for (; i + 16 <= n; i += 16) {
+
+  void add(const float* x) {
+    const uint32x4_t infinity = vdupq_n_u32(kInfinityBits);
     for (std::size_t part = 0; part < 4; ++part) {
-      const uint32x4_t raw = load_bits(x + i + 4 * part);
+      const uint32x4_t raw = load_bits(x + 4 * part);
       const uint32x4_t bad = vceqq_u32(vandq_u32(raw, infinity), infinity);
       const float32x4_t value = vreinterpretq_f32_u32(vbicq_u32(raw, bad));
       const float64x2_t first = vcvt_f64_f32(vget_low_f32(value));
@@ -114,26 +100,21 @@ SumOfSquares sum_squares(const float* x, std::size_t n) {
       nonfinite = vsubq_u32(nonfinite, bad);
     }
   }
-  double lanes[16];
-  for (std::size_t k = 0; k < 8; ++k) vst1q_f64(lanes + 2 * k, sums[k]);
-  std::size_t count = n - vaddvq_u32(nonfinite);
-  for (std::size_t lane = 0; i < n; ++i, ++lane) {
-    const double value = static_cast<double>(x[i]);
-    const bool finite = value - value == 0.0;
-    lanes[lane] += finite ? value * value : 0.0;
-    count -= finite ? 0U : 1U;
+
+  std::size_t store(double* lanes) const {
+    for (std::size_t k = 0; k < 8; ++k) vst1q_f64(lanes + 2 * k, sums[k]);
+    return vaddvq_u32(nonfinite);
   }
-  return {fold_lanes(lanes), count};
-}
+};
 
 }  // namespace
 
 const ErrboundKernels kErrboundNeon = {
     .encode = encode,
     .count_data = count_data,
-    .decode = decode<false>,
-    .decode_add = decode<true>,
-    .sum_squares = sum_squares,
+    .decode = errbound_decode<Values, false>,
+    .decode_add = errbound_decode<Values, true>,
+    .sum_squares = errbound_sum_squares<Squares>,
 };
 
 }  // namespace gradwire

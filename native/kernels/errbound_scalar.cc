@@ -16,12 +16,6 @@ struct Code {
   std::uint32_t bits;
 };
 
-std::uint32_t bits_of(float x) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
 Code code_of(float x, const ErrboundScale& scale) {
   const float scaled = x * scale.to_q;
   if (!(std::fabs(scaled) < 32768.0F)) return {3, bits_of(x)};  // NaN comes here too

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/bits.h"
+#include "kernels/walk.h"
 
 namespace gradwire {
 
@@ -60,5 +61,32 @@ inline constexpr std::uint32_t kFp8LargestViaHalf = 253;
 static inline float fp8_decode_scale_of_half(std::uint32_t exponent) {
   return power_of_two(static_cast<int>(exponent) - 126);
 }
+
+namespace {
+
+// A target's Encoder and Decoder are made with the exponent; encode(x, codes) and decode<kAdd>(codes, out) take or give
+// kStep values. A Decoder goes by way of half precision.
+template <typename Encoder>
+void fp8_to_codes(const float* x, std::size_t n, std::uint32_t exponent, std::uint8_t* codes) {
+  const Encoder to(exponent);
+  const std::size_t i = walk<Encoder::kStep>(n, [&](std::size_t at) { to.encode(x + at, codes + at); });
+  kFp8Scalar.to_codes(x + i, n - i, exponent, codes + i);
+}
+
+template <typename Decoder>
+void fp8_from_codes(const std::uint8_t* codes, std::size_t n, std::uint32_t exponent, float* out, bool add) {
+  std::size_t i = 0;
+  if (exponent <= kFp8LargestViaHalf) {
+    const Decoder from(exponent);
+    i = choose(add, [&](auto chosen) {
+      return walk<Decoder::kStep>(n, [&](std::size_t at) {
+        from.template decode<decltype(chosen)::value>(codes + at, out + at);
+      });
+    });
+  }
+  kFp8Scalar.from_codes(codes + i, n - i, exponent, out + i, add);
+}
+
+}  // namespace
 
 }  // namespace gradwire

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/bits.h"
 #include "kernels/inceptionn.h"
 
 namespace gradwire {
@@ -16,9 +17,8 @@ struct Code {
 };
 
 Code code_of(float x, const InceptionnClasses& classes) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFU;
+  const std::uint32_t bits = bits_of(x);
+  const std::uint32_t magnitude = bits & kMagnitudeMask;
   if (magnitude >= kInceptionnFirst3) return {3, bits};
   if (magnitude < classes.first1) return {0, 0};
   const std::uint32_t sign = bits >> 31;

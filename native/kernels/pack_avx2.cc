@@ -8,7 +8,7 @@ namespace gradwire {
 
 namespace {
 
-// Each takes or gives 32 values (128 bytes), and reads and writes exactly 4 * bits bytes of payload.
+// Each takes or gives 32 values (128 bytes).
 
 // An arithmetic shift: then the saturating packs leave every byte as it is.
 void pack8(const float* x, std::uint8_t* out) {
@@ -64,54 +64,28 @@ void unpack24(const std::uint8_t* packed, float* out) {
   }
 }
 
-template <bool kAdd>
-void unpack32(const std::uint8_t* packed, float* out) {
-  for (int i = 0; i < 4; ++i) put8<kAdd>(out + 8 * i, _mm256_castsi256_ps(load_vector(packed + 32 * i)));
-}
+struct Vectors {
+  static constexpr std::size_t kStep = 32;
 
-template <void (*kPack)(const float*, std::uint8_t*)>
-void pack_all(const float* x, std::size_t n, int bits, std::uint8_t* out) {
-  std::size_t i = 0;
-  for (; i + 32 <= n; i += 32, out += 4 * bits) {
-    prefetch(x + i, 2048);
-    prefetch(x + i + 16, 2048);
-    kPack(x + i, out);
+  template <std::size_t kBytes>
+  static void pack(const float* x, std::uint8_t* out) {
+    prefetch(x, 2048);
+    prefetch(x + 16, 2048);
+    if constexpr (kBytes == 1) pack8(x, out);
+    if constexpr (kBytes == 2) pack16(x, out);
+    if constexpr (kBytes == 3) pack24(x, out);
   }
-  kPackScalar.pack(x + i, n - i, bits, out);
-}
 
-template <void (*kUnpack)(const std::uint8_t*, float*), bool kAdd>
-void unpack_all(const std::uint8_t* packed, std::size_t n, int bits, float* out) {
-  std::size_t i = 0;
-  for (; i + 32 <= n; i += 32, packed += 4 * bits) kUnpack(packed, out + i);
-  kPackScalar.unpack(packed, n - i, bits, out + i, kAdd);
-}
-
-void pack(const float* x, std::size_t n, int bits, std::uint8_t* out) {
-  switch (bits) {
-    case 8: return pack_all<pack8>(x, n, bits, out);
-    case 16: return pack_all<pack16>(x, n, bits, out);
-    case 24: return pack_all<pack24>(x, n, bits, out);
-    default: return kPackScalar.pack(x, n, bits, out);
+  template <std::size_t kBytes, bool kAdd>
+  static void unpack(const std::uint8_t* packed, float* out) {
+    if constexpr (kBytes == 1) unpack8<kAdd>(packed, out);
+    if constexpr (kBytes == 2) unpack16<kAdd>(packed, out);
+    if constexpr (kBytes == 3) unpack24<kAdd>(packed, out);
+    if constexpr (kBytes == 4) {
+      for (int i = 0; i < 4; ++i) put8<kAdd>(out + 8 * i, _mm256_castsi256_ps(load_vector(packed + 32 * i)));
+    }
   }
-}
-
-template <bool kAdd>
-void unpack_as(const std::uint8_t* packed, std::size_t n, int bits, float* out) {
-  switch (bits) {
-    case 8: return unpack_all<unpack8<kAdd>, kAdd>(packed, n, bits, out);
-    case 16: return unpack_all<unpack16<kAdd>, kAdd>(packed, n, bits, out);
-    case 24: return unpack_all<unpack24<kAdd>, kAdd>(packed, n, bits, out);
-    case 32:
-      if constexpr (kAdd) return unpack_all<unpack32<kAdd>, kAdd>(packed, n, bits, out);
-      [[fallthrough]];  // a plain copy
-    default: return kPackScalar.unpack(packed, n, bits, out, kAdd);
-  }
-}
-
-void unpack(const std::uint8_t* packed, std::size_t n, int bits, float* out, bool add) {
-  add ? unpack_as<true>(packed, n, bits, out) : unpack_as<false>(packed, n, bits, out);
-}
+};
 
 bool has_nonfinite(const float* x, std::size_t n) {
   __m256i peak = _mm256_setzero_si256();
@@ -122,6 +96,6 @@ bool has_nonfinite(const float* x, std::size_t n) {
 
 }  // namespace
 
-const PackKernels kPackAvx2 = {.pack = pack, .unpack = unpack, .has_nonfinite = has_nonfinite};
+const PackKernels kPackAvx2 = {.pack = pack_by<Vectors>, .unpack = unpack_by<Vectors>, .has_nonfinite = has_nonfinite};
 
 }  // namespace gradwire

@@ -44,52 +44,25 @@ __m512 unpack24(const std::uint8_t* packed) {
   return _mm512_castsi512_ps(_mm512_shuffle_epi8(lanes, shuffle));
 }
 
-__m512 unpack32(const std::uint8_t* packed) { return _mm512_loadu_ps(packed); }
+struct Vectors {
+  static constexpr std::size_t kStep = 16;
 
-template <void (*kPack)(const float*, std::uint8_t*)>
-void pack_all(const float* x, std::size_t n, int bits, std::uint8_t* out) {
-  const std::size_t step_nbytes = 2 * static_cast<std::size_t>(bits);
-  std::size_t i = 0;
-  for (; i + 16 <= n; i += 16, out += step_nbytes) {
-    prefetch(x + i, 2048);
-    kPack(x + i, out);
+  template <std::size_t kBytes>
+  static void pack(const float* x, std::uint8_t* out) {
+    prefetch(x, 2048);
+    if constexpr (kBytes == 1) pack8(x, out);
+    if constexpr (kBytes == 2) pack16(x, out);
+    if constexpr (kBytes == 3) pack24(x, out);
   }
-  kPackScalar.pack(x + i, n - i, bits, out);
-}
 
-template <__m512 (*kUnpack)(const std::uint8_t*), bool kAdd>
-void unpack_all(const std::uint8_t* packed, std::size_t n, int bits, float* out) {
-  const std::size_t step_nbytes = 2 * static_cast<std::size_t>(bits);
-  std::size_t i = 0;
-  for (; i + 16 <= n; i += 16, packed += step_nbytes) put16<kAdd>(out + i, kUnpack(packed));
-  kPackScalar.unpack(packed, n - i, bits, out + i, kAdd);
-}
-
-void pack(const float* x, std::size_t n, int bits, std::uint8_t* out) {
-  switch (bits) {
-    case 8: return pack_all<pack8>(x, n, bits, out);
-    case 16: return pack_all<pack16>(x, n, bits, out);
-    case 24: return pack_all<pack24>(x, n, bits, out);
-    default: return kPackScalar.pack(x, n, bits, out);
+  template <std::size_t kBytes, bool kAdd>
+  static void unpack(const std::uint8_t* packed, float* out) {
+    if constexpr (kBytes == 1) put16<kAdd>(out, unpack8(packed));
+    if constexpr (kBytes == 2) put16<kAdd>(out, unpack16(packed));
+    if constexpr (kBytes == 3) put16<kAdd>(out, unpack24(packed));
+    if constexpr (kBytes == 4) put16<kAdd>(out, _mm512_loadu_ps(packed));
   }
-}
-
-template <bool kAdd>
-void unpack_as(const std::uint8_t* packed, std::size_t n, int bits, float* out) {
-  switch (bits) {
-    case 8: return unpack_all<unpack8, kAdd>(packed, n, bits, out);
-    case 16: return unpack_all<unpack16, kAdd>(packed, n, bits, out);
-    case 24: return unpack_all<unpack24, kAdd>(packed, n, bits, out);
-    case 32:
-      if constexpr (kAdd) return unpack_all<unpack32, kAdd>(packed, n, bits, out);
-      [[fallthrough]];  // a plain copy
-    default: return kPackScalar.unpack(packed, n, bits, out, kAdd);
-  }
-}
-
-void unpack(const std::uint8_t* packed, std::size_t n, int bits, float* out, bool add) {
-  add ? unpack_as<true>(packed, n, bits, out) : unpack_as<false>(packed, n, bits, out);
-}
+};
 
 bool has_nonfinite(const float* x, std::size_t n) {
   __m512i peak = _mm512_setzero_si512();
@@ -100,6 +73,6 @@ bool has_nonfinite(const float* x, std::size_t n) {
 
 }  // namespace
 
-const PackKernels kPackAvx512 = {.pack = pack, .unpack = unpack, .has_nonfinite = has_nonfinite};
+const PackKernels kPackAvx512 = {.pack = pack_by<Vectors>, .unpack = unpack_by<Vectors>, .has_nonfinite = has_nonfinite};
 
 }  // namespace gradwire

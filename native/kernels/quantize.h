@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/bits.h"
+#include "kernels/walk.h"
 
 namespace gradwire {
 
@@ -41,5 +42,42 @@ static inline QuantizeScale quantize_scale(std::uint32_t peak_bits, int bits) {
   const float scale = float_of(bits_of(quotient) & ~0xFFU);
   return {scale, 1.0F / scale};
 }
+
+namespace {
+
+// A target's Codes, for 8 or for 4 bits (kBits), is made with what values or codes are multiplied by. encode(x, codes)
+// takes kEncoded values, decode<kAdd>(codes, out) gives kDecoded.
+template <typename Codes>
+void quantize_to_codes(const float* x, std::size_t n, float inverse, std::uint8_t* codes) {
+  const Codes to(inverse);
+  const auto place = [&](std::size_t i) { return codes + i / (8 / Codes::kBits); };
+  const std::size_t i = walk<Codes::kEncoded>(n, [&](std::size_t at) { to.encode(x + at, place(at)); });
+  kQuantizeScalar.to_codes(x + i, n - i, Codes::kBits, inverse, place(i));
+}
+
+template <typename Codes>
+void quantize_from_codes(const std::uint8_t* codes, std::size_t n, float scale, float* out, bool add) {
+  const Codes from(scale);
+  const auto place = [&](std::size_t i) { return codes + i / (8 / Codes::kBits); };
+  const std::size_t i = choose(add, [&](auto chosen) {
+    return walk<Codes::kDecoded>(n, [&](std::size_t at) {
+      from.template decode<decltype(chosen)::value>(place(at), out + at);
+    });
+  });
+  kQuantizeScalar.from_codes(place(i), n - i, Codes::kBits, scale, out + i, add);
+}
+
+template <typename Bytes, typename Nibbles>
+void quantize_to(const float* x, std::size_t n, int bits, float inverse, std::uint8_t* codes) {
+  bits == 8 ? quantize_to_codes<Bytes>(x, n, inverse, codes) : quantize_to_codes<Nibbles>(x, n, inverse, codes);
+}
+
+template <typename Bytes, typename Nibbles>
+void quantize_from(const std::uint8_t* codes, std::size_t n, int bits, float scale, float* out, bool add) {
+  bits == 8 ? quantize_from_codes<Bytes>(codes, n, scale, out, add)
+            : quantize_from_codes<Nibbles>(codes, n, scale, out, add);
+}
+
+}  // namespace
 
 }  // namespace gradwire

@@ -7,53 +7,43 @@ namespace gradwire {
 
 namespace {
 
-void to_bytes(const float* x, std::size_t n, float inverse, std::uint8_t* codes) {
-  const float32x4_t factor = vdupq_n_f32(inverse);
-  std::size_t i = 0;
-  for (; i + 16 <= n; i += 16) vst1q_u8(codes + i, vreinterpretq_u8_s8(rounded16(x + i, factor)));
-  kQuantizeScalar.to_codes(x + i, n - i, 8, inverse, codes + i);
-}
+struct Codes {
+  float32x4_t factor;
 
-void to_nibbles(const float* x, std::size_t n, float inverse, std::uint8_t* codes) {
-  const float32x4_t factor = vdupq_n_f32(inverse);
-  std::size_t i = 0;
-  for (; i + 32 <= n; i += 32) {
-    vst1q_u8(codes + i / 2, join_nibbles(rounded16(x + i, factor), rounded16(x + i + 16, factor)));
+  explicit Codes(float by) : factor(vdupq_n_f32(by)) {}
+};
+
+struct Bytes : Codes {
+  using Codes::Codes;
+  static constexpr int kBits = 8;
+  static constexpr std::size_t kEncoded = 16;
+  static constexpr std::size_t kDecoded = 16;
+
+  void encode(const float* x, std::uint8_t* codes) const { vst1q_u8(codes, vreinterpretq_u8_s8(rounded16(x, factor))); }
+
+  template <bool kAdd>
+  void decode(const std::uint8_t* codes, float* out) const {
+    put_scaled<kAdd>(out, vreinterpretq_s8_u8(vld1q_u8(codes)), factor);
   }
-  kQuantizeScalar.to_codes(x + i, n - i, 4, inverse, codes + i / 2);
-}
+};
 
-void to_codes(const float* x, std::size_t n, int bits, float inverse, std::uint8_t* codes) {
-  bits == 8 ? to_bytes(x, n, inverse, codes) : to_nibbles(x, n, inverse, codes);
-}
+struct Nibbles : Codes {
+  using Codes::Codes;
+  static constexpr int kBits = 4;
+  static constexpr std::size_t kEncoded = 32;
+  static constexpr std::size_t kDecoded = 32;
 
-template <bool kAdd>
-void from_bytes(const std::uint8_t* codes, std::size_t n, float scale, float* out) {
-  const float32x4_t factor = vdupq_n_f32(scale);
-  std::size_t i = 0;
-  for (; i + 16 <= n; i += 16) put_scaled<kAdd>(out + i, vreinterpretq_s8_u8(vld1q_u8(codes + i)), factor);
-  kQuantizeScalar.from_codes(codes + i, n - i, 8, scale, out + i, kAdd);
-}
-
-template <bool kAdd>
-void from_nibbles(const std::uint8_t* codes, std::size_t n, float scale, float* out) {
-  const float32x4_t factor = vdupq_n_f32(scale);
-  std::size_t i = 0;
-  for (; i + 32 <= n; i += 32) {
-    const int8x16x2_t both = split_nibbles(vld1q_u8(codes + i / 2));
-    put_scaled<kAdd>(out + i, both.val[0], factor);
-    put_scaled<kAdd>(out + i + 16, both.val[1], factor);
+  void encode(const float* x, std::uint8_t* codes) const {
+    vst1q_u8(codes, join_nibbles(rounded16(x, factor), rounded16(x + 16, factor)));
   }
-  kQuantizeScalar.from_codes(codes + i / 2, n - i, 4, scale, out + i, kAdd);
-}
 
-void from_codes(const std::uint8_t* codes, std::size_t n, int bits, float scale, float* out, bool add) {
-  if (bits == 8) {
-    add ? from_bytes<true>(codes, n, scale, out) : from_bytes<false>(codes, n, scale, out);
-  } else {
-    add ? from_nibbles<true>(codes, n, scale, out) : from_nibbles<false>(codes, n, scale, out);
+  template <bool kAdd>
+  void decode(const std::uint8_t* codes, float* out) const {
+    const int8x16x2_t both = split_nibbles(vld1q_u8(codes));
+    put_scaled<kAdd>(out, both.val[0], factor);
+    put_scaled<kAdd>(out + 16, both.val[1], factor);
   }
-}
+};
 
 bool are_codes(const std::uint8_t* codes, std::size_t nbytes, int bits) {
   const uint8x16_t fault = vdupq_n_u8(0x80);
@@ -72,8 +62,8 @@ bool are_codes(const std::uint8_t* codes, std::size_t nbytes, int bits) {
 
 const QuantizeKernels kQuantizeNeon = {
     .peak_bits = peak_bits_of,
-    .to_codes = to_codes,
-    .from_codes = from_codes,
+    .to_codes = quantize_to<Bytes, Nibbles>,
+    .from_codes = quantize_from<Bytes, Nibbles>,
     .are_codes = are_codes,
 };
 
