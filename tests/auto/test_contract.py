@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.auto.contract import Contract, Lost, beyond, draw, excepted, growth, in_words, rules_for
+from gradwire.auto.contract import Contract, Lost, beyond, draw, excepted, exchanged, in_words, rules_for
 from gradwire.auto.samples import Samples, Shadow
-from gradwire.codecs import Identity, parse
+from gradwire.codecs import Codec, Identity, parse
+from gradwire.timing.measure.calibrate import lost_share
 from support.ranks import run_ranks
 
 Q4, Q8, BF16 = parse("quantize:4"), parse("quantize:8"), parse("bf16")
+ECSQ = parse("ecsq:0.5,sum=0.125")
 COUNTS = {"a.weight": 900, "a+b": 99, "bias": 1}
 LOST = Lost(
     COUNTS,
@@ -25,22 +27,30 @@ LOST = Lost(
 )
 
 
+@pytest.mark.parametrize("codec", [Q4, ECSQ], ids=str)
+@pytest.mark.parametrize("algorithm", ["ring", "pairwise", "butterfly", "star"])
 @pytest.mark.parametrize("world", [2, 4, 8])
-def test_an_exchange_of_unlike_gradients_loses_what_one_encoding_does_times_the_growth(world: int) -> None:
+def test_an_exchange_of_unlike_gradients_loses_what_its_encodings_do(
+    world: int, algorithm: str, codec: Codec
+) -> None:
     def run(link: Link) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(link.rank)
-        tensor = torch.randn(1 << 16, generator=generator)
-        Exchange(link, Plan.of("quantize:4", residual=False)).all_reduce(tensor, average=False)
+        tensor = torch.randn(1 << 16, generator=torch.Generator().manual_seed(link.rank))
+        plan = Plan(codec, algorithm=algorithm, residual=False)
+        Exchange(link, plan).all_reduce(tensor, average=False)
         return tensor
 
     xs = [torch.randn(1 << 16, generator=torch.Generator().manual_seed(rank)) for rank in range(world)]
-    decoded = torch.empty_like(xs[0])
-    Q4.decode(Q4.encode(xs[0]), decoded)
-    once = float((decoded - xs[0]).norm() / xs[0].norm())
+    once = {each: lost_share(each, xs[0]) for each in (codec, codec.of_sums)}
     exact = torch.stack(xs).double().sum(0)
     whole = float((run_ranks(world, run)[0] - exact).norm() / exact.norm())
-    assert growth(world) == math.sqrt((world + 1) / 2)
-    assert whole == pytest.approx(growth(world) * once, rel=0.2)
+    assert whole == pytest.approx(exchanged(algorithm, world, once[codec], once[codec.of_sums]), rel=0.2)
+
+
+def test_what_partial_sums_lose_adds_up_in_a_ring_and_not_pairwise() -> None:
+    """In a ring 1 to 3 of 4 gradients are encoded: 6/4 of the sum's square. Pairwise 3 times one: 3/4."""
+    assert exchanged("ring", 4, 0.1, 0.05) == pytest.approx(math.sqrt(1.5 * 0.01 + 0.0025))
+    assert exchanged("pairwise", 4, 0.1, 0.05) == pytest.approx(math.sqrt(0.75 * 0.01 + 0.0025))
+    assert exchanged("ring", 9, 0.1, 0.1) == pytest.approx(0.1 * math.sqrt((9 + 1) / 2))
 
 
 def test_a_parameter_goes_back_later_than_it_came() -> None:

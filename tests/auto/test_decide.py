@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gradwire import Plan
-from gradwire.auto.contract import Lost, growth
+from gradwire.auto.contract import Lost, exchanged
 from gradwire.auto.decide import Decision, decide
 from gradwire.codecs import Identity, parse
 from gradwire.errors import SpecError
@@ -28,20 +28,24 @@ def environment(rate: float) -> Environment:
     return Environment(Line(5e-5, rate), costs)
 
 
-def lost(shares: dict[str, float], world: int = WORLD, **others: dict[str, float]) -> Lost:
-    """What exchanges lose where an encoding loses these shares, and others of some parameters."""
+def of_exchange(world: int, share: float) -> float:
+    return exchanged("ring", world, share, share)
+
+
+def lost(shares: dict[str, float], world: int = WORLD, **others: dict[str, float]) -> dict[str, Lost]:
+    """What exchanges lose over a ring where an encoding loses these shares, and others of some parameters."""
     every = {
-        parse(spec): {name: growth(world) * others.get(name, {}).get(spec, share) for name in COUNTS}
+        parse(spec): {name: of_exchange(world, others.get(name, {}).get(spec, share)) for name in COUNTS}
         for spec, share in shares.items()
     }
-    return Lost(COUNTS, every, {parse(spec): nbytes for spec, nbytes in NBYTES.items()})
+    return {"ring": Lost(COUNTS, every, {parse(spec): nbytes for spec, nbytes in NBYTES.items()})}
 
 
 def chosen(
     rate: float, most: float = 0.2, present: str = "fp8", world: int = WORLD, **others: dict[str, float]
 ) -> Decision:
     now = Plan.of(present, residual=False)
-    return decide(environment(rate), BUCKETS, world, lost(LOST, world, **others), most, now, ["ring"])
+    return decide(environment(rate), BUCKETS, world, lost(LOST, world, **others), most, now)
 
 
 def test_a_fast_line_wants_no_compression() -> None:
@@ -69,7 +73,7 @@ def test_what_loses_more_than_the_contract_allows_is_left_out_and_named() -> Non
 @pytest.mark.parametrize(("share", "codec"), [(0.02, "quantize:4"), (0.16, "fp8")])
 def test_noise_counts_against_a_codec_where_its_bytes_save_little(share: float, codec: str) -> None:
     shares = lost(LOST | {"quantize:4": share}, 16)
-    decision = decide(environment(3e8), BUCKETS, 16, shares, 0.9, Plan.of("bf16"), ["ring"])
+    decision = decide(environment(3e8), BUCKETS, 16, shares, 0.9, Plan.of("bf16"))
     assert str(decision.plan.codec) == codec
 
 

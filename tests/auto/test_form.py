@@ -29,7 +29,7 @@ def test_shards_go_through_half_a_ring_with_one_codec_for_all() -> None:
     for form in (BUCKETS, SHARDS):
         lost = Lost({"a": 900_000, "b": 100_000}, shares, dict.fromkeys(codecs, 4.0), form.most_excepted)
         found[form.name] = decide(
-            environment, Workload((1_000_000,)), 4, lost, 0.25, Plan(), ("ring",), form.half
+            environment, Workload((1_000_000,)), 4, {"ring": lost}, 0.25, Plan(), form.half
         )
     assert str(found["buckets"].plan.codec) == "quantize:4"
     assert found["buckets"].plan.codecs

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gradwire.codecs import Codec, Ecsq, parse
-from gradwire.errors import PayloadError
+from gradwire.errors import PayloadError, SpecError
 from support.rans import decode_block
 
 Roundtrip = Callable[[Codec, torch.Tensor], torch.Tensor]
@@ -267,3 +267,22 @@ def test_noise_costs_no_more_than_the_card_says() -> None:
     assert codec.max_nbytes(1 << 17) == 2.5 * 2**17 + 2 * 128 + 19
     assert codec.encode(x).numel() < codec.max_nbytes(1 << 17)
     assert Ecsq(2**-5, foot=True).max_nbytes(1 << 17) == codec.max_nbytes(1 << 17) + 5
+
+
+def test_finished_sums_have_a_step_of_their_own_and_one_codec_decodes_both() -> None:
+    codec, x = parse("ecsq:0.5,foot,sum=0.25"), torch.randn(5000)
+    assert (str(codec), codec.of_sums) == ("ecsq:0.5,foot,sum=0.25", Ecsq(0.25, foot=True))
+    assert torch.equal(codec.encode(x), Ecsq(0.5, foot=True).encode(x))
+    decoded, expected = torch.empty_like(x), torch.empty_like(x)
+    codec.decode(codec.of_sums.encode(x), decoded)
+    codec.of_sums.decode(codec.of_sums.encode(x), expected)
+    assert torch.equal(decoded, expected)
+    assert codec.bound(x) == Ecsq(0.5).bound(x) > codec.of_sums.bound(x)
+    assert Ecsq(0.5).of_sums == Ecsq(0.5)
+    assert codec.fingerprint != Ecsq(0.5, foot=True).fingerprint, "ranks must agree"
+
+
+@pytest.mark.parametrize("of_sums", ["0.6", "0.03", "nan", "much"])
+def test_a_step_for_sums_that_is_larger_or_none_is_refused(of_sums: str) -> None:
+    with pytest.raises(SpecError, match=r"ecsq wants a sum's step from 2\^-5 to the other step"):
+        parse(f"ecsq:0.5,sum={of_sums}")

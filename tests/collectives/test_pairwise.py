@@ -34,7 +34,8 @@ def test_no_partial_sum_waits_for_a_receive(world: int) -> None:
     order = frame_order(pairwise.schedule(0, world), 1000 * world, world, 250, ahead=10**6)
     kinds = [action.do for action in order]
     assert kinds[: kinds.index(Do.ADD)] == [Do.SEND_PARTIAL] * (4 * (world - 1))
-    assert kinds.count(Do.PUBLISH) == 4 and kinds.count(Do.FORWARD) == 4 * (world - 2)
+    assert kinds.count(Do.PUBLISH) == 4
+    assert kinds.count(Do.FORWARD) == 4 * (world - 2)
     for place, action in enumerate(order):
         if action.do is Do.PUBLISH:
             added = [each for each in order[:place] if each.do is Do.ADD and each.segment == action.segment]

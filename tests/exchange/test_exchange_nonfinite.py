@@ -35,7 +35,9 @@ def counts(link: Link, plan: Plan, spoilt: float | None) -> list[int]:
 
 @pytest.mark.parametrize("spoilt", [math.nan, -math.inf, None])
 @pytest.mark.parametrize("spec", ["identity", "fp8", "topk:0.1"])
-@pytest.mark.parametrize("algorithm", ["ring", "pairwise", "star", "tree", "butterfly", "backend", COMPOSED[0]])
+@pytest.mark.parametrize(
+    "algorithm", ["ring", "pairwise", "star", "tree", "butterfly", "backend", COMPOSED[0]]
+)
 def test_every_rank_counts_a_bucket_that_is_not_finite(
     algorithm: str, spec: str, spoilt: float | None, run_ranks: RunRanks
 ) -> None:

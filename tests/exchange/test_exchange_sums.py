@@ -76,3 +76,29 @@ def all_sums_between_processes(lengths: list[int]) -> dict[tuple[str, str, int],
 @pytest.mark.parametrize("world", range(2, 9))
 def test_processes_sum_as_threads_do(run_processes: RunProcesses, world: int) -> None:
     check_all(run_processes(world, all_sums_between_processes, [world - 1, 20_000]))
+
+
+@pytest.mark.parametrize("algorithm", ["pairwise", "star"])
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_gradients_and_finished_sums_are_encoded_with_their_own_steps(
+    run_ranks: RunRanks, algorithm: str, world: int
+) -> None:
+    """Every rank's own values once, and the sum of what its owner has: each with the codec that is theirs."""
+    count, (gradients, sums) = 500 * world, (parse("ecsq:1"), parse("ecsq:0.125"))
+    codec, xs = parse("ecsq:1,sum=0.125"), shares(world, 500 * world)
+
+    def run(link: Link) -> torch.Tensor:
+        tensor = xs[link.rank].clone()
+        Exchange(link, Plan(codec, algorithm, SEGMENT_UNIT_NBYTES)).all_reduce(tensor, average=False)
+        return tensor
+
+    expected, chunks = torch.empty(count), collectives.get(algorithm).chunks(world)
+    order = range(1, world) if algorithm == "star" else range(-1, -world, -1)
+    for chunk in range(chunks):
+        part = slice(count * chunk // chunks, count * (chunk + 1) // chunks)
+        total = xs[chunk][part].clone()
+        for k in order:
+            gradients.decode_add(gradients.encode(xs[(chunk + k) % world][part]), total)
+        sums.decode(sums.encode(total), expected[part])
+    for found in run_ranks(world, run):
+        assert torch.equal(found, expected)

@@ -8,10 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
+import torch
+
 from gradwire.auto.samples import Samples, part_of
 from gradwire.codecs import Codec, Identity
 from gradwire.codecs.rules import Rule
 from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.planner.loss.noise import encoded_terms
 from gradwire.units import counted
 
 BACK = 0.75
@@ -23,7 +26,7 @@ MOST_EXCEPTED = 0.5
 _SHOWN = 3
 _UNKNOWN = -1.0
 _FIGURES = 4
-"""What a row has of every parameter: the loss of one encoding, and of an exchange, with either codec."""
+"""What a row has of every parameter: the loss of an exchange with either codec, expected and as seen."""
 
 
 def draw(step: int, buckets: int) -> int | None:
@@ -31,14 +34,35 @@ def draw(step: int, buckets: int) -> int | None:
     return Random(step).randrange(buckets) if buckets else None
 
 
-def growth(world: int) -> float:
-    """Return how much more of a norm an exchange loses than one encoding, at most.
+def exchanged(algorithm: str, world: int, partial: float, finished: float) -> float:
+    """Return the share of the sum's norm that an exchange loses, if gradients are orthogonal.
 
-    In a ring partial sums of k gradients are encoded in hop k, so encodings that lose the share ``q`` of what
-    they encode add ``q^2 (world + 1) / 2`` of the variance of the sum, if the gradients are orthogonal; of
-    gradients that point in one direction they add less, and so do trees, whose hops are fewer.
+    One encoding of a partial sum loses the share ``partial`` of what it encodes, and one of the finished sum
+    ``finished``. A partial sum of k gradients has k parts in ``world`` of the sum's square. In a ring those
+    of 1 to ``world - 1`` gradients are encoded, and losses of all hops add up; pairwise, each gradient by
+    itself. Of gradients that point in one direction, partial sums lose less.
     """
-    return math.sqrt((world + 1) / 2)
+    counted = encoded_terms(algorithm, world).items()
+    squares = sum(encodings * terms / world for terms, encodings in counted if terms < world)
+    return math.hypot(math.sqrt(squares) * partial, finished)
+
+
+def encodings(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
+    """Return what partial and finished sums are encoded with by these codecs."""
+    return tuple(dict.fromkeys(each for codec in codecs for each in (codec, codec.of_sums)))
+
+
+def exchanged_shares(
+    codec: Codec, algorithm: str, world: int, once: Mapping[Codec, Mapping[str, float]]
+) -> dict[str, float]:
+    """Return what an exchange loses of each parameter, from what one encoding with each of them loses."""
+    partial, finished = once[codec], once[codec.of_sums]
+    return {name: exchanged(algorithm, world, partial[name], finished[name]) for name in partial}
+
+
+def mean_nbytes(codec: Codec, values: torch.Tensor) -> float:
+    """Return how many bytes a value takes, half of them in partial sums, half in finished ones."""
+    return sum(each.encode(values).numel() for each in (codec, codec.of_sums)) / 2 / values.numel()
 
 
 @dataclass(frozen=True)
@@ -152,9 +176,11 @@ class Contract:
             return []
         if not samples.finite:
             return [0.0] * (1 + _FIGURES * len(samples.names))
-        shares = [samples.shares(present.encoding)]
+        shares = [self._exchanged(samples, present.encoding, present.algorithm)]
         gentler = [each for each in present.encodings if each != present.encoding]
-        shares += [samples.shares(gentler[0]) if gentler else [0.0] * len(shares[0])]
+        shares += [
+            self._exchanged(samples, gentler[0], present.algorithm) if gentler else [0.0] * len(shares[0])
+        ]
         found = samples.shadow
         for each in (found.plain, found.planned) if found is not None else ({}, {}):
             shares.append([each.get(name, _UNKNOWN) for name in samples.names])
@@ -175,11 +201,14 @@ class Contract:
             dict(zip(names, worst[i * count : (i + 1) * count], strict=True)) for i in range(_FIGURES)
         )
         self.seen |= {name: share for name, share in shadow.items() if share != _UNKNOWN}
-        more = growth(self.world)
-        shares = {name: max(more * share, self.seen.get(name, 0.0)) for name, share in plain.items()}
+        shares = {name: max(share, self.seen.get(name, 0.0)) for name, share in plain.items()}
         kept = excepted(present, names)
         wanted = beyond(shares, self.most, kept)
-        bad = any(max(more * gentler[name], planned[name]) > self.most for name in kept & wanted)
+        bad = any(max(gentler[name], planned[name]) > self.most for name in kept & wanted)
         if bad:
             self.refused |= {rule.codec for rule in present.rules}
         return wanted if bad or wanted != kept else None
+
+    def _exchanged(self, samples: Samples, codec: Codec, algorithm: str) -> list[float]:
+        pairs = zip(samples.shares(codec), samples.shares(codec.of_sums), strict=True)
+        return [exchanged(algorithm, self.world, *pair) for pair in pairs]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 
 from gradwire import collectives
 from gradwire.auto.contract import Lost, in_words, rules_for
@@ -13,7 +14,7 @@ from gradwire.codecs import Codec
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.workload import Workload
-from gradwire.planner.search.candidates import ALGORITHMS, Space
+from gradwire.planner.search.candidates import Space
 from gradwire.planner.search.exchange_times import Family
 from gradwire.planner.search.predict import Prediction, Predictor
 from gradwire.planner.search.select import UNCERTAINTY, choose
@@ -66,10 +67,9 @@ def decide(
     environment: Environment,
     workload: Workload,
     world: int,
-    lost: Lost,
+    lost: Mapping[str, Lost],
     most: float,
     present: Plan,
-    algorithms: Sequence[str] = ALGORITHMS,
     half: str | None = None,
 ) -> Decision:
     """Return the decision.
@@ -90,25 +90,37 @@ def decide(
     workload
         The buckets, as parameters, the first to be exchanged last; and the seconds of computation.
     lost
-        What exchanges with each codec that may be chosen lose of the parameters.
+        What exchanges with each codec that may be chosen lose of the parameters, by the algorithms that may
+        be chosen, the preferred first.
     most
         The largest share that is admitted.
     present
         The plan in use, which stays unless another one is clearly better; its pipeline stays in any case.
-    algorithms, half
+    half
         See ``Form``.
     """
-    suited = lost.admitted(most, present)
-    mixtures = {codec: _Mixture.of(codec, names, lost, most) for codec, names in suited.items()}
+    mixtures = {
+        (codec, algorithm): _Mixture.of(codec, names, each, most)
+        for algorithm, each in lost.items()
+        for codec, names in each.admitted(most, present).items()
+    }
+    every = dict.fromkeys(codec for each in lost.values() for codec in each.shares)
+    suited = {codec for codec, _ in mixtures}
     predictor = Predictor(workload, world, Family(environment), half=half)
-    pipelines = (present.pipeline,)
-    space = Space(tuple(suited), tuple(algorithms), pipelines, buckets_nbytes=(FLOAT_NBYTES,), whole=False)
+    space = Space(
+        tuple(codec for codec in every if codec in suited),
+        tuple(lost),
+        (present.pipeline,),
+        buckets_nbytes=(FLOAT_NBYTES,),
+        whole=False,
+        refused=set(product(suited, lost)) - mixtures.keys(),
+    )
     slack = UNCERTAINTY + max((each.noise + each.part for each in mixtures.values()), default=0.0)
     found = choose(predictor, space, min(0.9, slack))
 
     @cache
     def step_s(plan: Plan) -> float:
-        mixture, own_s = mixtures[plan.codec], predictor.predict(plan).step_s
+        mixture, own_s = mixtures[plan.codec, plan.algorithm], predictor.predict(plan).step_s
         if not mixture.names:
             return own_s
         other_s = predictor.predict(replace(plan, codec=mixture.gentler)).step_s
@@ -117,7 +129,7 @@ def decide(
         return own_s + mixture.part * (other_s - own_s) + exchanges * rounds * environment.line.latency_s
 
     def expected_s(each: Prediction) -> float:
-        return step_s(each.plan) * (1 + mixtures[each.plan.codec].noise)
+        return step_s(each.plan) * (1 + mixtures[each.plan.codec, each.plan.algorithm].noise)
 
     def worthwhile(each: Prediction) -> bool:
         worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
@@ -127,10 +139,10 @@ def decide(
     staying = [each for each in found.ranking if _same(each.plan, present) and worthwhile(each)]
     if staying and expected_s(staying[0]) <= (1 + STAY) * expected_s(best):
         best = staying[0]
-    mixture = mixtures[best.plan.codec]
+    mixture = mixtures[best.plan.codec, best.plan.algorithm]
     rules = rules_for(mixture.names, mixture.gentler)
     plan = replace(best.plan, bucket_nbytes=None, residual=False, codecs=rules)
-    left_out = [str(codec) for codec in lost.shares if codec not in suited]
+    left_out = [str(codec) for codec in every if codec not in suited]
     exceptions = in_words(plan, mixture.names, most)
     reason = (
         f"{plan.codec} over {plan.algorithm}, {format_duration(step_s(best.plan))} a step expected, "

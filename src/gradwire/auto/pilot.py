@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Protocol, TypeVar
@@ -11,7 +11,17 @@ from typing import Protocol, TypeVar
 import torch
 
 from gradwire.auto import network, saved
-from gradwire.auto.contract import Contract, Lost, draw, excepted, growth, in_words, rules_for
+from gradwire.auto.contract import (
+    Contract,
+    Lost,
+    draw,
+    encodings,
+    excepted,
+    exchanged_shares,
+    in_words,
+    mean_nbytes,
+    rules_for,
+)
 from gradwire.auto.decide import Decision, decide
 from gradwire.auto.form import BUCKETS, Form
 from gradwire.auto.messages import broadcast, gather
@@ -283,7 +293,8 @@ class Pilot:
         ``_ANEW`` where they have become too many.
         """
         most = self._settings.max_lost_norm
-        lost = self._lost(gather(exchange, self._shares(samples), self._timeout_s), samples, present)
+        rows = gather(exchange, self._shares(samples), self._timeout_s)
+        lost = self._lost(rows, samples, present, present.algorithm)
         if lost.part(names) > lost.most_excepted or not self.decisions:
             return _ANEW
         text = ""
@@ -295,22 +306,23 @@ class Pilot:
         return broadcast(exchange, text, self._timeout_s)
 
     def _shares(self, samples: Samples) -> list[float]:
-        """Return what every codec that may be chosen loses of this rank's gradient."""
-        return [share for codec in self._settings.candidates for share in samples.shares(codec)]
+        """Return what each encoding of the codecs that may be chosen loses of this rank's gradient."""
+        return [share for each in encodings(self._settings.candidates) for share in samples.shares(each)]
 
-    def _lost(self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan) -> Lost:
+    def _lost(self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan, algorithm: str) -> Lost:
         """Return what exchanges lose, from all ranks' rows, and from what those with this plan have lost."""
-        more, codecs, count = growth(self._world), self._settings.candidates, len(samples.names)
-        worst = [more * max(values) for values in zip(*rows, strict=True)]
-        shares = {
-            codec: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
-            for i, codec in enumerate(codecs)
+        codecs, count = self._settings.candidates, len(samples.names)
+        worst = [max(values) for values in zip(*rows, strict=True)]
+        once = {
+            each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
+            for i, each in enumerate(encodings(codecs))
         }
+        shares = {codec: exchanged_shares(codec, algorithm, self._world, once) for codec in codecs}
         for name, share in self._contract.seen.items():
             if name in shares.get(present.codec, ()):
                 shares[present.codec][name] = max(share, shares[present.codec][name])
         part = _excerpt(samples)
-        nbytes = {codec: codec.encode(part).numel() / part.numel() for codec in codecs}
+        nbytes = {codec: mean_nbytes(codec, part) for codec in codecs}
         return Lost(samples.size_of, shares, nbytes, self._form.most_excepted)
 
     def _choose(self, exchange: Exchange, present: Plan) -> str:
@@ -325,24 +337,19 @@ class Pilot:
         row += network.own_line(exchange.link)
         rows = gather(exchange, row, self._timeout_s)
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
-        lost = self._lost([each[3 : -network.LINE_FIELDS] for each in rows], samples, present)
         text = ""
         if self._rank == 0:
-            text = self._decided(exchange, samples, line, _slowest(rows), lost, present).to_json()
+            shares = [each[3 : -network.LINE_FIELDS] for each in rows]
+            may = self._form.algorithms
+            may = tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
+            lost = {each: self._lost(shares, samples, present, each) for each in may}
+            text = self._decided(samples, line, _slowest(rows), lost, present).to_json()
         return broadcast(exchange, text, self._timeout_s)
 
     def _decided(
-        self,
-        exchange: Exchange,
-        samples: Samples,
-        line: Line,
-        now: StepTime,
-        lost: Lost,
-        present: Plan,
+        self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, Lost], present: Plan
     ) -> Decision:
-        """Return what rank 0 decides; where that fails, all stay with what they have."""
-        may = self._form.algorithms
-        may = tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
+        """Return what rank 0 decides, by what is lost over each algorithm; where that fails, all stay."""
         workload = Workload(
             (sum(samples.counts),) if self._form.whole else tuple(reversed(samples.counts)),
             forward_s=now.compute_s - now.backward_s,
@@ -351,12 +358,14 @@ class Pilot:
         cluster = Cluster(self._world, line)
         try:
             most = self._settings.max_lost_norm
-            involved = lost.involved(most, present)
+            involved = dict.fromkeys(
+                codec for each in lost.values() for codec in each.involved(most, present)
+            )
             new = [each for each in involved if str(each) not in self._codecs]
             self._codecs |= _costs(new, _excerpt(samples), line, cluster.threads)
             costs = {str(each): self._codecs[str(each)] for each in involved}
             environment = Environment(line, costs, self._host_cost(cluster))
-            return decide(environment, workload, self._world, lost, most, present, may, self._form.half)
+            return decide(environment, workload, self._world, lost, most, present, self._form.half)
         except GradwireError as error:
             reason = f"{present.codec} over {present.algorithm} stays, since no plan could be chosen: {error}"
             return Decision(present, now.step_s, now.step_s, now.compute_s, reason)

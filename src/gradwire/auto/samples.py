@@ -45,6 +45,7 @@ class Samples:
     shadow: Shadow | None = None
     _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
+    _known: dict[Codec, list[float]] = field(default_factory=dict)
 
     def expect(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> None:
         """Note the shapes and names of the next bucket's parameters, in the bucket's order."""
@@ -55,6 +56,7 @@ class Samples:
 
     def add(self, values: torch.Tensor) -> None:
         """Copy the next bucket's values, float32, to the host."""
+        self._known.clear()
         self._values.append(values.detach()[:MOST_COUNT].to("cpu", copy=True))
 
     @property
@@ -78,6 +80,11 @@ class Samples:
 
     def shares(self, codec: Codec) -> list[float]:
         """Return the share of each parameter's norm that one encoding loses; see ``lost_shares``."""
+        if codec not in self._known:
+            self._known[codec] = self._shares(codec)
+        return self._known[codec]
+
+    def _shares(self, codec: Codec) -> list[float]:
         buckets = zip(self._values, self._shapes, strict=True)
         return [share for values, shapes in buckets for share in _lost(codec, values, shapes)]
 

@@ -61,6 +61,11 @@ class Codec(ABC):
         return False
 
     @property
+    def of_sums(self) -> Codec:
+        """What encodes finished sums, which all ranks adopt; this codec decodes its payloads."""
+        return self
+
+    @property
     def is_scalable(self) -> bool:
         """Whether its bound is absolute, so that values need a scale to fit it."""
         return False

@@ -13,6 +13,7 @@ from gradwire.deferred import torch
 
 _BLOCK = 1024
 _STEP_WANTED = "a step of 2^-5 to 4 root mean squares"
+_SUM_WANTED = "a sum's step from 2^-5 to the other step"
 _BLOCK_WANTED = "a block that is a power of two from 64 to 65536"
 _EXAMPLE = "ecsq:0.5,block=1024"
 
@@ -36,6 +37,9 @@ class Ecsq(NativeCodec):
     block has a byte for each: 0 for 0, and 1 + 2d, plus 1 where it is negative, for the float that is d
     places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below 2^-110 have no feet.
 
+    With a step for sums, finished sums are encoded with that one, and partial sums and gradients, whose
+    errors average out, with the other. The payload says nothing of it: it holds scales, not steps.
+
     Bound: step / 2 RMS of the block, plus 2^-112 for blocks whose scale would be subnormal, which are sent as
     zeros; ``bound`` returns the largest. Non-finite values: one of them, NaN or infinity, makes NaN of its
     block (scale NaN), or of the whole chunk if that is shorter; other blocks are as they were. Ratio: 8
@@ -52,6 +56,8 @@ class Ecsq(NativeCodec):
         Values that share a scale: a power of two from 64 to 65536.
     foot
         Whether values of less than half a step keep an approximate value instead of becoming 0.
+    sum
+        The step for finished sums, which all ranks adopt (``of_sums``), at most ``step``; None for the same.
 
     Examples
     --------
@@ -67,6 +73,7 @@ class Ecsq(NativeCodec):
     step: float
     block: int = _BLOCK
     foot: bool = False
+    sum: float | None = None
 
     name: ClassVar[str] = "ecsq"
     wire_id: ClassVar[int] = 13
@@ -86,6 +93,8 @@ class Ecsq(NativeCodec):
             raise error(self.name, _STEP_WANTED, self.step, _EXAMPLE)
         if not is_whole(self.block, 64, 65536) or self.block.bit_count() != 1:
             raise error(self.name, _BLOCK_WANTED, self.block, _EXAMPLE)
+        if self.sum is not None and not is_real(self.sum, 2.0**-5, self.step):
+            raise error(self.name, _SUM_WANTED, self.sum, "ecsq:0.5,sum=0.25")
         if not isinstance(self.foot, bool):
             raise error(self.name, "foot to be True or False", self.foot, "ecsq:0.25,foot")
 
@@ -95,16 +104,27 @@ class Ecsq(NativeCodec):
 
     def __str__(self) -> str:
         block = "" if self.block == _BLOCK else f"block={self.block}"
-        return join(self.name, write_real(self.step), block, "foot" if self.foot else "")
+        of_sums = "" if self.sum is None else f"sum={write_real(self.sum)}"
+        return join(self.name, write_real(self.step), block, "foot" if self.foot else "", of_sums)
+
+    @property
+    def of_sums(self) -> Ecsq:
+        """The codec with the step for finished sums."""
+        return self if self.sum is None else Ecsq(self.sum, self.block, self.foot)
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Ecsq:
-        """Return the codec of ``ecsq:0.5`` or ``ecsq:0.25,block=256,foot``."""
+        """Return the codec of ``ecsq:0.5``, ``ecsq:0.25,block=256,foot``, or ``ecsq:0.5,sum=0.25``."""
         reader = Reader(cls.name, _EXAMPLE, argument, options)
         step = reader.real(_STEP_WANTED, reader.argument(_STEP_WANTED))
-        block, foot = reader.option("block"), reader.flag("foot")
+        block, foot, of_sums = reader.option("block"), reader.flag("foot"), reader.option("sum")
         reader.finish()
-        return cls(step, _BLOCK if block is None else reader.whole(_BLOCK_WANTED, block), foot)
+        return cls(
+            step,
+            _BLOCK if block is None else reader.whole(_BLOCK_WANTED, block),
+            foot,
+            None if of_sums is None else reader.real(_SUM_WANTED, of_sums),
+        )
 
     def bound(self, x: torch.Tensor) -> float:
         """Return half a step of the block with the largest root mean square."""

@@ -1,4 +1,4 @@
-"""Pairwise all-reduce: every rank sends each other rank its chunk of the bucket, then each the sum that it owns.
+"""Pairwise all-reduce: every rank sends each other rank its chunk, then all of them the sum that it owns.
 
 The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its values of
 chunk ``r + k`` to that chunk's owner, the rank ``r + k``, and adds what it receives from rank ``r - k`` to
@@ -10,9 +10,10 @@ Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
 - steps: ``2 (p - 1)``, of which those of a half don't wait for each other
 - bytes sent by every rank: ``2 (p - 1) / p n``; received: as many
-- extra memory: a rank keeps its encoded sum, one part in ``p`` of the encoded bucket, until the last rank has it
+- extra memory: a rank keeps its encoded sum, one part in ``p`` of the bucket, until the last rank has it
 - exactness: chunk ``c`` is summed in the order ``c, c - 1, ..., c - p + 1`` (modulo ``p``), each partial sum
-  rounded to float32; a codec encodes ``p - 1`` terms and the sum, so the error is at most ``p`` times its bound
+  rounded to float32; a codec encodes ``p - 1`` terms and the sum, so the error is at most ``p`` times its
+  bound
 - source: the pairwise exchange of Thakur, Rabenseifner and Gropp, Optimization of collective communication
   operations in MPICH, IJHPCA 19 (2005)
 """

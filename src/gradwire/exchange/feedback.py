@@ -42,6 +42,10 @@ class Losses:
         """Return the payload of ``x``, a view of ``out``, which has room for it."""
         return self._codec.encode(x, out)
 
+    def encode_sum(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Return the payload of the finished sum ``x``, likewise."""
+        return self._codec.of_sums.encode(x, out)
+
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
         """Note that ``elements``, which begin at ``start``, were sent on as ``payload``."""
 

@@ -64,8 +64,10 @@ class Walk:
         return self._accounting
 
     def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
-        outgoing = self._stream.encode(action, self._own.framer, elements, self._losses.encode)
-        if action.do is Do.PUBLISH and action.keep:
+        finished = action.do is Do.PUBLISH
+        encode = self._losses.encode_sum if finished else self._losses.encode
+        outgoing = self._stream.encode(action, self._own.framer, elements, encode)
+        if finished and action.keep:
             self._kept[action.segment] = outgoing
         return outgoing
 

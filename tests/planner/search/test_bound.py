@@ -43,7 +43,9 @@ LINES = st.builds(
 
 @settings(max_examples=150)
 @given(
-    st.sampled_from(["ring", "pairwise", "butterfly", "tree", "star", "hierarchical", "hierarchical:2,star+ring"]),
+    st.sampled_from(
+        ["ring", "pairwise", "butterfly", "tree", "star", "hierarchical", "hierarchical:2,star+ring"]
+    ),
     st.integers(2, 9),
     st.integers(1, 60_000),
     POINTS,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ def test_between_measured_terms_the_logarithm_counts() -> None:
     assert COST.at(2).encode_s == pytest.approx(1.5e-9)
     assert COST.at(4).nbytes == 1.0
     assert COST.at(100).nbytes == 1.0  # beyond the last one: as that
-    assert COST.ratio(4) == 4.0
+    assert COST.ratio(4) == pytest.approx(4.0 / 0.8), "of what half of the ranks have added up"
 
 
 @given(st.integers(1, 4), st.integers(1, 4))
@@ -64,3 +65,15 @@ def test_every_rank_may_have_a_line_of_its_own() -> None:
     slow, fast = Line(0.0, 1.0), Line(0.0, 2.0)
     assert Environment(fast, {}).line_of(3) is fast
     assert Environment(fast, {}, lines=(fast, slow)).line_of(1) is slow
+
+
+def test_a_finished_sum_has_costs_of_its_own_where_another_codec_encodes_it() -> None:
+    finished = CodecPoint(4, 2.0, 4e-9, 4e-9, 4e-9, lost=0.1)
+    cost = replace(COST, finished=finished)
+    assert cost.of(4, world=4) is finished
+    assert cost.of(3, world=4) == cost.at(3) == COST.at(3)
+    assert COST.of(4, world=4) == COST.at(4)
+    assert cost.typical(4).nbytes == pytest.approx((COST.at(2).nbytes + 2.0) / 2)
+    assert cost.typical(4).lost is None
+    assert cost.ratio(4) == pytest.approx(4.0 / cost.typical(4).nbytes)
+    assert cost.all_points == (*COST.points, finished)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 
-from gradwire.auto.contract import growth
+from gradwire.auto.contract import exchanged
 from gradwire.auto.estimates.limits import Limit, limit_of
 from gradwire.auto.estimates.observed import Observed
 from gradwire.auto.settings import Auto
@@ -160,10 +161,11 @@ class Estimator:
         """Return the estimate for one place."""
         predictor = self._predictor(place)
         space = Space(
-            self._admitted(place.hosts),
+            self._settings.candidates,
             self._observed.form.algorithms,
             buckets_nbytes=(FLOAT_NBYTES,),
             whole=False,
+            refused=self._refused(place.hosts),
         )
         best = choose(predictor, space).prediction
         best = self._slowed(best, place)
@@ -210,11 +212,16 @@ class Estimator:
             return self._observed.step_s
         return self.plain_s(place)
 
-    def _admitted(self, hosts: int) -> tuple[Codec, ...]:
-        """Return the codecs of which an exchange among so many ranks loses no more than it may."""
-        most = self._settings.max_lost_norm
-        lost = {each: self.costs[str(each)].at(1).lost or 0.0 for each in self._settings.candidates}
-        return tuple(each for each, share in lost.items() if growth(hosts) * share <= most)
+    def _refused(self, hosts: int) -> set[tuple[Codec, str]]:
+        """Return the codecs, and the algorithms over which an exchange loses more than it may."""
+
+        def lost(codec: Codec, algorithm: str) -> float:
+            cost = self.costs[str(codec)]
+            partial, finished = cost.at(1).lost or 0.0, (cost.finished or cost.at(1)).lost or 0.0
+            return exchanged(algorithm, hosts, partial, finished)
+
+        every = product(self._settings.candidates, self._observed.form.algorithms)
+        return {each for each in every if lost(*each) > self._settings.max_lost_norm}
 
     def _predictor(self, place: Place) -> Predictor:
         return Predictor(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradwire.codecs import Identity
-from gradwire.timing.replay.environment import Environment
+from gradwire.timing.replay.environment import CodecPoint, Environment
 
 _RESIDUAL_PASSES = 7
 
@@ -35,16 +35,14 @@ def with_residuals(environment: Environment, codec: str) -> Environment:
     decoding and ``_RESIDUAL_PASSES`` passes over memory for every value, each as long as identity's decoding.
     """
     cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
-    points = tuple(
-        replace(
-            point,
-            encode_s=point.encode_s
-            + point.decode_s
-            + (0.0 if identity is None else _RESIDUAL_PASSES * identity.at(point.terms).decode_s),
-        )
-        for point in cost.points
-    )
-    return replace(environment, codecs={**environment.codecs, codec: replace(cost, points=points)})
+
+    def slower(point: CodecPoint) -> CodecPoint:
+        passes_s = 0.0 if identity is None else _RESIDUAL_PASSES * identity.at(point.terms).decode_s
+        return replace(point, encode_s=point.encode_s + point.decode_s + passes_s)
+
+    finished = None if cost.finished is None else slower(cost.finished)
+    found = replace(cost, points=tuple(map(slower, cost.points)), finished=finished)
+    return replace(environment, codecs={**environment.codecs, codec: found})
 
 
 def cores(world: int, environment: Environment) -> int:

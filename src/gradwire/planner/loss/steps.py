@@ -52,7 +52,7 @@ class StepsToLoss:
         spec = str(plan.encoding)
 
         def lost(terms: int) -> float:
-            share = self.costs[spec].at(terms).lost
+            share = self.costs[spec].of(terms, world).lost
             if share is None:
                 raise SpecError(
                     f"the costs of {spec} do not say what it loses; measure them anew, or plan for the step"

@@ -85,7 +85,7 @@ def _average_work(
 
 def _cheapest(cost: CodecCost, name: str) -> float:
     """Return the smallest cost over all numbers of terms in a sum."""
-    return min(float(getattr(point, name)) for point in cost.points)
+    return min(float(getattr(point, name)) for point in cost.all_points)
 
 
 def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -52,6 +52,8 @@ class Space:
     whole
         Whether a single bucket is tried. Without it, the sizes in ``buckets_nbytes`` are tried whatever
         backward takes, and however many buckets they make.
+    refused
+        Codecs that are left out with an algorithm, in pairs.
     """
 
     codecs: tuple[Codec, ...]
@@ -61,6 +63,7 @@ class Space:
     buckets_nbytes: tuple[int, ...] = BUCKETS_NBYTES
     exchanges: tuple[str, ...] = EXCHANGES[:1]
     whole: bool = True
+    refused: Collection[tuple[Codec, str]] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "codecs", tuple(dict.fromkeys((Identity(), *self.codecs))))
@@ -98,6 +101,8 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
     ):
         if algorithm == backend.NAME and not isinstance(codec, Identity):
             continue  # it would be a ring
+        if (codec, algorithm) in space.refused:
+            continue
         sharded = exchange == "sharded"
         if sharded and (algorithm, pipeline) != ("ring", 1):
             continue

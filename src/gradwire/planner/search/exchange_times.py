@@ -163,7 +163,7 @@ class ExchangeTimes:
         environment = as_seen_by(way.algorithm, self.environment)
         host = environment.host
         cost = environment.cost(way.codec)
-        typical = cost.at(max(1, self.world // 2))
+        typical = cost.typical(self.world)
         lines = [environment.line_of(rank) for rank in range(self.world)]
         rates = tuple(min(line.nbytes_per_s, _FASTEST_NBYTES_PER_S) for line in lines)
         handling_s = host.send_s + host.receive_s + 2 * cost.call_s
@@ -179,7 +179,7 @@ class ExchangeTimes:
             reduce_s_per_nbyte=(typical.encode_s + typical.decode_add_s) / FLOAT_NBYTES,
             groups=groups,
         )
-        ratio = min(cost.ratio(max(1, self.world // 2)), 1e6)
+        ratio = min(cost.ratio(self.world), 1e6)
         done = simulate(collectives.get(way.algorithm), network, FLOAT_NBYTES * count, ratio=ratio)
         return max(done.total_s, math.ulp(1.0))
 

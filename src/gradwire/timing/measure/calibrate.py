@@ -84,9 +84,13 @@ def cost_on(
     """Return the costs of ``codec`` on what ``sums`` has made, which serves all codecs."""
     count = min(segment_nbytes // 4, summed[1].numel())
     call_s = _call_s(codec, summed[1][: min(SMALL_COUNT, count)].contiguous())
-    found = [_point(codec, x, terms, count, call_s, rest_s, repeats) for terms, x in summed.items()]
+    how = count, call_s, rest_s, repeats
+    found = [_point(codec, x, terms, *how) for terms, x in summed.items()]
+    world, finished = max(summed), None
+    if codec.of_sums != codec:
+        finished, _ = _point(codec.of_sums, summed[world], world, *how)
     points, disagreements = zip(*found, strict=True)
-    return CodecCost(str(codec), points, call_s, codec.EXACT, statistics.fmean(disagreements))
+    return CodecCost(str(codec), points, call_s, codec.EXACT, statistics.fmean(disagreements), finished)
 
 
 def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, rest_s: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from gradwire.errors import SpecError
@@ -45,6 +45,7 @@ class CodecCost:
 
     Checksums are included. Who publishes a chunk has to decode it too, unless the codec is ``exact``.
     ``disagreement`` is that of the repeats that the costs are medians of; see ``timing.repeats``.
+    ``finished`` is the cost on finished sums where another codec encodes those (``Codec.of_sums``).
     """
 
     codec: str
@@ -52,6 +53,7 @@ class CodecCost:
     call_s: float = 0.0
     exact: bool = False
     disagreement: float = 0.0
+    finished: CodecPoint | None = None
 
     def __post_init__(self) -> None:
         terms = [point.terms for point in self.points]
@@ -60,8 +62,22 @@ class CodecCost:
                 f"the costs of {self.codec} need points with rising numbers of terms from 1 up, not {terms}"
             )
 
+    @property
+    def all_points(self) -> tuple[CodecPoint, ...]:
+        """All that was measured."""
+        return self.points if self.finished is None else (*self.points, self.finished)
+
+    def of(self, terms: int, world: int) -> CodecPoint:
+        """Return the costs for a sum of ``terms`` in an exchange of ``world`` ranks."""
+        return self.finished if self.finished is not None and terms == world else self.at(terms)
+
+    def typical(self, world: int) -> CodecPoint:
+        """Return the costs of what ``world`` ranks encode, half of it partial sums, half of it finished."""
+        partial = self.at(max(1, world // 2))
+        return partial if self.finished is None else _mixed(partial, self.finished, 0.5)
+
     def at(self, terms: int) -> CodecPoint:
-        """Return the costs for a sum of ``terms``, between measured ones by the logarithm of ``terms``."""
+        """Return the costs for a partial sum, between measured ones by the logarithm of ``terms``."""
         place = bisect.bisect_left(self.points, terms, key=lambda point: point.terms)
         if place == len(self.points):
             return self.points[-1]
@@ -70,17 +86,17 @@ class CodecCost:
             return above
         below = self.points[place - 1]
         share = math.log(terms / below.terms) / math.log(above.terms / below.terms)
-        mixed = {
-            name: _between(value, getattr(above, name), share)
-            for name, value in asdict(below).items()
-            if name != "terms"
-        }
-        return CodecPoint(terms, **mixed)
+        return replace(_mixed(below, above, share), terms=terms)
 
-    def ratio(self, terms: int = 1) -> float:
-        """Return how many times fewer bytes than the floats a payload takes on the line."""
-        nbytes = self.at(terms).carried_nbytes
+    def ratio(self, world: int = 1) -> float:
+        """Return how many times fewer bytes than the floats what ``world`` ranks send takes on the line."""
+        nbytes = self.typical(world).carried_nbytes
         return 4.0 / nbytes if nbytes else math.inf
+
+
+def _mixed(below: CodecPoint, above: CodecPoint, share: float) -> CodecPoint:
+    mixed = {name: _between(value, getattr(above, name), share) for name, value in asdict(below).items()}
+    return CodecPoint(**mixed | {"terms": below.terms})
 
 
 def _between(below: float | None, above: float | None, share: float) -> Any:

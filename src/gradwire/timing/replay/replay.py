@@ -23,7 +23,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 from gradwire import collectives
 from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment, frame_order
@@ -122,7 +122,7 @@ class _Machinery:
         world = len(orders)
         host = environment.host
         self._cost, self._host, self._header_nbytes = cost, host, environment.header_nbytes
-        self._cost_at = cache(cost.at)  # every frame asks
+        self._cost_of = cache(partial(cost.of, world=world))  # every frame asks
         self._first_terms = first_terms
         per_machine = max(1, host.ranks_per_machine)
         machines = [Cores(min(host.cores, 2 * per_machine)) for _ in range(-(-world // per_machine))]
@@ -200,7 +200,7 @@ class _Machinery:
 
     def _encode(self, rank: _Rank, action: Action, now: float) -> float:
         count = _count(action)
-        cost = self._cost_at(self._terms(rank, action))
+        cost = self._cost_of(self._terms(rank, action))
         encode_s = self._cost.call_s + count * cost.encode_s
         adopts = action.do is Do.PUBLISH and not self._cost.exact
         decode_s = self._cost.call_s + count * cost.decode_s if adopts else 0.0
@@ -210,7 +210,7 @@ class _Machinery:
 
     def _send(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
         frame.terms = self._terms(rank, action)
-        cost = self._cost_at(frame.terms)
+        cost = self._cost_of(frame.terms)
         frame.nbytes = self._header_nbytes + _count(action) * cost.nbytes
         frame.carried_nbytes = self._header_nbytes + _count(action) * cost.carried_nbytes
         rank.times.frames += 1
@@ -228,7 +228,7 @@ class _Machinery:
     def _receive(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
         self._post(rank)
         adds = action.do is Do.ADD
-        cost = self._cost_at(frame.terms)
+        cost = self._cost_of(frame.terms)
         rank.terms[action.segment] = frame.terms + (self._terms(rank, action) if adds else 0)
         decode_s = self._cost.call_s + _count(action) * (cost.decode_add_s if adds else cost.decode_s)
         handling_s = self._host.receive_s + frame.nbytes * self._host.receive_s_per_nbyte
