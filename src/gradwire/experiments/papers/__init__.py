@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gradwire.errors import SpecError
-from gradwire.experiments.papers import a2dtwp, inceptionn, pipe_sgd, smart_nic, study
+from gradwire.experiments.papers import a2dtwp, ai_smart_nic, inceptionn, pipe_sgd, study
 from gradwire.experiments.papers.exhibit import Exhibit
 from gradwire.experiments.papers.report import report
 from gradwire.experiments.papers.reproduce import Judged, reproduce
@@ -28,7 +28,7 @@ EXHIBITS: tuple[Exhibit[Any], ...] = (
     *inceptionn.EXHIBITS,
     *pipe_sgd.EXHIBITS,
     *a2dtwp.EXHIBITS,
-    *smart_nic.EXHIBITS,
+    *ai_smart_nic.EXHIBITS,
 )
 """In the order of the tables that are printed."""
 

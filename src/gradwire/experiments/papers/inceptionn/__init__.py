@@ -17,5 +17,15 @@ from gradwire.experiments.papers.inceptionn import (
 
 EXHIBITS: tuple[Exhibit[Any], ...] = tuple(
     module.EXHIBIT
-    for module in (table_2, table_3, figure_4, figure_5, figure_7, figure_12, figure_13, figure_14, figure_15)
+    for module in (
+        table_2,
+        table_3,
+        figure_4,
+        figure_5,
+        figure_7,
+        figure_12,
+        figure_13,
+        figure_14,
+        figure_15,
+    )
 )

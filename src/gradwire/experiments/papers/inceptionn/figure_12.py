@@ -112,5 +112,5 @@ EXHIBIT = exhibit(
     "exchange dominates as it does there. The codec runs in software. Rules are the smallest "
     "published savings: WA's weights here come straight from the aggregator, instead of "
     "through a tree.",
-    seconds=(60, 600),
+    seconds=(20, 600),
 )

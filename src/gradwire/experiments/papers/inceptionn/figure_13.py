@@ -93,5 +93,5 @@ EXHIBIT = exhibit(
     full=Options("cnn", 30, (1, 2, 3, 4, 5)),
     scaling="a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits; 12 epochs "
     "(30 with --full), and 2 more with the codec.",
-    seconds=(20, 300),
+    seconds=(9, 300),
 )

@@ -184,5 +184,5 @@ EXHIBIT = exhibit(
     full=Options(((DEEP, (1, 2, 3, 4, 5)), (SMALL, (1, 2, 3))), 30),
     scaling="a small CNN in the place of AlexNet, ResNet-50, and VGG-16, and HDC's five layers; MNIST if "
     "GRADWIRE_DATA has it, else scikit-learn's digits. Both train for the same epochs.",
-    seconds=(75, 1200),
+    seconds=(45, 1200),
 )

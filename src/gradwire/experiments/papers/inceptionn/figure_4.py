@@ -112,5 +112,5 @@ EXHIBIT = exhibit(
     scaling="a small CNN (with --full, HDC, too) on MNIST if GRADWIRE_DATA has it, else on "
     "scikit-learn's digits. The paper plots the figure without numbers: the rules are its "
     "words, that gradients bear more than weights.",
-    seconds=(25, 600),
+    seconds=(11, 600),
 )

@@ -101,5 +101,5 @@ EXHIBIT = exhibit(
     scaling="a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, instead of "
     "AlexNet. The paper plots the figure without numbers: the rules are its words, that "
     "values are mostly between -1 and 1 and peak tightly around zero.",
-    seconds=(5, 120),
+    seconds=(3, 120),
 )

@@ -111,5 +111,5 @@ EXHIBIT = exhibit(
     full=Options(("cnn", "hdc"), 30, 4),
     scaling="a small CNN in the place of AlexNet, ResNet-50, and VGG-16, and HDC's five layers; MNIST if "
     "GRADWIRE_DATA has it, else scikit-learn's digits.",
-    seconds=(10, 120),
+    seconds=(5, 120),
 )

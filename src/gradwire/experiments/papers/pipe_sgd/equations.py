@@ -165,5 +165,5 @@ EXHIBIT = exhibit(
     scaling="four threads of one process over links paced to 40 Mbit/s; computation sleeps, so that "
     "two cores can do it for four ranks at once. Exchanges and pipelines are those of "
     "training.",
-    seconds=(50, 600),
+    seconds=(43, 600),
 )

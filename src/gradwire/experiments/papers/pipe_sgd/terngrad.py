@@ -76,5 +76,5 @@ EXHIBIT = exhibit(
     full=Options(32_000_000, 21),
     scaling="a ring of four threads on two cores over links paced to 10 Gbit/s, with gradients of 8 "
     "MB (32 MB with --full).",
-    seconds=(8, 60),
+    seconds=(3, 60),
 )

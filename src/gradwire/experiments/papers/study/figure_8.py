@@ -88,5 +88,5 @@ EXHIBIT = exhibit(
     full=Options((2, 4, 8, 16), 4, 240, 7),
     scaling="16 threads of one process; the gradient is 20 times smaller (4 times with --full), and links "
     "have 25 MB/s instead of 6 GB/s, because all ranks share two cores.",
-    seconds=(20, 120),
+    seconds=(5, 120),
 )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from gradwire.experiments import perform
 from gradwire.experiments.claim import Verdict
-from gradwire.experiments.papers.smart_nic import FIGURES, MODEL
+from gradwire.experiments.papers.ai_smart_nic.model import FIGURES, MODEL
 
 
 def test_published_figures_are_the_models_or_explained_and_altered_ones_fail() -> None:

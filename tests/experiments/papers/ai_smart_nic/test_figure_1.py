@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from gradwire.experiments import perform
+from gradwire.experiments.papers.ai_smart_nic.figure_1 import EXHIBIT, Options
+
+
+def row(**changed: float) -> list[dict[str, object]]:
+    # 6 steps of 0.1 ms and of 1 MB / 4 at 5 MB/s.
+    usual = {
+        "workers": 4,
+        "nbytes": 1_000_000,
+        "steps": 6,
+        "adding": 3,
+        "receivers": 1,
+        "senders": 1,
+        "share_of_a_step": 0.25,
+        "complete": 1.0,
+    }
+    seconds = [changed.pop("seconds", 0.31)]
+    return [{**usual, "seconds": seconds, **changed}]
+
+
+def failed(found: list[dict[str, object]]) -> list[str]:
+    return [claim.text for claim in EXHIBIT.claims(found) if not claim.is_met]
+
+
+def test_verdicts_follow_from_the_steps_and_the_times() -> None:
+    assert failed(row()) == []
+    assert failed(row(steps=7)) == ["time steps of four workers", "later steps, which store it"]
+    assert len(failed(row(adding=4))) == 2
+    for name, figure in (("receivers", 2), ("senders", 2), ("share_of_a_step", 0.5), ("complete", 0.9)):
+        assert len(failed(row(**{name: figure}))) == 1
+    assert failed(row(seconds=0.4)) == ["time over that of its bytes and steps: bandwidth optimal"]
+    assert failed(row(seconds=0.2)) == failed(row(seconds=0.4))
+
+
+def test_the_ring_is_followed_and_timed() -> None:
+    (found,) = perform(EXHIBIT.experiment, Options((4,), 40_000, 1), quiet=True)
+    assert (found["steps"], found["adding"], found["complete"]) == (6, 3, 1.0)
+    assert found["share_of_a_step"] == pytest.approx(0.25)
+    assert found["seconds"][0] >= 6 * (1e-4 + 10_000 / 5e6) * 0.95
