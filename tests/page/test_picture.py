@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import matplotlib
@@ -51,6 +52,17 @@ def test_the_same_picture_has_the_same_bytes_whatever_the_reader_s_settings() ->
         assert draw(PICTURE) == first
         assert matplotlib.rcParams["font.size"] == 20
     assert draw(replace(PICTURE, height_in=3.0)) != first
+
+
+def test_a_size_that_differs_in_its_last_digits_gives_the_same_bytes() -> None:
+    def wider(by: float, drawn: Figure) -> None:
+        drawn.set_layout_engine("none")
+        axes = drawn.add_axes((0.2, 0.2, 0.7 * by, 0.7))
+        axes.plot([1, 2], [1, 1], "o-")
+
+    pages = [draw(replace(PICTURE, paint=partial(wider, by))) for by in (1.0, 1 + 2e-15)]
+    assert pages[0] == pages[1]
+    assert re.search(r'clip-path="url\(#losses-p\d\)', pages[0])
 
 
 def test_its_caption_is_its_name_and_without_matplotlib_it_is_left_out(

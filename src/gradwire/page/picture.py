@@ -82,6 +82,7 @@ def _inline(svg: str, name: str) -> Markup:
     for part in ("<!--.*?-->", "<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<defs>\s*</defs>"):
         svg = re.sub(rf"\s*{part}", "", svg, flags=re.DOTALL)
     viewed = re.search(r'viewBox="[^"]*"', svg)
+    svg = _numbered(svg)
     svg = svg.replace("xlink:href=", "href=")
     svg = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", svg)
     for colour, stand_in in (*COLOURS.items(), *SERIES.items()):
@@ -89,3 +90,17 @@ def _inline(svg: str, name: str) -> Markup:
     inside = svg[svg.index(">") + 1 :].strip()
     seen = viewed[0] if viewed else ""
     return Markup(f'<svg {seen} role="img" aria-labelledby="{name}-caption">{inside}\n')
+
+
+def _numbered(svg: str) -> str:
+    """Return an SVG whose clips and markers have numbers in their order instead of hashes.
+
+    Matplotlib hashes all digits of a size, of which the layout's solver doesn't always give the last ones
+    alike; what is drawn has six decimals.
+    """
+    numbers: dict[str, int] = {}
+    return re.sub(
+        r'(?<=["#])([mp])[0-9a-f]{10}(?=[")])',
+        lambda found: f"{found[1]}{numbers.setdefault(found[0], len(numbers) + 1)}",
+        svg,
+    )
