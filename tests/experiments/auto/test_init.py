@@ -17,7 +17,8 @@ from gradwire.testbed.run.variables import KEPT_MEMORY
 
 def words(**given: object) -> argparse.Namespace:
     usual: dict[str, object] = {"hosts": 4, "rate": "100mbit", "tasks": "gpt", "methods": "auto", "seeds": 2}
-    return argparse.Namespace(**{**usual, "data_dir": None, "text": None, **given})
+    fixed = {"codecs": None, "algorithms": "ring"}
+    return argparse.Namespace(**{**usual, **fixed, "data_dir": None, "text": None, **given})
 
 
 def test_what_compresses_nothing_trains_without_a_limit_and_first() -> None:
@@ -28,11 +29,22 @@ def test_what_compresses_nothing_trains_without_a_limit_and_first() -> None:
     ]
 
 
+def test_each_codec_goes_over_each_algorithm_as_a_fixed_plan() -> None:
+    options = auto.read(words(codecs="fp8,ecsq:0.25,foot", algorithms="ring,pairwise", seeds=1))
+    assert [cell["method"] for cell in auto.cells(options)] == [
+        "DDP",
+        "auto",
+        *("fp8 over ring", "fp8 over pairwise", "ecsq:0.25,foot over ring", "ecsq:0.25,foot over pairwise"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
         ({"tasks": "mnist"}, "--tasks must be among mlp, cnn, .*, but 'mnist' came"),
         ({"methods": "fp9"}, "--methods must be among DDP, .*, but 'fp9' came"),
+        ({"codecs": "fp9"}, "fp9"),
+        ({"codecs": "fp8", "algorithms": "rong"}, "rong"),
         ({"seeds": 0}, "--seeds must be 1 or more, but is 0"),
         ({"hosts": 1}, "at least 2 hosts"),
         ({"rate": "fast"}, "fast"),
@@ -66,19 +78,28 @@ def test_the_hosts_get_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_its_table_compares_each_seed_with_ddp_s() -> None:
-    losses = {"DDP": (2.0, 1.0), "auto": (2.02, 0.99)}
+    losses = {
+        "DDP": (2.0, 1.0),
+        "auto": (2.02, 0.99),
+        "fp8 over ring": (2.0, 1.0),
+        "bf16 over star": (2.0, 1.0),
+    }
+    later_s = {"DDP": 0.4, "auto": 0.2, "fp8 over ring": 0.18, "bf16 over star": 0.3}
     more = {"ratio": 8.0, "plan": "ecsq:0.25 ring"}
     rows = [
         {"task": "gpt", "method": method, "seed": seed, "loss": loss, "step_s": 0.5}
-        | (more if method == "auto" else {})
+        | {"later_s": later_s[method]}
+        | (more if method != "DDP" else {})
         for method, found in losses.items()
         for seed, loss in enumerate(found, 1)
     ]
-    table, _, summary, *_ = auto.table(rows)
+    table, _, summary, _, speed, *_ = auto.table(rows)
     assert isinstance(table, Table)
-    assert [list(each) for each in table.rows] == [
-        ["gpt", "DDP", "1.5000", "", "", "500", ""],
-        ["gpt", "auto", "1.5050", "+0.00 (-1.00 to +1.00)", "8.0x", "500", "ecsq:0.25 ring"],
+    assert [list(each) for each in table.rows[:2]] == [
+        ["gpt", "DDP", "1.5000", "", "", "500", "400", ""],
+        ["gpt", "auto", "1.5050", "+0.00 (-1.00 to +1.00)", "8.0x", "500", "200", "ecsq:0.25 ring"],
     ]
+    assert "0.90 times as fast as with each task's fastest fixed plan" in str(speed)
+    assert not any("fixed plan" in str(part) for part in auto.table(rows[:4]))
     assert "8.0 times fewer bytes on the mean" in str(summary)
     assert max(map(len, lines(*auto.table(rows)))) <= 80

@@ -18,17 +18,18 @@ def test_each_method_trains_from_the_same_weights(monkeypatch: pytest.MonkeyPatc
     made = TASKS["table"]
     first = made(0, 1, None, None)
     monkeypatch.setitem(TASKS, "table", lambda *words: replace(made(*words), block=8))
-    cells = [{"task": "table", "seed": 1, "method": method} for method in auto.METHODS]
+    methods = [*auto.METHODS, "fp8 over pairwise"]
+    cells = [{"task": "table", "seed": 1, "method": method} for method in methods]
     ranks = Alone()
     with joined_group(HashStore(), 0, 1, 30.0):
         runs.measure(ranks, cells)  # type: ignore[arg-type]
-    assert [row["method"] for row in ranks.rows] == [*auto.METHODS]
+    assert [row["method"] for row in ranks.rows] == methods
     losses = {row["method"]: row["loss"] for row in ranks.rows}
-    assert losses["DDP"] == losses["fp8"] == losses["auto"]  # nothing is exchanged
+    assert losses["DDP"] == losses["fp8 over pairwise"] == losses["auto"]  # nothing is exchanged
     assert losses["bf16 hook"] == pytest.approx(losses["DDP"], rel=0.01)
     assert losses["DDP"] < first.held_out_loss(first.model)
-    assert [row.get("plan", "") for row in ranks.rows[:3]] == ["", "", "fp8 ring"]
-    assert all(row["step_s"] > 0 for row in ranks.rows)
+    assert [row.get("plan", "") for row in ranks.rows if row["method"] != "auto"] == ["", "", "fp8 pairwise"]
+    assert all(row["step_s"] > 0 and row["later_s"] > 0 for row in ranks.rows)
 
 
 def test_its_names_are_those_of_the_experiment() -> None:

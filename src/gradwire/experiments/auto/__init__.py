@@ -2,7 +2,8 @@
 
 Six tasks are trained from several seeds. The methods that compress nothing, or as PyTorch does, train between
 hosts without a limit, for their losses do not depend on it; the others on hosts with a slow line, where a
-choice compresses as much as its contract lets it.
+choice compresses as much as its contract lets it. Fixed plans, of codecs with algorithms, say how fast the
+best choice would have been.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
+from gradwire.benchmark.lists import algorithm_specs, codec_specs
 from gradwire.errors import SpecError
 from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check_known
 from gradwire.experiments.hosts.network import check_networks, measure_cells
@@ -24,7 +27,9 @@ RUNS = "gradwire.experiments.auto.runs"
 TASKS = ("mlp", "cnn", "batch-norm", "gpt", "lstm", "table")
 DDP, AUTO = "DDP", "auto"
 UNLIMITED = (DDP, "bf16 hook")
-METHODS = (*UNLIMITED, "fp8", AUTO)
+METHODS = (*UNLIMITED, AUTO)
+FIXED = " over "
+"""Between a fixed plan's codec and its algorithm."""
 COLUMNS = (
     Column.of_text("task"),
     Column.of_text("method"),
@@ -32,11 +37,13 @@ COLUMNS = (
     Column("to DDP's", "%"),
     Column("ratio"),
     Column("step", "ms"),
+    Column("later", "ms"),
     Column.of_text("plan"),
 )
 NOTE = (
     "Loss: held out, the mean over the seeds. To DDP's: the mean of the seeds' differences, the least, and "
-    "the greatest. Ratio: of the bytes of floats to those sent, the first steps included."
+    "the greatest. Ratio: of the bytes of floats to those sent, the first steps included. Step: the mean of "
+    "all. Later: the median of the second half, when choices have been made."
 )
 
 
@@ -44,6 +51,7 @@ NOTE = (
 class Options:
     """What is trained, from how many seeds, and how fast the lines of compressing methods are.
 
+    ``codecs`` and ``algorithms`` make fixed plans, each of the former with each of the latter.
     ``data_dir`` has images as ``a2dtwp`` reads them, by default scikit-learn's digits; ``text`` is a text, by
     default Python's language reference.
     """
@@ -52,6 +60,8 @@ class Options:
     rate: str = "100mbit"
     tasks: tuple[str, ...] = TASKS
     methods: tuple[str, ...] = METHODS
+    codecs: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ("ring",)
     seeds: int = 3
     data_dir: Path | None = None
     text: Path | None = None
@@ -77,6 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", metavar="RATE", default="100mbit", help="of every host (100mbit)")
     parser.add_argument("--tasks", metavar="LIST", default=tasks, help=f"what to train ({tasks})")
     parser.add_argument("--methods", metavar="LIST", default=methods, help=f"how ({methods})")
+    parser.add_argument("--codecs", metavar="LIST", help="fixed plans with these (none)")
+    parser.add_argument("--algorithms", metavar="LIST", default="ring", help="each over these (ring)")
     parser.add_argument("--seeds", type=int, metavar="N", default=3, help="trainings of each (3)")
     parser.add_argument("--data-dir", metavar="DIR", help="images of CIFAR (digits)")
     parser.add_argument("--text", metavar="FILE", help="for gpt and lstm (Python's language reference)")
@@ -86,12 +98,15 @@ def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``GradwireError``."""
     tasks, methods = (tuple(dict.fromkeys(text.split(","))) for text in (words.tasks, words.methods))
     folder, text = (None if name is None else Path(name).absolute() for name in (words.data_dir, words.text))
-    return Options(words.hosts, words.rate, tasks, methods, words.seeds, folder, text)
+    codecs = codec_specs(words.codecs) if words.codecs else ()
+    algorithms = algorithm_specs(words.algorithms)
+    return Options(words.hosts, words.rate, tasks, methods, codecs, algorithms, words.seeds, folder, text)
 
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each method, task, and seed; DDP, with which others are compared, is always there."""
     methods = [name for name in METHODS if name == DDP or name in options.methods]
+    methods += [FIXED.join(pair) for pair in product(options.codecs, options.algorithms)]
     return [
         {
             "hosts": options.hosts,
@@ -118,7 +133,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     by_place = {(row["task"], row["method"], row["seed"]): row for row in rows}
     tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
     seeds = sorted({row["seed"] for row in rows})
-    lines, means, ratios = list[tuple[str, ...]](), list[float](), list[float]()
+    lines, means, ratios, slower = list[tuple[str, ...]](), list[float](), list[float](), list[float]()
     for task in tasks:
         for method in methods:
             own = [by_place[task, method, seed] for seed in seeds]
@@ -127,11 +142,20 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
             if method == AUTO:
                 means.append(fmean(changes))
                 ratios.append(fmean(row["ratio"] for row in own))
+        if fixed := [method for method in methods if FIXED in method and AUTO in methods]:
+            fastest_s = min(_later_s(by_place, task, method, seeds) for method in fixed)
+            slower.append(fastest_s / _later_s(by_place, task, AUTO, seeds))
     parts: list[str | Table] = [Table(COLUMNS, lines), ""]
     if means:
         parts += [
             f"Automatic choices send {fmean(ratios):.1f} times fewer bytes on the mean of the tasks, and end "
             f"{100 * max(means):+.2f} % from DDP's loss at worst, {100 * fmean(means):+.2f} % on the mean.",
+            "",
+        ]
+    if slower:
+        parts += [
+            f"Once chosen, steps are {fmean(slower):.2f} times as fast as with each task's fastest fixed plan on "
+            f"the mean, and {min(slower):.2f} times at worst.",
             "",
         ]
     return [*parts, NOTE]
@@ -145,6 +169,10 @@ def _changes(
         yield rows[task, method, seed]["loss"] / rows[task, DDP, seed]["loss"] - 1
 
 
+def _later_s(rows: Mapping[tuple[str, str, int], Row], task: str, method: str, seeds: Sequence[int]) -> float:
+    return median(rows[task, method, seed]["later_s"] for seed in seeds)
+
+
 def _figures(rows: Sequence[Row], changes: Sequence[float]) -> tuple[str, ...]:
     mean, least, most = (100 * each for each in (fmean(changes), min(changes), max(changes)))
     ratios = [row["ratio"] for row in rows if "ratio" in row]
@@ -153,6 +181,7 @@ def _figures(rows: Sequence[Row], changes: Sequence[float]) -> tuple[str, ...]:
         "" if rows[0]["method"] == DDP else f"{mean:+.2f} ({least:+.2f} to {most:+.2f})",
         f"{fmean(ratios):.1f}x" if ratios else "",
         figure(1e3 * fmean(row["step_s"] for row in rows)),
+        figure(1e3 * median(row["later_s"] for row in rows)),
         rows[0].get("plan", ""),
     )
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.experiments.auto import FIXED
 from gradwire.experiments.auto.tasks import TASKS
 from gradwire.experiments.experiment import Cell
 from gradwire.experiments.hosts.ranks import Ranks
 from gradwire.experiments.training.tasks import Task
 from gradwire.job.on_ddp import bf16_hook
+from gradwire.plan import Plan
 from gradwire.training.ddp.hook import Attached
 
 TIMEOUT_S = 120.0
@@ -28,7 +33,8 @@ def measure(
     folder, file = (None if name is None else Path(name) for name in (data_dir, text))
     for cell in cells:
         task = TASKS[cell["task"]](ranks.rank, cell["seed"], folder, file)
-        ranks.report(cell, train(task, METHODS[cell["method"]]))
+        method = cell["method"]
+        ranks.report(cell, train(task, METHODS[method] if method in METHODS else partial(_fixed, method)))
 
 
 def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> Cell:
@@ -37,15 +43,19 @@ def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> 
     attached = register(model)
     optimizer, steps = task.optimizer(model), task.block * task.blocks
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    began_s = time.monotonic()
+    ends_s = [time.monotonic()]
     for _ in range(steps):
         optimizer.zero_grad()
         task.loss(model, next(task.batches)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         falling.step()
-    step_s = (time.monotonic() - began_s) / steps
+        ends_s.append(time.monotonic())
     dist.barrier()
-    figures: dict[str, object] = {"loss": task.held_out_loss(model.module), "step_s": step_s}
+    figures: dict[str, object] = {
+        "loss": task.held_out_loss(model.module),
+        "step_s": (ends_s[-1] - ends_s[0]) / steps,
+        "later_s": median(end - begin for begin, end in pairwise(ends_s[steps // 2 :])),
+    }
     if isinstance(attached, Attached):
         plan, summary = attached.plan, attached.ledger.summary()
         exempt = "" if not plan.codecs else f", {len(plan.codecs)} rules"
@@ -57,6 +67,10 @@ def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> 
 METHODS: dict[str, Callable[[DistributedDataParallel], object]] = {
     "DDP": lambda _: None,
     "bf16 hook": bf16_hook,
-    "fp8": lambda model: gradwire.attach(model, "fp8", timeout_s=TIMEOUT_S),
     "auto": lambda model: gradwire.attach(model, "auto", timeout_s=TIMEOUT_S),
 }
+
+
+def _fixed(method: str, model: DistributedDataParallel) -> Attached:
+    codec, _, algorithm = method.partition(FIXED)
+    return gradwire.attach(model, Plan.of(codec, algorithm=algorithm, residual=False), timeout_s=TIMEOUT_S)
