@@ -154,8 +154,8 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
         ]
     if slower:
         parts += [
-            f"Once chosen, steps are {fmean(slower):.2f} times as fast as with each task's fastest fixed plan on "
-            f"the mean, and {min(slower):.2f} times at worst.",
+            f"Once chosen, steps are {fmean(slower):.2f} times as fast as with each task's fastest fixed "
+            f"plan on the mean, and {min(slower):.2f} times at worst.",
             "",
         ]
     return [*parts, NOTE]
@@ -170,7 +170,7 @@ def _changes(
 
 
 def _later_s(rows: Mapping[tuple[str, str, int], Row], task: str, method: str, seeds: Sequence[int]) -> float:
-    return median(rows[task, method, seed]["later_s"] for seed in seeds)
+    return median(float(rows[task, method, seed]["later_s"]) for seed in seeds)
 
 
 def _figures(rows: Sequence[Row], changes: Sequence[float]) -> tuple[str, ...]:
