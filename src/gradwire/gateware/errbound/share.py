@@ -18,7 +18,7 @@ from gradwire.codecs import ErrBound
 from gradwire.gateware.errbound.squares import BIAS, COUNT_BITS, SIGNIFICAND_BITS, Double
 from gradwire.gateware.stream import Pipeline, leading_zeros
 
-LATENCY = 4
+LATENCY = 5
 """Stages from a count to what its sum is compared with."""
 _LEAST_BITS = SIGNIFICAND_BITS + 1
 
@@ -60,7 +60,13 @@ def normal_count(stage: Pipeline, count: Value, least: Least) -> tuple[Value, Va
     zeros = stage.hold(leading_zeros(Cat(Const(0, 32 - COUNT_BITS), count)))
     count = stage.hold(count)
     count, zeros = stage.hold((count << zeros)[:COUNT_BITS]), stage.hold(zeros)
-    product = stage.hold(count * Const(least.significand, _LEAST_BITS))
+    third = _LEAST_BITS // 3
+    thirds = [(least.significand >> at) & (2**third - 1) for at in range(0, _LEAST_BITS, third)]
+    low, middle, high = (stage.hold(count * Const(part, third)) for part in thirds)
+    zeros = stage.hold(zeros)
+    product = stage.hold(
+        (low + Cat(Const(0, third), middle) + Cat(Const(0, 2 * third), high))[: COUNT_BITS + _LEAST_BITS]
+    )
     zeros = stage.hold(zeros)
     top = product[-1]
     return stage.hold(Mux(top, product, Cat(0, product[:-1]))), stage.hold((zeros + ~top)[:6])

@@ -16,9 +16,9 @@ from gradwire.gateware.words import LANE_BITS
 SIGNIFICAND_BITS = 53
 EXPONENT_BITS = 10
 BIAS = 370
-LATENCY = 6
+LATENCY = 8
 """Stages from a word to the sums that hold its squares, at most."""
-_SQUARED = 4
+_SQUARED = 5
 """Those to the squares."""
 SUMS = 16
 FOLD_CYCLES = SUMS
@@ -30,6 +30,7 @@ COUNT_BITS = 17
 _OFFSET = 32
 """Keeps the exponents of normalised subnormals positive."""
 _BITS = SIGNIFICAND_BITS + EXPONENT_BITS
+_DISTANCE_BITS = 7
 
 
 class Double(NamedTuple):
@@ -45,19 +46,27 @@ class Double(NamedTuple):
 
 
 def squared(m: Module, stage: Pipeline, x: Value) -> Double:
-    """Return the registers of the square of a float32, four stages after it; 0 if it is not finite."""
-    is_normal = x[23:31] != 0
-    significand, all_bits = Cat(x[:23], is_normal), Signal(LANE_BITS)
-    m.d.comb += all_bits.eq(Cat(Const(0, 8), significand))
-    zeros = Mux(is_normal, 0, leading_zeros(all_bits))
-    counts = (x[23:31] != 255) & (x[:31] != 0)
-    power = stage.hold((x[23:31] + ~is_normal + _OFFSET - zeros)[:9])
-    zeros, significand, counts = stage.hold(zeros), stage.hold(significand), stage.hold(counts)
+    """Return the registers of the square of a float32, five stages after it; 0 if it is not finite.
+
+    Stages: a subnormal's zeros; the significand shifted by them; the products of its halves; their sum; and
+    that with its highest bit set.
+    """
+    is_normal, all_bits = x[23:31] != 0, Signal(LANE_BITS)
+    m.d.comb += all_bits.eq(Cat(Const(0, 8), x[:23], is_normal))
+    zeros = stage.hold(Mux(is_normal, 0, leading_zeros(all_bits)))
+    counts = stage.hold((x[23:31] != 255) & (x[:31] != 0))
+    significand, biased = stage.hold(Cat(x[:23], is_normal)), stage.hold(x[23:31])
+    is_normal = stage.hold(is_normal)
 
     significand = stage.hold((significand << zeros)[:24])
+    power = stage.hold(Mux(is_normal, biased + _OFFSET, 1 + _OFFSET - zeros)[:9])
+    counts = stage.hold(counts)
+
+    low, high = significand[:12], significand[12:]
+    products = [stage.hold(product) for product in (low * low, low * high, high * high)]
     power, counts = stage.hold(power), stage.hold(counts)
 
-    product = stage.hold(significand * significand)
+    product = stage.hold((Cat(products[0], products[2]) + Cat(Const(0, 13), products[1]))[:48])
     power, counts = stage.hold(power), stage.hold(counts)
 
     top = product[47]
@@ -67,43 +76,84 @@ def squared(m: Module, stage: Pipeline, x: Value) -> Double:
     )
 
 
-def aligned(m: Module, a: Double, b: Double) -> Value:
-    """Return the first half of a sum: the larger number, the smaller one shifted to it, and the exponent."""
-    swaps = a.exponent < b.exponent
-    large, small, gap = Signal(SIGNIFICAND_BITS), Signal(SIGNIFICAND_BITS), Signal(6)
+class Halves(NamedTuple):
+    """The first half of a sum."""
+
+    large: Value
+    exponent: Value
+    raised: Value
+    """The exponent if the sum has one bit more."""
+    exact: Value
+    """The smaller number, shifted to the larger one, and all bits below."""
+
+    @classmethod
+    def of(cls, bits: Value) -> Halves:
+        """Return the parts of a register."""
+        end = SIGNIFICAND_BITS + EXPONENT_BITS
+        return cls(
+            bits[:SIGNIFICAND_BITS],
+            bits[SIGNIFICAND_BITS:end],
+            bits[end : end + EXPONENT_BITS],
+            bits[end + EXPONENT_BITS :],
+        )
+
+
+def distance(a: Value, b: Value) -> Value:
+    """Return whether the exponent ``a`` is below ``b``, and how far they are from each other, 63 at most."""
+    forth, back = a - b, b - a
+    swaps = forth[-1]
+    gap = Mux(swaps, back, forth)[:EXPONENT_BITS]
+    return Cat(swaps, gap[:6] | gap[6:].any().replicate(6))
+
+
+def _ahead(a: Value, b: Value, is_made: Value, halves: Halves, carry: Value) -> Value:
+    """Return the ``distance`` of exponents a stage ahead of their sum, because it takes as long as the rest.
+
+    The second number is one that waits, or is just made: rounded from its ``halves``, with or without carry.
+    """
+    made = Mux(carry, distance(a, halves.raised), distance(a, halves.exponent))
+    return Mux(is_made, made, distance(a, b))
+
+
+def aligned(m: Module, a: Double, b: Double, swaps_and_gap: Value) -> Value:
+    """Return the bits of the ``Halves`` of a sum, whose exponents have this ``distance``."""
+    swaps, gap = swaps_and_gap[0], swaps_and_gap[1:]
+    large, small = Signal(SIGNIFICAND_BITS), Signal(SIGNIFICAND_BITS)
     exponent, exact = Signal(EXPONENT_BITS), Signal(2 * SIGNIFICAND_BITS + 3)
-    distance = Mux(swaps, b.exponent - a.exponent, a.exponent - b.exponent)
     m.d.comb += [
         large.eq(Mux(swaps, b.significand, a.significand)),
         small.eq(Mux(swaps, a.significand, b.significand)),
         exponent.eq(Mux(swaps, b.exponent, a.exponent)),
-        gap.eq(Mux(distance[6:EXPONENT_BITS].any(), 63, distance[:6])),
         exact.eq(Cat(Const(0, SIGNIFICAND_BITS + 3), small) >> gap),
     ]
-    lost = exact[: SIGNIFICAND_BITS + 1].any()
-    return Cat(large, exponent, lost, exact[SIGNIFICAND_BITS + 1 :])
+    return Cat(large, exponent, (exponent + 1)[:EXPONENT_BITS], exact)
 
 
-def rounded(m: Module, halves: Value) -> Value:
-    """Return the second half of a sum: what ``aligned`` gave, added, and rounded to nearest even.
+def rounded(m: Module, halves: Halves) -> tuple[Value, Value]:
+    """Return a sum from its ``Halves``, rounded to nearest even, and whether its exponent is ``raised``.
 
     The sum and the next larger number are found at once, so that rounding is a choice.
     """
-    end = SIGNIFICAND_BITS + EXPONENT_BITS
-    large, exponent, lost = halves[:SIGNIFICAND_BITS], halves[SIGNIFICAND_BITS:end], halves[end]
-    rest, guard, small = halves[end + 1], halves[end + 2], halves[end + 3 :]
+    exact = halves.exact
+    lost, rest, guard = (
+        exact[: SIGNIFICAND_BITS + 1].any(),
+        exact[SIGNIFICAND_BITS + 1],
+        exact[SIGNIFICAND_BITS + 2],
+    )
+    large, small = halves.large, exact[SIGNIFICAND_BITS + 3 :]
     total, above = Signal(SIGNIFICAND_BITS + 1), Signal(SIGNIFICAND_BITS + 1)
-    chosen, up = Signal(SIGNIFICAND_BITS + 1), Signal()
+    chosen, up, carry = Signal(SIGNIFICAND_BITS + 1), Signal(), Signal()
     below, one = lost | rest, Const(1, 1)
+    up_without_carry = guard & (below | total[0])
     m.d.comb += [
         total.eq(large + small),
         above.eq((Cat(one, large) + Cat(one, small))[1:]),  # one more, in the same carry chain
-        up.eq(Mux(total[-1], total[0] & (below | guard | total[1]), guard & (below | total[0]))),
+        up.eq(Mux(total[-1], total[0] & (below | guard | total[1]), up_without_carry)),
         chosen.eq(Mux(up, above, total)),
+        carry.eq(total[-1] | (above[-1] & up_without_carry)),
     ]
-    carry = chosen[-1]
     significand = Mux(carry, chosen[1:], chosen[:-1])
-    return Cat(significand, (exponent + carry)[:EXPONENT_BITS])
+    return Cat(significand, Mux(carry, halves.raised, halves.exponent)), carry
 
 
 def summed(
@@ -128,53 +178,88 @@ def summed(
     def half(value: Value, *, resets: bool = False) -> Value:
         return value if turns == 1 else stage.hold(value, resets=resets)
 
-    writes, clears, place_of = half(moves, resets=True), half(opens), half(here)
+    # The word before, whose terms are aligned, and the one whose sums are written.
+    aligns, aligns_opening, place = stage.hold(moves, resets=True), stage.hold(opens), stage.hold(here)
+    writes, clears, place_of = half(aligns, resets=True), half(aligns_opening), half(place)
     # The sums of a block's second word are cleared while it is aligned to them.
-    begins = opens if turns == 1 else opens | (writes & clears)
+    is_written = writes & (place_of == turn)
+    begins: Value = opens
+    if turns > 1:
+        begins = opens | (aligns & aligns_opening) | (writes & clears & ~is_written)
+    is_new = stage.hold(begins)
     for at, term in enumerate(terms):
-        places = sums[at :: len(lanes)]
-        before = places[0] if turns == 1 else Mux(turn == 1, places[1], places[0])
-        after = rounded(m, half(aligned(m, Double.of(Mux(begins, 0, before)), term)))
-        for other, place in enumerate(places):
+        places, held = sums[at :: len(lanes)], Double.of(stage.hold(Cat(*term)))
+        before, next_before = (
+            Double.of(places[0] if turns == 1 else Mux(which == 1, places[1], places[0]))
+            for which in (place, turn)
+        )
+        ahead = Signal(_DISTANCE_BITS)
+        swaps_and_gap = stage.hold(Cat(ahead[0] & ~begins, ahead[1:]))
+        before = Double(Mux(is_new, 0, before.significand), before.exponent)
+        halves = Halves.of(half(aligned(m, held, before, swaps_and_gap)))
+        after, carry = rounded(m, halves)
+        m.d.comb += ahead.eq(_ahead(term.exponent, next_before.exponent, is_written, halves, carry))
+        for other, sum_ in enumerate(places):
             with m.If(writes & (place_of == other)):
-                m.d.sync += place.eq(after)
+                m.d.sync += sum_.eq(after)
             with m.Elif(writes & clears):
-                m.d.sync += place.eq(0)
+                m.d.sync += sum_.eq(0)
     count = Signal(COUNT_BITS)
     with m.If(moves):
         m.d.sync += [
             turn.eq(Mux(here == turns - 1, 0, here + 1)),
             count.eq(Mux(opens, 0, count) + counted),
         ]
-    closed = stage.hold(moves & closes, resets=True)
+    ended = stage.hold(moves & closes, resets=True)
+    closed = stage.hold(ended, resets=True)
     of_block: Value = Signal.like(count)
-    with m.If(closed):
+    with m.If(ended):
         m.d.sync += of_block.eq(count)
-    for _ in range(FOLD_LATENCY - FOLD_CYCLES + 1):  # stays until the fold is there
+    for _ in range(FOLD_LATENCY - FOLD_CYCLES + 2):  # stays until the fold is there
         of_block = stage.hold(of_block)
     return *_folded(m, half(closed, resets=True), sums), of_block
+
+
+_RETURNS = {"first": {6: 1, 2: 9, 1: 12}, "second": {2: 5, 0: 11}}
+"""The places of the queues of operands at which sums come back, and from which step on."""
 
 
 def _folded(m: Module, comes: Value, sums: list[Signal]) -> tuple[Value, Double]:
     """Return when the fold of the sums is there, and the fold: in one adder of two stages, by halves.
 
-    Each step shifts the sums down and puts a new one at the top, so that its operands are at few places. A
-    sum is there two steps after its operands, so that the last step waits for a cycle.
+    First and second operands stand in a queue each, and a sum takes its place in one of them as they move up,
+    so that the adder takes both from the same places in every step. A sum is there two steps after its
+    operands, so that the last step waits for a cycle.
     """
     stage = Pipeline(m, Const(1))
-    waiting = [Signal(_BITS, name=f"waiting{at}", reset_less=True) for at in range(SUMS)]
     step, works = Signal(range(SUMS)), Signal()
-    first: Value = waiting[0]
-    second: Value = waiting[8]
-    for start, at, other in ((8, 9, 13), (12, 13, 15), (14, 14, 15)):
-        first = Mux(step >= start, waiting[at], first)
-        second = Mux(step >= start, waiting[other], second)
-    new = rounded(m, stage.hold(aligned(m, Double.of(first), Double.of(second))))
+    following = Mux(comes, 0, step + 1)[: len(step)]
+    firsts, seconds = (
+        [Signal(_BITS, name=f"{name}{at}", reset_less=True) for at in range(SUMS // 2)] for name in _RETURNS
+    )
+    ahead, new = Signal(_DISTANCE_BITS), Signal(_BITS)
+    operands = Double.of(firsts[0]), Double.of(seconds[0])
+    halves = Halves.of(stage.hold(aligned(m, *operands, stage.hold(ahead))))
+    rounded_sum, carry = rounded(m, halves)
     is_last = step == SUMS - 1
     is_there = stage.hold(stage.hold(works & is_last, resets=True), resets=True)
     with m.If(comes):
-        m.d.sync += [works.eq(1), step.eq(0), *(at.eq(each) for at, each in zip(waiting, sums, strict=True))]
+        m.d.sync += [works.eq(1), step.eq(0)]
+        m.d.sync += [at.eq(each) for at, each in zip([*firsts, *seconds], sums, strict=True)]
     with m.Elif(works):
-        m.d.sync += [at.eq(above) for at, above in zip(waiting, [*waiting[1:], new], strict=True)]
-        m.d.sync += [step.eq(step + 1), works.eq(~is_last)]
+        m.d.sync += [step.eq(following), works.eq(~is_last)]
+    returns_second: Value = Const(0, 1)
+    for queue, returns in zip((firsts, seconds), _RETURNS.values(), strict=True):
+        for at, (here, above) in enumerate(zip(queue, [*queue[1:], new], strict=True)):
+            moved: Value = above
+            if at in returns:
+                returns_here = stage.hold(following >= returns[at])
+                moved = Mux(returns_here, new, above)
+                if at == 0:  # the adder's second operand
+                    returns_second = returns_here
+            with m.If(works & ~comes):
+                m.d.sync += here.eq(moved)
+    a, b = (Double.of(Mux(comes, sums[at], queue[1])) for at, queue in ((0, firsts), (8, seconds)))
+    is_made = returns_second & ~comes
+    m.d.comb += [new.eq(rounded_sum), ahead.eq(_ahead(a.exponent, b.exponent, is_made, halves, carry))]
     return is_there, Double.of(stage.hold(new))
