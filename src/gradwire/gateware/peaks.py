@@ -11,7 +11,7 @@ from gradwire.gateware.stream import Pipeline
 
 def peaks_latency(lanes: int) -> int:
     """Return the cycles from a block's last word to its peak."""
-    return (lanes - 1).bit_length()
+    return 1 + (lanes - 1).bit_length()
 
 
 def find_peaks(
@@ -20,9 +20,11 @@ def find_peaks(
     """Return when the largest number of a block is there, and which it is.
 
     A word's numbers come in the cycles of ``moves``; ``opens`` and ``closes`` mark a block's first and last
-    word. Each stage halves the lanes.
+    word. A stage takes them as they come, and each of those behind it halves the lanes.
     """
     stage = Pipeline(m, Const(1))
+    numbers = [stage.hold(number) for number in numbers]
+    moves, opens, closes = stage.hold(moves, resets=True), stage.hold(opens), stage.hold(closes)
     while len(numbers) > 1:
         pairs = zip(numbers[::2], numbers[1::2], strict=True)
         numbers = [stage.hold(Mux(a > b, a, b)) for a, b in pairs]

@@ -93,18 +93,20 @@ def open_memory(
 def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0) -> tuple[Any, Signal]:
     """Return the stream of a memory in LUT RAM, and the register of whether one more word may begin.
 
-    A word has a place from the cycle of ``begins`` until it has left, so nothing stops the stages from there
-    to ``come``, which may be ten, and none of their cycles is lost. If ``begins`` is so many cycles ``late``,
-    as many places are kept free.
+    A word has a place from the cycle of ``begins`` until the one after it has left, so nothing stops the
+    stages from there to ``come``, which may be nine, and none of their cycles is lost. If ``begins`` is so
+    many cycles ``late``, as many places are kept free.
     """
     fifo, leaving = _stored(m, name, come, _SMALL)
     places, has_room = (
         Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places"),
         Signal(init=1, name=f"{name}_has_room"),
     )
+    left = Signal(name=f"{name}_left")  # the consumer may be far away
     m.d.comb += come.tready.eq(fifo.w_rdy)
     m.d.sync += [
-        places.eq(places + (leaving.tvalid & leaving.tready) - begins),
+        left.eq(leaving.tvalid & leaving.tready),
+        places.eq(places + left - begins),
         has_room.eq(places > 1 + late),  # one more word may begin before the register knows of it
     ]
     return leaving, has_room

@@ -14,10 +14,13 @@ from gradwire.gateware.bfp.compressor import BfpCompressor
 from gradwire.gateware.bfp.decompressor import BfpDecompressor
 from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
-from gradwire.gateware.queues import memory
+from gradwire.gateware.queues import memory, open_memory
 from gradwire.gateware.ring_routes import Ring
 from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, registered, stream
 from gradwire.gateware.words import LANE_BITS
+
+_PARTED = 2
+"""The words for the adder, or for the host, that can wait, and as many may be on their way."""
 
 
 class RingEngine(wiring.Component):
@@ -89,47 +92,65 @@ class RingEngine(wiring.Component):
         m.submodules.compressor = block
         m.submodules.compressor_in = come = SkidBuffer(width)
         m.submodules.compressor_out = go = SkidBuffer(width)
-        registered(m, come.m_axis, block.s_axis)
+        if isinstance(codec, Bfp):
+            wiring.connect(m, come.m_axis, block.s_axis)
+        else:
+            registered(m, come.m_axis, block.s_axis)
         wiring.connect(m, block.m_axis, go.s_axis)
         return come.s_axis, go.m_axis
 
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
-        """Return the streams into a decompressor and out of it, behind buffers."""
+        """Return the streams into a decompressor, which buffers, and out of it; they are one for identity."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpDecompressor(codec, width)
         elif isinstance(codec, Inceptionn):
             block = InceptionnDecompressor(codec, width)
         else:
-            m.submodules[name] = buffer = SkidBuffer(width)
-            return buffer.s_axis, buffer.m_axis
+            return (wires := stream(width)), wires
         m.submodules[name] = block
-        m.submodules[f"{name}_out"] = out = SkidBuffer(width)
-        wiring.connect(m, block.m_axis, out.s_axis)
-        return _buffered(m, f"{name}_in", block.s_axis), out.m_axis
+        come = block.s_axis if isinstance(codec, Bfp) else _buffered(m, f"{name}_in", block.s_axis)
+        return come, block.m_axis
 
     def _connect_values(self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder) -> None:
-        """Join the streams of float32: the first local packet is encoded, the others meet the left's sums."""
+        """Join the streams of float32: the first local packet is encoded, the others meet the left's sums.
+
+        Buffers keep adder, adopter and host apart, which are far from each other on a chip. What comes from
+        the left waits for room in front of both, adder and host, because registers know of that.
+        """
         routes = self._ring.routes
         local, added, sums = self.s_axis, adder.s_axis, adder.m_axis
         result = _buffered(m, "results", self.m_axis)
+        to_adder, to_result, adopted = (stream(self._ring.width) for _ in range(3))
+        to_own = _buffered(m, "adopted", adopted)
+        addend, adds_more = open_memory(m, "addends", to_adder, _PARTED, _PARTED)
+        arrival, gives_more = open_memory(m, "arrivals", to_result, _PARTED, _PARTED)
         is_first = _route(m, local, routes.encoded_is_local)
         encodes_local = _route(m, encoder, routes.encoded_is_local)
         adds = _route(m, decoded, routes.decoded_is_added)
         gives_own = _route(m, result, routes.given_is_own)
-        has_both = local.tvalid & ~is_first & decoded.tvalid & adds
+        has_both = local.tvalid & ~is_first & addend.tvalid
         m.d.comb += [
             *_select(encoder, encodes_local, local, sums),
             encoder.tvalid.eq(Mux(encodes_local, local.tvalid & is_first, sums.tvalid)),
             sums.tready.eq(encoder.tready & ~encodes_local),
             local.tready.eq(Mux(is_first, encoder.tready & encodes_local, added.tready & has_both)),
-            decoded.tready.eq(Mux(adds, added.tready & has_both, result.tready & ~gives_own)),
+            addend.tready.eq(added.tready & has_both),
             copy(added, local),
             added.tvalid.eq(has_both),
-            adder.b.eq(decoded.tdata),
-            *_select(result, gives_own, own, decoded),
-            result.tvalid.eq(Mux(gives_own, own.tvalid, decoded.tvalid & ~adds)),
-            own.tready.eq(result.tready & gives_own),
+            adder.b.eq(addend.tdata),
+            copy(to_adder, decoded),
+            copy(to_result, decoded),
+            to_adder.tvalid.eq(decoded.tvalid & decoded.tready & adds),
+            to_result.tvalid.eq(decoded.tvalid & decoded.tready & ~adds),
+            decoded.tready.eq(adds_more & gives_more),
+            copy(to_own, own),
+            to_own.tvalid.eq(own.tvalid),
+            own.tready.eq(to_own.tready),
+            *_select(result, gives_own, adopted, arrival),
+            result.tvalid.eq(Mux(gives_own, adopted.tvalid, arrival.tvalid)),
+            adopted.tready.eq(result.tready & gives_own),
+            arrival.tready.eq(result.tready & ~gives_own),
         ]
 
 
@@ -141,7 +162,7 @@ class WordAdder(wiring.Component):
     """
 
     def __init__(self, width: int, depth: int) -> None:
-        self._depth = max(depth, 2 * LATENCY)
+        self._depth = max(depth, 2 * (1 + LATENCY))
         super().__init__({**block_ports(width), "b": In(width)})
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
@@ -150,12 +171,13 @@ class WordAdder(wiring.Component):
         come, out = self.s_axis, self.m_axis
         stage = Pipeline(m, Const(1))
         lanes = len(come.tdata) // LANE_BITS
+        a, b = stage.hold(come.tdata), stage.hold(self.b)  # of LUT RAM: not in one stage with a comparison
         sums = [
-            float_sum(stage, come.tdata.word_select(lane, LANE_BITS), self.b.word_select(lane, LANE_BITS))
+            float_sum(stage, a.word_select(lane, LANE_BITS), b.word_select(lane, LANE_BITS))
             for lane in range(lanes)
         ]
         valid, marks = come.tvalid & come.tready, Cat(come.tkeep, come.tlast)
-        for _ in range(LATENCY):
+        for _ in range(1 + LATENCY):
             valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
 
         added, most = stream(len(come.tdata)), self._depth + 1  # the register keeps the last place free

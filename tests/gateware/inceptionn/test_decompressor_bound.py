@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from amaranth import Cat, Module, Mux, Value
+from amaranth import Cat, Const, Module, Mux, Value
 
 from gradwire.codecs import Inceptionn
 from gradwire.gateware.inceptionn.compressor import _code
@@ -39,7 +39,7 @@ class LaneKeepsItsBound(Claim):
         return m
 
     def _decoded(self, wires: Wires, m: Module, x: Value) -> tuple[Value, Value]:
-        tag, bits = _code(m, self._classes, x)
+        tag, bits = _code(m, self._classes, x, Const(1, 1))
         is_one_byte, is_two, is_four = tag >= 1, tag >= 2, tag == 3
         own = Cat(each.replicate(8) for each in (is_one_byte, is_two, is_four, is_four))
         y = _decoded(wires, self._classes, tag, bits | (self._junk & ~own))  # type: ignore[arg-type]

@@ -8,7 +8,8 @@ from amaranth.lib import wiring
 from gradwire.codecs.bfp import NAN_EXPONENT, Bfp
 from gradwire.gateware.bfp.cutter import BfpCutter
 from gradwire.gateware.bfp.format import Layout
-from gradwire.gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes
+from gradwire.gateware.queues import counted_memory
+from gradwire.gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes, stream
 
 _COARSE = 4
 """Mantissas are moved to the bottom by multiples of this many bytes first, then by the rest."""
@@ -38,8 +39,11 @@ class BfpDecompressor(wiring.Component):
         size, most = len(out.tkeep), layout.nbytes + 1
         m.submodules.cutter = cutter = BfpCutter(layout, len(out.tdata))
         wiring.connect(m, wiring.flipped(self.s_axis), cutter.s_axis)
-        m.d.comb += cutter.ready.eq(~out.tvalid | out.tready)
-        stage = Pipeline(m, cutter.ready)
+        rebuilt = stream(len(out.tdata))
+        leaving, has_room = counted_memory(m, "leaving", rebuilt, cutter.valid & cutter.ready)
+        wiring.connect(m, leaving, wiring.flipped(out))
+        m.d.comb += cutter.ready.eq(has_room)
+        stage = Pipeline(m, Const(1))
 
         fine, opens = stage.hold(cutter.place[:2]), stage.hold(cutter.opens)
         coarse = Cat(Const(0, 5), cutter.place[2:])
@@ -47,8 +51,7 @@ class BfpDecompressor(wiring.Component):
         found, opens = stage.hold(shift_right_bytes(found, fine, most)), stage.hold(opens)
         exponent = Signal(8)
         shared = Mux(opens, found[:8], exponent)
-        with m.If(cutter.ready):
-            m.d.sync += exponent.eq(shared)
+        m.d.sync += exponent.eq(shared)
         mantissas = stage.hold(Mux(opens, found[8:], found)[: 8 * layout.nbytes])
 
         shared = stage.hold(shared)
@@ -57,14 +60,14 @@ class BfpDecompressor(wiring.Component):
             _value(stage, mantissas.word_select(lane, bits), shared, layout.mantissa_bits)
             for lane in range(layout.lanes)
         ]
-        valid, last, keeps = cutter.valid, cutter.last, ~cutter.is_null
+        valid, last, keeps = cutter.valid & cutter.ready, cutter.last, ~cutter.is_null
         for _ in range(_LATENCY):
             valid, last, keeps = stage.hold(valid, resets=True), stage.hold(last), stage.hold(keeps)
         m.d.comb += [
-            out.tdata.eq(Cat(values)),
-            out.tkeep.eq(keeps.replicate(size)),
-            out.tlast.eq(last),
-            out.tvalid.eq(valid),
+            rebuilt.tdata.eq(Cat(values)),
+            rebuilt.tkeep.eq(keeps.replicate(size)),
+            rebuilt.tlast.eq(last),
+            rebuilt.tvalid.eq(valid),
         ]
         return m
 

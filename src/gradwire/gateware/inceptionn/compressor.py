@@ -40,7 +40,7 @@ class InceptionnCompressor(wiring.Component):
         last = stage.hold(come.tlast)
         present = stage.hold(Cat(come.tkeep[4 * GROUP_LANES * group] for group in range(groups)))
         coded = [
-            _code(m, self._classes, Mux(come.tkeep[4 * lane], come.tdata.word_select(lane, LANE_BITS), 0))
+            _code(m, self._classes, come.tdata.word_select(lane, LANE_BITS), come.tkeep[4 * lane])
             for lane in range(GROUP_LANES * groups)
         ]
         tags = stage.hold(Cat(tag for tag, _ in coded))
@@ -66,23 +66,24 @@ class InceptionnCompressor(wiring.Component):
         return m
 
 
-def _code(m: Module, classes: Classes, x: Value) -> Piece:
-    """Return the tag of a float32 and its 0, 8, 16 or 32 bits."""
+def _code(m: Module, classes: Classes, x: Value, is_kept: Value) -> Piece:
+    """Return the tag of a float32 and its 0, 8, 16 or 32 bits; those of 0 if it isn't kept."""
     exponent = x[23:31]
     tag, bits = Signal(2), Signal(LANE_BITS)
     is_two = Signal()
     right = Signal(5)
     fraction = Signal(16)
+    below_one = ~exponent[:5]  # 127 - exponent, without a carry
     m.d.comb += [
         is_two.eq(exponent >= classes.second),
-        right.eq(Mux(is_two, 127, classes.base) - exponent),
+        right.eq(below_one if classes.base == 127 else Mux(is_two, below_one, classes.base - exponent)),
         fraction.eq(Cat(x[8:23], Const(1, 1)) >> right),
     ]
-    with m.If(exponent >= 127):
+    with m.If(is_kept & (exponent >= 127)):
         m.d.comb += [tag.eq(3), bits.eq(x)]
-    with m.Elif(is_two):
+    with m.Elif(is_kept & is_two):
         m.d.comb += [tag.eq(2), bits.eq(Cat(fraction[:15], x[31]))]
-    with m.Elif(exponent >= classes.first):
+    with m.Elif(is_kept & (exponent >= classes.first)):
         m.d.comb += [tag.eq(1), bits.eq(Cat(fraction[8:15], x[31]))]
     return tag, bits
 

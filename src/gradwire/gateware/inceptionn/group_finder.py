@@ -86,6 +86,7 @@ class GroupFinder(wiring.Component):
         ends, finals = [stage.hold(each) for each in ends], [stage.hold(each) for each in finals]
 
         place, skips = Signal(range(2 * size)), Signal()
+        inverse = Signal(len(place) - 1, init=-1)  # of the place: its bits would have too many readers
         is_within = ~skips & (place < size)
         has_groups = valid & is_within
         found = [each.word_select(place[:-1], places) for each in ends]
@@ -93,7 +94,7 @@ class GroupFinder(wiring.Component):
         is_final = Cat(closing).any()
         after = Signal(places)
         fires, may_move = has_groups & self.ready, new_valid | ~far_valid | far_last
-        is_done = leaves.bit_select(place[:-1], 1)
+        is_done = leaves.bit_select(~inverse, 1)
         m.d.comb += [
             after.eq(found[-1]),
             self.valid.eq(free.hold(fires, resets=True)),
@@ -105,15 +106,14 @@ class GroupFinder(wiring.Component):
             ),
             consume.eq((valid & ~is_within) | (fires & is_done)),
             advance.eq((may_move & ~has_groups) | (may_move & self.ready & is_done)),
-            come.tready.eq(~new_valid | advance),
+            # The last word may move on if there is none; a shorter path than through ``advance``.
+            come.tready.eq(~new_valid | ~has_groups | (self.ready & is_done)),
             moved.eq(free.hold(advance, resets=True)),
         ]
         ended = Mux(is_within, is_final, skips)
+        following = Mux(ended, 0, Mux(is_within, after, place) - Mux(consume, size, 0))[: len(place)]
         with m.If(fires | consume):
-            m.d.sync += [
-                skips.eq(ended & ~last),
-                place.eq(Mux(ended, 0, Mux(is_within, after, place) - Mux(consume, size, 0))),
-            ]
+            m.d.sync += [skips.eq(ended & ~last), place.eq(following), inverse.eq(~following[:-1])]
         with m.If(come.tready):
             m.d.sync += new_valid.eq(come.tvalid)
         with m.If(advance):
