@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -27,6 +28,7 @@ from gradwire.links.mpi import link as mpi_link
 from gradwire.links.mpi.calls import calls
 from gradwire.links.mpi.shutdown import free_communicators
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from gradwire.version import version
 from support.project import DOCS
 from support.sums import COMPOSED, SEGMENT_COUNT, shares
 
@@ -254,6 +256,19 @@ def links_of_some_ranks() -> dict[str, str]:
     return said
 
 
+def another_version() -> tuple[str, int]:
+    """Let rank 1 run another version; then make a link as before. Return what was said, and both sums."""
+    from mpi4py import MPI
+
+    own = "9.9" if MPI.COMM_WORLD.Get_rank() == 1 else version()
+    with patch.object(mpi_link, "version", lambda: own):
+        said = failure(MpiLink)[0]
+    link, total = MpiLink(), torch.ones(WORLD)
+    Exchange(link, Plan()).all_reduce(total, average=False)
+    link.close()
+    return said, int(total.sum())
+
+
 def example() -> list[str]:
     blocks = EXAMPLE.findall(PAGE.read_text(encoding="utf-8"))
     for block in blocks:
@@ -272,6 +287,7 @@ TASKS = (
     two_links_in_two_threads,
     communicators_of_closed_links,
     links_of_some_ranks,
+    another_version,
     example,
 )
 

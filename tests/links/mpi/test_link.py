@@ -12,6 +12,7 @@ import torch
 
 from gradwire.errors import LinkError
 from gradwire.links import MpiLink
+from gradwire.version import version
 from support.mpi_jobs import needs_mpi, run_job
 from support.mpi_ranks import LENGTHS, MANY_LINKS, PAGE, UNTAKEN, WORLD, all_sums
 from support.sums import bits
@@ -115,6 +116,15 @@ class TestUnderMpiexec:
             if rank < 2:
                 what = "rank 0 joining the 2 ranks of its communicator"
                 assert said["alone"] == f"{what}: nothing happened within 0.3 s"
+
+    def test_ranks_with_different_versions_are_told_so_and_may_try_again(self, results: Results) -> None:
+        for rank, (said, total) in enumerate(results("another_version")):
+            assert said == (
+                f"rank {rank} joining the {WORLD} ranks of its communicator: all ranks must run the same "
+                f"version of gradwire, but {version()} runs on rank 0, rank 2, rank 3 and 9.9 runs on rank "
+                "1; install one version everywhere"
+            )
+            assert total == WORLD**2
 
     def test_the_pages_example_runs(self, results: Results) -> None:
         assert all(len(blocks) >= 1 for blocks in results("example"))

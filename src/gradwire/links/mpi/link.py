@@ -20,11 +20,14 @@ from gradwire.links.base import OWN_END, Link
 from gradwire.links.mpi.calls import calls, intracommunicator, load_mpi, poll, reason
 from gradwire.links.mpi.keepalives import Keepalives
 from gradwire.links.mpi.shutdown import FIN, ClosedLink, closing, free_communicators
+from gradwire.links.rendezvous.same_version import check_same_version, joined
+from gradwire.version import version
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _FRAME = 0  # the frames' tag
+_VERSION_NBYTES = 64  # ASCII, with spaces at the end
 _GRACE_S = 0.1  # a FIN may overtake the end of a large frame
 _unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # what MPI may still write to
 
@@ -111,7 +114,8 @@ class MpiLink(Link):
     ------
     LinkError
         Where mpi4py or MPI is missing or allows too few threads, for a communicator that no link can have,
-        and when the other ranks do not come within the timeout (``LinkTimeoutError``).
+        where ranks run different versions of gradwire, and when the other ranks do not come within the
+        timeout (``LinkTimeoutError``).
     """
 
     tos = 0  # MPI opens connections by itself, and lets nobody mark them
@@ -122,8 +126,14 @@ class MpiLink(Link):
         self.rank, self.world, self.timeout_s = parent.Get_rank(), parent.Get_size(), timeout_s
         self._pending: set[_Operation] = set()  # keeps their memory alive, too, whatever the caller drops
         self._sent, self._received = np.zeros((2, self.world), dtype=np.int64)
-        self._comm: MPI.Comm | None = self._duplicate(parent)
+        what = f"rank {self.rank} joining the {self.world} ranks of its communicator"
+        self._comm: MPI.Comm | None = self._duplicate(parent, what)
         self._keepalives = Keepalives(self.mpi, self._comm)
+        try:
+            self._compare_versions(self._comm, what)
+        except LinkError:
+            self.close()
+            raise
 
     def isend(self, to: int, frame: torch.Tensor) -> _Sending:
         """Start sending ``frame`` to the rank ``to``."""
@@ -194,22 +204,38 @@ class MpiLink(Link):
             self._pending.add(operation)
             return operation
 
-    def _duplicate(self, parent: MPI.Comm) -> MPI.Comm:
-        what = f"rank {self.rank} joining the {self.world} ranks of its communicator"
-
-        def is_made() -> bool:
-            with calls:
-                return request.Test()
-
+    def _duplicate(self, parent: MPI.Comm, what: str) -> MPI.Comm:
         try:
             with calls:
                 free_communicators()
                 comm, request = parent.Idup()
-            if not poll(is_made, self.timeout_s):
-                _unfinished.append((comm, request))
-                raise LinkTimeoutError(f"{what}: nothing happened within {self.timeout_s:g} s")
+            self._await_all(comm, request, what)
             with calls:
                 comm.Set_errhandler(self.mpi.ERRORS_RETURN)
         except RuntimeError as error:
             raise LinkError(f"{what}: {reason(error)}") from error
         return comm
+
+    def _compare_versions(self, comm: MPI.Comm, what: str) -> None:
+        own = version().encode()[:_VERSION_NBYTES].ljust(_VERSION_NBYTES)
+        every = bytearray(_VERSION_NBYTES * self.world)
+        try:
+            with calls:
+                request = comm.Iallgather([own, self.mpi.BYTE], [every, self.mpi.BYTE])
+            self._await_all(comm, request, what)
+        except RuntimeError as error:
+            raise LinkError(f"{what}: {reason(error)}") from error
+        told = [every[at : at + _VERSION_NBYTES].decode() for at in range(0, len(every), _VERSION_NBYTES)]
+        names = [self.name_of(rank) for rank in range(self.world)]
+        check_same_version(joined(dict(enumerate(map(str.strip, told)))), names, version(), what)
+
+    def _await_all(self, comm: MPI.Comm, request: MPI.Request, what: str) -> None:
+        """Wait for what all ranks have to do."""
+
+        def is_done() -> bool:
+            with calls:
+                return request.Test()
+
+        if not poll(is_done, self.timeout_s):
+            _unfinished.append((comm, request))
+            raise LinkTimeoutError(f"{what}: nothing happened within {self.timeout_s:g} s")
