@@ -19,7 +19,15 @@ def rows(**blocks: tuple[float, float, float]) -> list[dict[str, object]]:
         {"block": name.replace("_", "-"), **dict(zip(("ALM", "M20K", "DSP"), each, strict=True))}
         for name, each in usual.items()
     ]
-    table = {"ALM": 69570, "M20K": 534, "DSP": 8, "ALM share": 0.012, "M20K share": 0.061, "DSP share": 0.005}
+    table = {
+        "ALM": 69570,
+        "M20K": 534,
+        "DSP": 8,
+        "ALM share": 0.012,
+        "M20K share": 0.061,
+        "DSP share": 0.005,
+        "ratio": 3.76,
+    }
     return [*parts, {"block": TABLE, **table}]
 
 
@@ -29,17 +37,18 @@ def verdicts(found: list[dict[str, object]]) -> list[Verdict]:
 
 def test_verdicts_follow_from_the_resources() -> None:
     modelled, explained, failed = Verdict.MODELLED, Verdict.EXPLAINED, Verdict.NOT_REPRODUCED
-    assert verdicts(rows()) == [explained, modelled, explained, *[modelled] * 9]
+    assert verdicts(rows()) == [explained, modelled, explained, *[modelled] * 9, Verdict.REPRODUCED]
     assert verdicts(rows(ring_engine=(2000, 47, 8)))[:3] == [modelled, failed, modelled]
     assert verdicts(rows(ring_engine=(2300 + 8 * 400, 40, 9)))[:3] == [failed, modelled, failed]
     assert verdicts(rows(bfp_compressor=(1400, 121, 1)))[3:6] == [failed, failed, failed]
-    altered = [each | {"ALM": 1.0, "DSP share": 0.05} for each in rows()]
-    assert verdicts(altered)[6:] == [failed, modelled, modelled, modelled, modelled, failed]
+    altered = [each | {"ALM": 1.0, "DSP share": 0.05, "ratio": 4.0} for each in rows()]
+    assert verdicts(altered)[6:] == [failed, modelled, modelled, modelled, modelled, failed, failed]
 
 
 def test_the_published_table_adds_up_and_what_is_kept_counts_as_half() -> None:
     found = {row["block"]: row for row in perform(EXHIBIT.experiment, EXHIBIT.quick, quiet=True)}
     assert set(found) == {TABLE, *CODECS}
+    assert found[TABLE]["ratio"] == 512 / 136
     assert (found[TABLE]["ALM"], found[TABLE]["M20K"], found[TABLE]["DSP"]) == (69570, 534, 8)
     for block in CODECS:
         assert found[block]["ALM"] == found[block]["resources"]["ALUT"] / 2

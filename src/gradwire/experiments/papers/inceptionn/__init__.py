@@ -4,6 +4,8 @@ from typing import Any
 
 from gradwire.experiments.papers.exhibit import Exhibit
 from gradwire.experiments.papers.inceptionn import (
+    figure_1,
+    figure_3,
     figure_4,
     figure_5,
     figure_7,
@@ -18,6 +20,8 @@ from gradwire.experiments.papers.inceptionn import (
 EXHIBITS: tuple[Exhibit[Any], ...] = tuple(
     module.EXHIBIT
     for module in (
+        figure_1,
+        figure_3,
         table_2,
         table_3,
         figure_4,

@@ -3,8 +3,17 @@
 from typing import Any
 
 from gradwire.experiments.papers.exhibit import Exhibit
-from gradwire.experiments.papers.pipe_sgd import convex, equations, figure_4, strongly_convex, terngrad
+from gradwire.experiments.papers.pipe_sgd import (
+    cifar_convex,
+    convex,
+    equations,
+    figure_4,
+    imagenet,
+    strongly_convex,
+    terngrad,
+)
 
 EXHIBITS: tuple[Exhibit[Any], ...] = tuple(
-    module.EXHIBIT for module in (equations, figure_4, convex, strongly_convex, terngrad)
+    module.EXHIBIT
+    for module in (equations, figure_4, imagenet, cifar_convex, convex, strongly_convex, terngrad)
 )
