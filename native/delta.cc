@@ -97,14 +97,17 @@ std::size_t encode(const Target& target, const float* masters, Word* base, std::
 template <typename Word>
 const char* read_escapes(const Target& target, const std::uint8_t* section, const std::size_t* starts,
                          std::size_t count, Word* escapes) {
-  const auto plane = scratch<std::uint8_t>(count);
-  for (std::size_t place = 0; place < sizeof(Word); ++place) {
-    const std::size_t from = starts[1 + place];
-    const std::size_t nbytes = starts[2 + place] - from;
-    if (const char* reason = decode_block(target, section + from, nbytes, plane.get(), count)) return reason;
+  static_assert(sizeof(Word) % 2 == 0, "planes are decoded two at a time");
+  const auto planes = scratch<std::uint8_t>(2 * count);
+  for (std::size_t place = 0; place < sizeof(Word); place += 2) {
+    const auto block = [&](std::size_t which) {
+      const std::size_t from = starts[1 + place + which];
+      return Block{section + from, starts[2 + place + which] - from, planes.get() + which * count, count};
+    };
+    if (const char* reason = decode_two_blocks(target, block(0), block(1))) return reason;
     for (std::size_t i = 0; i < count; ++i) {
-      const auto byte = static_cast<Word>(static_cast<Word>(plane[i]) << 8 * place);
-      escapes[i] = place == 0 ? byte : static_cast<Word>(escapes[i] | byte);
+      const auto bytes = static_cast<Word>(static_cast<Word>(planes[i] | planes[count + i] << 8) << 8 * place);
+      escapes[i] = place == 0 ? bytes : static_cast<Word>(escapes[i] | bytes);
     }
   }
   return nullptr;
@@ -120,7 +123,7 @@ const char* read_section(const Target& target, const std::uint8_t* section, std:
   }
   if (starts[kBlocks<Word>] != nbytes) return "the blocks of a section announce another number of bytes";
   const std::size_t size = classes_nbytes(n);
-  if (const char* reason = decode_block(target, section + starts[0], starts[1] - starts[0], classes, size)) {
+  if (const char* reason = decode_block(target, {section + starts[0], starts[1] - starts[0], classes, size})) {
     return reason;
   }
   if (n % 4 != 0 && classes[size - 1] >> 2 * (n % 4) != 0) return "unused bits of its last class are set";

@@ -166,55 +166,22 @@ bool are_scales(const std::uint8_t* scales, std::size_t nbytes) {
 
 // What a section holds, read before anything is written.
 struct Section {
+  std::size_t n = 0;
+  std::uint8_t* codes = nullptr;
   const std::uint8_t* scales = nullptr;
   const std::uint8_t* planes[kMostPlanes + 1] = {};
+  std::size_t feet_count = 0;
   std::unique_ptr<std::uint16_t[]> escapes;
   std::unique_ptr<std::uint8_t[]> feet;
 
-  const char* decode(const Target& target, std::size_t plane, std::uint8_t* symbols, std::size_t count) const {
-    const auto nbytes = static_cast<std::size_t>(planes[plane + 1] - planes[plane]);
-    return decode_block(target, planes[plane], nbytes, symbols, count);
+  Block plane(std::size_t index, std::uint8_t* symbols, std::size_t count) const {
+    return {planes[index], static_cast<std::size_t>(planes[index + 1] - planes[index]), symbols, count};
   }
 };
 
-const char* read_escapes(const Target& target, std::size_t count, Section& section) {
-  const auto bytes = scratch<std::uint8_t>(2 * count);
-  section.escapes = scratch<std::uint16_t>(count + kEcsqSlack);
-  for (std::size_t place = 0; place < 2; ++place) {
-    const char* const reason = section.decode(target, 1 + place, bytes.get() + place * count, count);
-    if (reason != nullptr) return reason;
-  }
-  for (std::size_t i = 0; i < count; ++i) {
-    section.escapes[i] = static_cast<std::uint16_t>(bytes[i] | bytes[count + i] << 8);
-  }
-  return nullptr;
-}
-
-// The zeros among the codes of blocks that have feet.
-std::size_t count_feet(const Target& target, const Section& section, const std::uint8_t* codes, std::size_t n,
-                       const Params& params) {
-  const std::size_t block = block_of(params);
-  std::size_t count = 0;
-  for (std::size_t at = 0; at < n; at += block) {
-    if (!has_feet(params, load_word<std::uint16_t>(section.scales + at / block * 2))) continue;
-    const std::size_t values = std::min(block, n - at);
-    count += target.ecsq->count(codes + at / 2, codes_nbytes(values), 0) - values % 2;
-  }
-  return count;
-}
-
-const char* read_feet(const Target& target, std::size_t count, Section& section) {
-  section.feet = scratch<std::uint8_t>(count + kEcsqSlack);
-  const char* const reason = section.decode(target, 3, section.feet.get(), count);
-  if (reason != nullptr) return reason;
-  std::uint8_t largest = 0;
-  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, section.feet[i]);
-  return largest <= kMostFoot ? nullptr : "a foot is none that an encoder writes";
-}
-
-const char* read_section(const Target& target, const std::uint8_t* from, std::size_t nbytes, std::size_t n,
-                         const Params& params, std::uint8_t* codes, Section& section) {
-  const std::size_t scales = scales_nbytes(n, block_of(params));
+// Where its parts are.
+const char* open_section(const std::uint8_t* from, std::size_t nbytes, const Params& params, Section& section) {
+  const std::size_t scales = scales_nbytes(section.n, block_of(params));
   std::size_t used = head_nbytes(params) + scales;
   if (nbytes < used) return "a section ends within its sizes or scales";
   section.scales = from + head_nbytes(params);
@@ -225,29 +192,80 @@ const char* read_section(const Target& target, const std::uint8_t* from, std::si
     if (used > nbytes) break;
     section.planes[i + 1] = from + used;
   }
-  if (used != nbytes) return "the blocks of a section announce another number of bytes";
-  const std::size_t size = codes_nbytes(n);
-  const char* reason = section.decode(target, 0, codes, size);
-  if (reason != nullptr) return reason;
-  if (n % 2 == 1 && codes[size - 1] >> 4 != 0) return "the unused half of its last code is not zero";
-  reason = read_escapes(target, target.ecsq->count(codes, size, kFirstEscape), section);
-  if (reason != nullptr || !has_feet(params)) return reason;
-  return read_feet(target, count_feet(target, section, codes, n, params), section);
+  return used == nbytes ? nullptr : "the blocks of a section announce another number of bytes";
 }
 
-void write_values(const Target& target, const Section& section, const std::uint8_t* codes, float* out, std::size_t n,
-                  const Params& params, bool add) {
+const char* read_escapes(const Target& target, Section& section) {
+  const std::size_t count = target.ecsq->count(section.codes, codes_nbytes(section.n), kFirstEscape);
+  const auto bytes = scratch<std::uint8_t>(2 * count);
+  section.escapes = scratch<std::uint16_t>(count + kEcsqSlack);
+  const Block low = section.plane(1, bytes.get(), count);
+  const Block high = section.plane(2, bytes.get() + count, count);
+  if (const char* reason = decode_two_blocks(target, low, high)) return reason;
+  for (std::size_t i = 0; i < count; ++i) {
+    section.escapes[i] = static_cast<std::uint16_t>(bytes[i] | bytes[count + i] << 8);
+  }
+  return nullptr;
+}
+
+// The zeros among the codes of blocks that have feet.
+std::size_t count_feet(const Target& target, const Section& section, const Params& params) {
+  const std::size_t block = block_of(params);
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < section.n; at += block) {
+    if (!has_feet(params, load_word<std::uint16_t>(section.scales + at / block * 2))) continue;
+    const std::size_t values = std::min(block, section.n - at);
+    count += target.ecsq->count(section.codes + at / 2, codes_nbytes(values), 0) - values % 2;
+  }
+  return count;
+}
+
+bool are_feet(const std::uint8_t* feet, std::size_t count) {
+  std::uint8_t largest = 0;
+  for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, feet[i]);
+  return largest <= kMostFoot;
+}
+
+// Decodes a block of each of one or two sections.
+template <typename BlockOf>
+const char* decode_each(const Target& target, Section* sections, std::size_t count, const BlockOf& block_of) {
+  if (count == 1) return decode_block(target, block_of(sections[0]));
+  return decode_two_blocks(target, block_of(sections[0]), block_of(sections[1]));
+}
+
+// Reads one or two sections that are open, two at a time because that takes less.
+const char* read_opened(const Target& target, const Params& params, Section* sections, std::size_t count) {
+  const auto codes_of = [](Section& each) { return each.plane(0, each.codes, codes_nbytes(each.n)); };
+  if (const char* reason = decode_each(target, sections, count, codes_of)) return reason;
+  for (std::size_t i = 0; i < count; ++i) {
+    Section& each = sections[i];
+    if (each.n % 2 == 1 && each.codes[each.n / 2] >> 4 != 0) return "the unused half of its last code is not zero";
+    if (const char* reason = read_escapes(target, each)) return reason;
+    if (!has_feet(params)) continue;
+    each.feet_count = count_feet(target, each, params);
+    each.feet = scratch<std::uint8_t>(each.feet_count + kEcsqSlack);
+  }
+  if (!has_feet(params)) return nullptr;
+  const auto feet_of = [](Section& each) { return each.plane(3, each.feet.get(), each.feet_count); };
+  if (const char* reason = decode_each(target, sections, count, feet_of)) return reason;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!are_feet(sections[i].feet.get(), sections[i].feet_count)) return "a foot is none that an encoder writes";
+  }
+  return nullptr;
+}
+
+void write_values(const Target& target, const Section& section, float* out, const Params& params, bool add) {
   const std::size_t block = block_of(params);
   const std::uint16_t* escapes = section.escapes.get();
   const std::uint8_t* feet = section.feet.get();
-  for (std::size_t at = 0; at < n; at += block) {
+  for (std::size_t at = 0; at < section.n; at += block) {
     const auto word = load_word<std::uint16_t>(section.scales + at / block * 2);
     const float scale = value_of_scale(word);
-    const std::size_t count = std::min(block, n - at);
+    const std::size_t count = std::min(block, section.n - at);
     // No q reaches 2^16: below this scale no product leaves the range of floats, which the scalar kernel keeps.
     const EcsqKernels& kernels = scale < 0x1p112F ? *target.ecsq : kEcsqScalar;
-    escapes += kernels.from_codes(codes + at / 2, escapes, count, scale, out + at, add);
-    if (has_feet(params, word)) feet += kernels.add_feet(codes + at / 2, feet, count, scale, out + at);
+    escapes += kernels.from_codes(section.codes + at / 2, escapes, count, scale, out + at, add);
+    if (has_feet(params, word)) feet += kernels.add_feet(section.codes + at / 2, feet, count, scale, out + at);
   }
 }
 
@@ -256,14 +274,18 @@ const char* decode(const Target& target, const std::uint8_t* payload, std::size_
   const Sections sections{n, kSection};
   const auto codes = scratch<std::uint8_t>(codes_nbytes(n));
   std::vector<Section> read(sections.count());
-  const auto codes_of = [&](std::size_t i) { return codes.get() + sections.first(i) / 2; };
-  const char* const reason = read_sections(
-      sections, threads, payload, nbytes, [&](std::size_t i, const std::uint8_t* from, std::size_t size) {
-        return read_section(target, from, size, sections.elements(i), params, codes_of(i), read[i]);
-      });
-  if (reason != nullptr) return reason;
+  const auto read_some = [&](std::size_t first, std::size_t count, const Starts& starts) {
+    for (std::size_t i = first; i < first + count; ++i) {
+      read[i].n = sections.elements(i);
+      read[i].codes = codes.get() + sections.first(i) / 2;
+      const char* const reason = open_section(payload + starts[i], starts[i + 1] - starts[i], params, read[i]);
+      if (reason != nullptr) return reason;
+    }
+    return read_opened(target, params, &read[first], count);
+  };
+  if (const char* reason = read_groups<2>(sections, threads, payload, nbytes, read_some)) return reason;
   const auto write = [&](std::size_t i) {
-    write_values(target, read[i], codes_of(i), out + sections.first(i), sections.elements(i), params, add);
+    write_values(target, read[i], out + sections.first(i), params, add);
   };
   for_each_section(sections, threads, [&] { return write; });
   return nullptr;

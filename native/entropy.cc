@@ -170,30 +170,56 @@ std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std:
   return 1 + n;
 }
 
-const char* decode_block(const Target& target, const std::uint8_t* block, std::size_t nbytes, std::uint8_t* symbols,
-                         std::size_t n) {
-  if (nbytes == 0) return "a block is empty";
-  const std::uint8_t* const body = block + 1;
-  const std::size_t body_nbytes = nbytes - 1;
-  switch (block[0]) {
+namespace {
+
+constexpr const char* kWrongTable = "the table of a block is malformed";
+constexpr const char* kWrongWords = "the words of a block do not lead back to its first symbol";
+
+bool is_coded(const Block& block) { return block.nbytes > 0 && block.from[0] == kCoded; }
+
+// The stream of a coded block, whose table is read; its `stream` is null where that is malformed.
+RansCoded stream_of(const Block& block, RansTable& table) {
+  const std::size_t table_nbytes = read_table(block.from + 1, block.nbytes - 1, table);
+  const std::uint8_t* const stream = table_nbytes == 0 ? nullptr : block.from + 1 + table_nbytes;
+  return {stream, block.nbytes - 1 - table_nbytes, &table, block.symbols, block.n};
+}
+
+}  // namespace
+
+const char* decode_block(const Target& target, const Block& block) {
+  if (block.nbytes == 0) return "a block is empty";
+  const std::uint8_t* const body = block.from + 1;
+  const std::size_t body_nbytes = block.nbytes - 1;
+  switch (block.from[0]) {
     case kRaw:
-      if (body_nbytes != n) return "a raw block has another number of symbols";
-      if (n > 0) std::memcpy(symbols, body, n);
+      if (body_nbytes != block.n) return "a raw block has another number of symbols";
+      if (block.n > 0) std::memcpy(block.symbols, body, block.n);
       return nullptr;
     case kConstant:
-      if (body_nbytes != 1 || n == 0) return "a constant block has not one symbol";
-      std::memset(symbols, body[0], n);
+      if (body_nbytes != 1 || block.n == 0) return "a constant block has not one symbol";
+      std::memset(block.symbols, body[0], block.n);
       return nullptr;
     case kCoded: {
       RansTable table;
-      const std::size_t table_nbytes = read_table(body, body_nbytes, table);
-      if (table_nbytes == 0) return "the table of a block is malformed";
-      if (target.rans->decode(body + table_nbytes, body_nbytes - table_nbytes, table, symbols, n)) return nullptr;
-      return "the words of a block do not lead back to its first symbol";
+      const RansCoded coded = stream_of(block, table);
+      if (coded.stream == nullptr) return kWrongTable;
+      return target.rans->decode(coded) ? nullptr : kWrongWords;
     }
     default:
       return "a block has an unknown mode";
   }
+}
+
+const char* decode_two_blocks(const Target& target, const Block& one, const Block& other) {
+  if (is_coded(one) && is_coded(other)) {
+    RansTable tables[2];
+    const RansCoded first = stream_of(one, tables[0]);
+    const RansCoded second = stream_of(other, tables[1]);
+    if (first.stream == nullptr || second.stream == nullptr) return kWrongTable;
+    return target.rans->decode_two(first, second) ? nullptr : kWrongWords;
+  }
+  const char* const reason = decode_block(target, one);
+  return reason != nullptr ? reason : decode_block(target, other);
 }
 
 std::size_t entropy_max_nbytes(std::size_t n) {
@@ -219,10 +245,14 @@ const char* entropy_decode(const Target& target, const std::uint8_t* payload, st
   if ((head & 0xFF) != kVersion) return "its first byte is not 1, the version of this format";
   if (head >> 8 != n) return "it announces another number of symbols";
   const Sections blocks{n, kBlock};
-  const auto decode = [&](std::size_t i, const std::uint8_t* from, std::size_t size) {
-    return decode_block(target, from, size, symbols + blocks.first(i), blocks.elements(i));
+  const std::uint8_t* const body = payload + kHeadNbytes;
+  const auto decode = [&](std::size_t i, std::size_t count, const Starts& starts) {
+    const auto block = [&](std::size_t at) {
+      return Block{body + starts[at], starts[at + 1] - starts[at], symbols + blocks.first(at), blocks.elements(at)};
+    };
+    return count == 2 ? decode_two_blocks(target, block(i), block(i + 1)) : decode_block(target, block(i));
   };
-  return read_sections(blocks, threads, payload + kHeadNbytes, nbytes - kHeadNbytes, decode);
+  return read_groups<2>(blocks, threads, body, nbytes - kHeadNbytes, decode);
 }
 
 }  // namespace gradwire

@@ -31,6 +31,15 @@ struct RansTable {
   std::uint8_t of_slot[kRansSlots + 3];
 };
 
+// A stream, and where its n symbols go.
+struct RansCoded {
+  const std::uint8_t* stream;
+  std::size_t nbytes;
+  const RansTable* table;
+  std::uint8_t* symbols;
+  std::size_t n;
+};
+
 struct RansKernels {
   // Adds to counts[s] how often s occurs among the first 64 of every `stride` symbols, a multiple of 64; of fewer than 64
   // at the end, all are looked at. n < 2^32.
@@ -41,8 +50,9 @@ struct RansKernels {
                         std::size_t capacity);
   // Returns whether the stream has at least 32 states, each within its range, and n symbols take it to its first word
   // and all states to 2^16; `symbols` are written in any case.
-  bool (*decode)(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
-                 std::size_t n);
+  bool (*decode)(const RansCoded& coded);
+  // Returns whether both are as decode wants them; where one is not, the other's symbols may not be written.
+  bool (*decode_two)(const RansCoded& one, const RansCoded& other);
 };
 
 extern const RansKernels kRansScalar;
@@ -77,6 +87,8 @@ template <typename Others>
   std::size_t i = 0;
   for (; i + 64 <= n; i += stride) {
     const std::uint8_t* const from = symbols + i;
+    // The hardware's prefetcher does not follow long strides; past the end, the address is one that nothing reads.
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) + 16 * stride));
     std::uint64_t rest = others(from);
     if (const int few = __builtin_popcountll(rest); few <= kFew) {
       tables[0][*from] += static_cast<std::uint32_t>(64 - few);
@@ -99,6 +111,14 @@ template <typename Others>
   return capacity - static_cast<std::size_t>(at - out) >= kRansRoundNbytes + kRansStatesNbytes;
 }
 
+// How an encoder of whole rounds begins: the last round where it has `count` < 32 symbols. Returns where the stream goes on,
+// or null where there is no room.
+[[maybe_unused]] std::uint8_t* rans_put_rest(const std::uint8_t* symbols, std::size_t count, const RansTable& table,
+                                             RansStates& states, std::uint8_t* out, std::size_t capacity) {
+  if (count == 0) return out;
+  return rans_has_room(out, out, capacity) ? rans_put_round(symbols, count, table, states.x, out) : nullptr;
+}
+
 // How many symbols the last of the rounds that cover `left` symbols has.
 [[maybe_unused]] std::size_t rans_last_round(std::size_t left) { return (left - 1) % kRansCoders + 1; }
 
@@ -116,6 +136,12 @@ template <typename Others>
     if (each < kRansLow) return nullptr;
   }
   return at;
+}
+
+// For targets without a gain from two at a time.
+template <bool (*kDecode)(const RansCoded&)>
+bool rans_decode_two(const RansCoded& one, const RansCoded& other) {
+  return kDecode(one) && kDecode(other);
 }
 
 [[maybe_unused]] bool rans_is_done(const RansStates& states, const std::uint8_t* stream, const std::uint8_t* at) {

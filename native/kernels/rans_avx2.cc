@@ -15,7 +15,10 @@ __m256i load_symbols(const std::uint8_t* from) { return _mm256_cvtepu8_epi32(loa
 
 template <int kScale>
 __m256i look_up(const void* table, __m256i index) {
-  return _mm256_i32gather_epi32(static_cast<const int*>(table), index, kScale);
+  // Onto zeros, with a mask that the compiler does not know: otherwise a gather waits for whatever its register held.
+  __m256i all = _mm256_set1_epi32(-1);
+  asm("" : "+x"(all));
+  return _mm256_mask_i32gather_epi32(_mm256_setzero_si256(), static_cast<const int*>(table), index, all, kScale);
 }
 
 __m256 float_of_unsigned(__m256i x) {
@@ -35,10 +38,12 @@ __m256i put8_symbols(const std::uint8_t* symbols, const std::uint32_t* of_symbol
   at += 2 * _mm_popcnt_u32(set);
   x = _mm256_blendv_epi8(x, _mm256_srli_epi32(x, 16), full);
   const __m256i quotient = _mm256_cvttps_epi32(_mm256_mul_ps(float_of_unsigned(x), reciprocal));
-  const __m256i remainder = _mm256_sub_epi32(x, _mm256_mullo_epi32(quotient, frequency));
+  const __m256i product = _mm256_mullo_epi16(quotient, frequency);
+  const __m256i remainder = _mm256_and_si256(_mm256_sub_epi16(x, product), _mm256_set1_epi32(2 * kRansSlots - 1));
   const __m256i within = _mm256_cmpgt_epi32(frequency, remainder);
-  const __m256i place = _mm256_add_epi32(_mm256_and_si256(entry, _mm256_set1_epi32(0xFFFF)), x);
-  const __m256i low = _mm256_add_epi32(place, _mm256_mullo_epi32(quotient, others));
+  const __m256i start = _mm256_and_si256(entry, _mm256_set1_epi32(kRansSlots - 1));
+  const __m256i place = _mm256_or_si256(_mm256_slli_epi32(quotient, kRansBits), start);
+  const __m256i low = _mm256_add_epi32(place, remainder);
   return _mm256_add_epi32(low, _mm256_andnot_si256(within, others));
 }
 
@@ -55,14 +60,12 @@ void count(const std::uint8_t* symbols, std::size_t n, std::size_t stride, std::
 std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
                    std::size_t capacity) {
   RansStates states;
-  std::uint8_t* at = out;
-  if (n % kRansCoders != 0) {
-    if (!rans_has_room(out, at, capacity)) return 0;
-    at = rans_put_round(symbols + n / kRansCoders * kRansCoders, n % kRansCoders, table, states.x, at);
-  }
+  std::size_t left = n / kRansCoders * kRansCoders;
+  std::uint8_t* at = rans_put_rest(symbols + left, n - left, table, states, out, capacity);
+  if (at == nullptr) return 0;
   __m256i x[kVectors];
   for (std::size_t v = 0; v < kVectors; ++v) x[v] = load_vector(states.x + 8 * v);
-  for (std::size_t left = n / kRansCoders * kRansCoders; left > 0;) {
+  while (left > 0) {
     if (!rans_has_room(out, at, capacity)) return 0;
     left -= kRansCoders;
     for (std::size_t v = 0; v < kVectors; ++v) {
@@ -98,8 +101,9 @@ __m256i narrow(const __m256i (&found)[kVectors]) {
   return _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
-bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
-            std::size_t n) {
+bool decode(const RansCoded& coded) {
+  const auto& [stream, nbytes, table_of_stream, symbols, n] = coded;
+  const RansTable& table = *table_of_stream;
   RansStates states;
   const std::uint8_t* at = rans_begin(states, stream, nbytes);
   if (at == nullptr) return false;
@@ -132,6 +136,6 @@ bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& tab
 
 }  // namespace
 
-const RansKernels kRansAvx2 = {.count = count, .encode = encode, .decode = decode};
+const RansKernels kRansAvx2 = {.count = count, .encode = encode, .decode = decode, .decode_two = rans_decode_two<decode>};
 
 }  // namespace gradwire

@@ -1,5 +1,5 @@
-// The entropy coder, sixteen coders in a register. AVX-512 F, BW, DQ and VL. What belongs to a symbol is looked up in
-// registers, because gathers are slow (on Zen 4 more than 30 cycles each).
+// The entropy coder, sixteen coders in a register. AVX-512 F, BW, DQ and VL. What belongs to a symbol is looked up one
+// by one (encoding) or in registers (decoding), because gathers are slow (on Zen 4 more than 30 cycles each).
 #include "kernels/avx512.h"
 #include "kernels/rans.h"
 
@@ -56,62 +56,106 @@ __m512i low_half(__m512i words) { return _mm512_cvtepu16_epi32(_mm512_castsi512_
 
 __m512i high_half(__m512i words) { return _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(words, 1)); }
 
-// What dividing by the frequency f of each coder's symbol takes; none of it waits for a state.
-struct Divisor {
-  __m512i frequency;
-  __m512i others;     // 2^14 - f
-  __m512 reciprocal;  // 4 to 8 of 2^24 parts below 1 / f, so that two more roundings stay below it
-
-  explicit Divisor(__m512i f)
-      : frequency(f),
-        others(_mm512_sub_epi32(_mm512_set1_epi32(kRansSlots), f)),
-        reciprocal(_mm512_div_ps(_mm512_set1_ps(1.0F - 0x1p-21F), _mm512_cvtepi32_ps(f))) {}
+// What encoding takes of a symbol of frequency f.
+struct Entry {
+  float reciprocal;     // 4 to 8 of 2^24 parts below 1 / f, so that two more roundings stay below it
+  std::uint32_t slots;  // start | f << 16
 };
 
-// The quotient q of floats is right or one too small, and q * 2^14 + start + x - q * f is start + x + q * (2^14 - f).
-__m512i put16_symbols(const Divisor& by, __m512i start, __m512i x, std::uint8_t*& at) {
-  const __mmask16 full = _mm512_cmpge_epu32_mask(x, _mm512_slli_epi32(by.frequency, 32 - kRansBits));
+// The entries of the rounds to come, looked up one by one: loads and stores leave the vector units, which are what
+// encoding waits for, alone. Of sixteen entries, those of the even symbols are first, then those of the odd ones.
+class Entries {
+ public:
+  // n is a multiple of kRansCoders.
+  Entries(const std::uint8_t* symbols, std::size_t n, const RansTable& table) : symbols_(symbols) {
+    for (std::size_t i = 0; i < 256; ++i) {
+      const std::uint32_t slots = table.of_symbol[i];
+      of_symbol_[i] = {(1.0F - 0x1p-21F) / static_cast<float>(slots >> 16), slots};
+    }
+    for (std::size_t i = n > kAhead ? n - kAhead : 0; i < n; i += kRansCoders) look_up(i);
+  }
+
+  const Entry* round(std::size_t first) const { return ahead_ + first % kAhead; }
+
+  // The round that is coded kAhead symbols before this one takes its place.
+  void look_up_before(std::size_t first) {
+    if (first >= kAhead) look_up(first - kAhead);
+  }
+
+ private:
+  // So many that stores have reached the cache before vectors load what they wrote.
+  static constexpr std::size_t kAhead = 8 * kRansCoders;
+
+  void look_up(std::size_t first) {
+    Entry* const to = ahead_ + first % kAhead;
+    look_up_half(symbols_ + first, to);
+    look_up_half(symbols_ + first + 16, to + 16);
+  }
+
+  // Stores to one cache line after the other; the barrier keeps the compiler from making vectors of them.
+  void look_up_half(const std::uint8_t* symbols, Entry* to) const {
+#pragma GCC unroll 16
+    for (std::size_t k = 0; k < 16; ++k) {
+      std::uint64_t entry;
+      std::memcpy(&entry, of_symbol_ + symbols[k % 8 * 2 + k / 8], sizeof entry);
+      asm("" : "+r"(entry));
+      std::memcpy(to + k, &entry, sizeof entry);
+    }
+  }
+
+  const std::uint8_t* symbols_;
+  alignas(64) Entry of_symbol_[256];
+  alignas(64) Entry ahead_[kAhead];
+};
+
+// The state is divided as a float before it is known whether its lower word goes; if so, the quotient is multiplied by
+// 2^-16, which is exact. That quotient q is right or one too small: the remainder is below 2 f < 2^15, so that the low
+// words of x - q f are enough, and the new state is q * 2^14 + start + remainder, plus 2^14 - f where q is too small.
+__m512i put16_symbols(const Entry* entries, __m512i x, std::uint8_t*& at) {
+  const __m512 even = _mm512_load_ps(entries);
+  const __m512 odd = _mm512_load_ps(entries + 8);
+  const __m512 reciprocal = _mm512_mask_moveldup_ps(even, 0xAAAA, odd);
+  const __m512i slots = _mm512_castps_si512(_mm512_mask_movehdup_ps(odd, 0x5555, even));
+  const __m512i frequency = _mm512_srli_epi32(slots, 16);
+  const __mmask16 full = _mm512_cmpge_epu32_mask(x, _mm512_slli_epi32(frequency, 32 - kRansBits));
   const __m512i words = _mm512_maskz_compress_epi32(full, x);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), _mm512_cvtepi32_epi16(words));
-  at += 2 * _mm_popcnt_u32(full);
-  x = _mm512_mask_srli_epi32(x, full, x, 16);
-  const __m512i quotient = _mm512_cvttps_epu32(_mm512_mul_ps(_mm512_cvtepu32_ps(x), by.reciprocal));
-  const __m512i remainder = _mm512_sub_epi32(x, _mm512_mullo_epi32(quotient, by.frequency));
-  const __mmask16 below = _mm512_cmpge_epu32_mask(remainder, by.frequency);
-  x = _mm512_add_epi32(_mm512_add_epi32(x, start), _mm512_mullo_epi32(quotient, by.others));
-  return _mm512_mask_add_epi32(x, below, x, by.others);
-}
-
-template <bool kFew>
-std::size_t encode_rounds(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
-                          std::size_t capacity) {
-  RansStates states;
-  std::uint8_t* at = out;
-  if (n % kRansCoders != 0) {
-    if (!rans_has_room(out, at, capacity)) return 0;
-    at = rans_put_round(symbols + n / kRansCoders * kRansCoders, n % kRansCoders, table, states.x, at);
-  }
-  const SymbolTable look(table);
-  __m512i low = _mm512_loadu_si512(states.x);
-  __m512i high = _mm512_loadu_si512(states.x + 16);
-  for (std::size_t left = n / kRansCoders * kRansCoders; left > 0;) {
-    if (!rans_has_room(out, at, capacity)) return 0;
-    left -= kRansCoders;
-    const __m512i all = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(symbols + left)));
-    const __m512i frequency = look.frequency.look_up<kFew>(all);
-    const __m512i start = look.start.look_up<kFew>(all);
-    low = put16_symbols(Divisor(low_half(frequency)), low_half(start), low, at);
-    high = put16_symbols(Divisor(high_half(frequency)), high_half(start), high, at);
-  }
-  _mm512_storeu_si512(states.x, low);
-  _mm512_storeu_si512(states.x + 16, high);
-  return rans_end(states, out, at);
+  at += 2 * static_cast<std::size_t>(_mm_popcnt_u32(full));
+  const __m512 factor = _mm512_mask_mul_ps(reciprocal, full, reciprocal, _mm512_set1_ps(0x1p-16F));
+  const __m512i quotient = _mm512_cvttps_epu32(_mm512_mul_ps(_mm512_cvtepu32_ps(x), factor));
+  const __m512i kept = _mm512_mask_srli_epi32(x, full, x, 16);
+  constexpr __mmask32 kLowWords = 0x55555555;
+  const __m512i product = _mm512_mullo_epi16(quotient, frequency);
+  const __m512i remainder = _mm512_maskz_sub_epi16(kLowWords, kept, product);
+  const __mmask16 too_small = _mm512_cmpge_epu32_mask(remainder, frequency);
+  // quotient << 14 | (slots & 0x3FFF)
+  const __m512i place = _mm512_ternarylogic_epi32(_mm512_slli_epi32(quotient, kRansBits), slots,
+                                                  _mm512_set1_epi32(kRansSlots - 1), 0xF8);
+  const __m512i next = _mm512_add_epi32(place, remainder);
+  const __m512i others = _mm512_sub_epi32(_mm512_set1_epi32(kRansSlots), frequency);
+  return _mm512_mask_add_epi32(next, too_small, next, others);
 }
 
 std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& table, std::uint8_t* out,
                    std::size_t capacity) {
-  return has_few(table) ? encode_rounds<true>(symbols, n, table, out, capacity)
-                        : encode_rounds<false>(symbols, n, table, out, capacity);
+  RansStates states;
+  std::size_t left = n / kRansCoders * kRansCoders;
+  std::uint8_t* at = rans_put_rest(symbols + left, n - left, table, states, out, capacity);
+  if (at == nullptr) return 0;
+  __m512i low = _mm512_loadu_si512(states.x);
+  __m512i high = _mm512_loadu_si512(states.x + 16);
+  Entries entries(symbols, left, table);
+  while (left > 0) {
+    if (!rans_has_room(out, at, capacity)) return 0;
+    left -= kRansCoders;
+    const Entry* const round = entries.round(left);
+    low = put16_symbols(round, low, at);
+    high = put16_symbols(round + 16, high, at);
+    entries.look_up_before(left);
+  }
+  _mm512_storeu_si512(states.x, low);
+  _mm512_storeu_si512(states.x + 16, high);
+  return rans_end(states, out, at);
 }
 
 __m512i slots_of(__m512i x) { return _mm512_and_si512(x, _mm512_set1_epi32(kRansSlots - 1)); }
@@ -136,50 +180,93 @@ __m512i feed(__m512i x, __mmask16 wanting, const std::uint8_t* from) {
   return _mm512_mask_or_epi32(x, wanting, _mm512_slli_epi32(x, 16), placed);
 }
 
+// A stream within the decoder; its rounds come one after the other, each of which waits for the one before.
 template <bool kFew>
-bool decode_rounds(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
-                   std::size_t n) {
-  RansStates states;
-  const std::uint8_t* at = rans_begin(states, stream, nbytes);
-  if (at == nullptr) return false;
-  std::size_t i = 0;
-  const SymbolTable look(table);
-  __m512i low = _mm512_loadu_si512(states.x);
-  __m512i high = _mm512_loadu_si512(states.x + 16);
-  // The states above the words have room for what the loads take too much.
-  for (; i + kRansCoders <= n; i += kRansCoders) {
-    const __m256i first = symbols_of(table, slots_of(low));
-    const __m256i second = symbols_of(table, slots_of(high));
+class Decoder {
+ public:
+  explicit Decoder(const RansCoded& coded) : coded_(coded), look_(*coded.table) {
+    RansStates states;
+    at_ = rans_begin(states, coded.stream, coded.nbytes);
+    low_ = _mm512_loadu_si512(states.x);
+    high_ = _mm512_loadu_si512(states.x + 16);
+  }
+
+  bool has_begun() const { return at_ != nullptr; }
+
+  // The round of the symbols from i on. Returns whether its words were there. The states above the words have room for
+  // what the loads take too much.
+  bool round(std::size_t i) {
+    const __m256i first = symbols_of(*coded_.table, slots_of(low_));
+    const __m256i second = symbols_of(*coded_.table, slots_of(high_));
     const __m512i all = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-    const __m512i frequency = look.frequency.look_up<kFew>(all);
-    const __m512i start = look.start.look_up<kFew>(all);
-    low = step(low, low_half(frequency), low_half(start));
-    high = step(high, high_half(frequency), high_half(start));
-    const __mmask16 low_wants = hungry(low);
-    const __mmask16 high_wants = hungry(high);
+    const __m512i frequency = look_.frequency.look_up<kFew>(all);
+    const __m512i start = look_.start.look_up<kFew>(all);
+    low_ = step(low_, low_half(frequency), low_half(start));
+    high_ = step(high_, high_half(frequency), high_half(start));
+    const __mmask16 low_wants = hungry(low_);
+    const __mmask16 high_wants = hungry(high_);
     const int nbytes_wanted = 2 * _mm_popcnt_u32(low_wants | static_cast<std::uint32_t>(high_wants) << 16);
-    if (at - stream < nbytes_wanted) return false;
-    at -= nbytes_wanted;
-    low = feed(low, low_wants, at);
-    high = feed(high, high_wants, at + 2 * _mm_popcnt_u32(low_wants));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(symbols + i), _mm512_cvtepi16_epi8(all));
+    if (at_ - coded_.stream < nbytes_wanted) return false;
+    at_ -= nbytes_wanted;
+    low_ = feed(low_, low_wants, at_);
+    high_ = feed(high_, high_wants, at_ + 2 * _mm_popcnt_u32(low_wants));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(coded_.symbols + i), _mm512_cvtepi16_epi8(all));
+    return true;
   }
-  _mm512_storeu_si512(states.x, low);
-  _mm512_storeu_si512(states.x + 16, high);
-  for (; i < n && at != nullptr; i += kRansCoders) {
-    at = rans_get_round(stream, at, table, states.x, symbols + i, n - i < kRansCoders ? n - i : kRansCoders);
+
+  // All that is left from i on.
+  bool finish(std::size_t i) {
+    for (; i + kRansCoders <= coded_.n; i += kRansCoders) {
+      if (!round(i)) return false;
+    }
+    RansStates states;
+    _mm512_storeu_si512(states.x, low_);
+    _mm512_storeu_si512(states.x + 16, high_);
+    const std::size_t rest = coded_.n - i;
+    const std::uint8_t* at = at_;
+    if (rest != 0) at = rans_get_round(coded_.stream, at, *coded_.table, states.x, coded_.symbols + i, rest);
+    return rans_is_done(states, coded_.stream, at);
   }
-  return rans_is_done(states, stream, at);
+
+ private:
+  RansCoded coded_;
+  SymbolTable look_;
+  const std::uint8_t* at_;
+  __m512i low_;
+  __m512i high_;
+};
+
+template <bool kFew>
+bool decode_as(const RansCoded& coded) {
+  Decoder<kFew> decoder(coded);
+  return decoder.has_begun() && decoder.finish(0);
 }
 
-bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
-            std::size_t n) {
-  return has_few(table) ? decode_rounds<true>(stream, nbytes, table, symbols, n)
-                        : decode_rounds<false>(stream, nbytes, table, symbols, n);
+bool decode(const RansCoded& coded) {
+  return has_few(*coded.table) ? decode_as<true>(coded) : decode_as<false>(coded);
+}
+
+template <bool kFew>
+bool decode_two_as(const RansCoded& one, const RansCoded& other) {
+  Decoder<kFew> first(one);
+  Decoder<kFew> second(other);
+  if (!first.has_begun() || !second.has_begun()) return false;
+  const std::size_t common = one.n < other.n ? one.n : other.n;
+  std::size_t i = 0;
+  for (; i + kRansCoders <= common; i += kRansCoders) {
+    if (!first.round(i) || !second.round(i)) return false;
+  }
+  return first.finish(i) && second.finish(i);
+}
+
+// Side by side, so that a round of one stream fills the time that a round of the other waits.
+bool decode_two(const RansCoded& one, const RansCoded& other) {
+  return has_few(*one.table) && has_few(*other.table) ? decode_two_as<true>(one, other)
+                                                      : decode_two_as<false>(one, other);
 }
 
 }  // namespace
 
-const RansKernels kRansAvx512 = {.count = count, .encode = encode, .decode = decode};
+const RansKernels kRansAvx512 = {.count = count, .encode = encode, .decode = decode, .decode_two = decode_two};
 
 }  // namespace gradwire

@@ -61,8 +61,9 @@ std::size_t encode(const std::uint8_t* symbols, std::size_t n, const RansTable& 
   return rans_end(states, out, at);
 }
 
-bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& table, std::uint8_t* symbols,
-            std::size_t n) {
+bool decode(const RansCoded& coded) {
+  const auto& [stream, nbytes, table_of_stream, symbols, n] = coded;
+  const RansTable& table = *table_of_stream;
   RansStates states;
   const std::uint8_t* at = rans_begin(states, stream, nbytes);
   for (std::size_t i = 0; i < n && at != nullptr; i += kRansCoders) {
@@ -73,6 +74,6 @@ bool decode(const std::uint8_t* stream, std::size_t nbytes, const RansTable& tab
 
 }  // namespace
 
-const RansKernels kRansScalar = {.count = count, .encode = encode, .decode = decode};
+const RansKernels kRansScalar = {.count = count, .encode = encode, .decode = decode, .decode_two = rans_decode_two<decode>};
 
 }  // namespace gradwire
