@@ -57,6 +57,13 @@ def test_a_mistake_is_one_sentence(
     assert err.count("\n") == 1
 
 
+def test_a_page_that_is_there_already_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.html").write_text("mine")
+    assert main(["profile", "--json", str(tmp_path / "x.json"), "--", "x"]) == 2
+    assert "gets a page beside it" in capsys.readouterr().err
+    assert (tmp_path / "x.html").read_text() == "mine"
+
+
 def test_words_become_what_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from gradwire.profile import run as module
 

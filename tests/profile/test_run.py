@@ -50,6 +50,7 @@ def test_estimates_are_printed_and_written(
     assert shown[0].startswith("DDP on 4 ranks")
     assert "Predicted like the steps below, this one would take " in " ".join(shown)
     assert f"wrote {record}" in shown
+    assert "gradwire profile: DDP on 4 ranks" in (tmp_path / "report.html").read_text(encoding="utf-8")
     found = json.loads(record.read_text(encoding="utf-8"))
     assert found["schema"] == "gradwire.profile/1"
     assert found["observed"]["world"] == 4

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gradwire.cli.parser import Parser, chosen, file_path, split_command
 from gradwire.errors import SpecError
 from gradwire.files import check_writable
+from gradwire.page import check_page
 from gradwire.plan import MOST_HOSTS
 from gradwire.profile.settings import Settings
 from gradwire.units import parse_duration, parse_rate
@@ -32,6 +33,8 @@ def run(arguments: Sequence[str]) -> int:
     for name in ("json", "out"):
         if getattr(words, name) is not None:
             check_writable(f"--{name}", getattr(words, name), words.overwrite)
+    if words.json is not None:
+        check_page("--json", words.json, words.overwrite)
     latency_s = None if words.latency is None else parse_duration(words.latency)
     from gradwire.profile.run import Wanted, profile  # imports torch, which takes seconds
 

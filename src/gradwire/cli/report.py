@@ -28,6 +28,7 @@ MODULES = MappingProxyType(
         "gradwire.codec-speeds": "gradwire.benchmark.codec_page",
         "gradwire.choice": "gradwire.planner.page",
         "gradwire.doctor": "gradwire.doctor.page",
+        "gradwire.profile": "gradwire.profile.page",
         "gradwire.ledger": "gradwire.training.ledger.page",
     }
 )
@@ -104,8 +105,8 @@ def _parser() -> Parser:
         prog="gradwire report",
         usage="gradwire report [PATH] [options]",
         description="Write a record as one HTML file: the verdict, sortable tables, and plots. train,\n"
-        "experiment, and reproduce write it by themselves, as bench, plan, and doctor do\n"
-        "with --json. The file loads nothing from the network, and the same record gives\n"
+        "experiment, and reproduce write it by themselves, as bench, plan, doctor, and\n"
+        "profile do with --json. The file loads nothing from the network, and the same record gives\n"
         "the same bytes.",
         epilog="example:\n  gradwire report runs/reproduce-full --out report.html",
     )

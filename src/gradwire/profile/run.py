@@ -15,16 +15,16 @@ from gradwire.auto.estimates.observed import Observed
 from gradwire.auto.estimates.report import report
 from gradwire.files import write_files
 from gradwire.launch.signals import ending_on_signals
+from gradwire.page import keep
 from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S
+from gradwire.profile.page import SCHEMA, page_of
 from gradwire.profile.script import read_observed, run_script
 from gradwire.profile.settings import Settings
-from gradwire.records import make_record, to_json
+from gradwire.records import make_record
 from gradwire.tables import show
 from gradwire.testbed.current import is_inside
 from gradwire.timing.replay.line import Line
 from gradwire.units import parse_rate
-
-SCHEMA = "gradwire.profile/1"
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,14 @@ def estimates(observed: Observed, wanted: Wanted) -> tuple[list[Estimate], float
 
 
 def _write(wanted: Wanted, observed: Observed, found: Sequence[Estimate]) -> None:
-    files: dict[Path, bytes] = {}
-    if wanted.json is not None:
-        fields = {"observed": observed.values(), "estimates": [each.values() for each in found]}
-        files[wanted.json] = to_json(make_record(SCHEMA, fields)).encode()
+    plan: dict[Path, bytes] = {}
     if wanted.out is not None:
-        plan = json.loads(found[0].plan.to_json())
-        files[wanted.out] = (json.dumps(plan, indent=2) + "\n").encode()
-    write_files(files)
-    for path in files:
+        fields = json.loads(found[0].plan.to_json())
+        plan[wanted.out] = (json.dumps(fields, indent=2) + "\n").encode()
+    if wanted.json is None:
+        write_files(plan)
+    else:
+        values = {"observed": observed.values(), "estimates": [each.values() for each in found]}
+        keep(wanted.json, make_record(SCHEMA, values), page_of, plan)
+    for path in filter(None, (wanted.json, wanted.out)):
         sys.stdout.write(f"wrote {path}\n")

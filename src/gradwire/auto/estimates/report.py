@@ -10,7 +10,7 @@ from gradwire.planner.explain import name_coding
 from gradwire.tables import Column, Table, figure
 from gradwire.units import counted, format_duration, format_size
 
-_LEGEND = (
+LEGEND = (
     "gain: how many times as fast a step is; to loss: how many times as fast training comes to the same "
     "loss, with the extra steps that follow from the gradients' noise. limit: what takes most of the step "
     "with gradwire; CPU: codecs and frames."
@@ -25,7 +25,7 @@ def report(
     ``predicted_s`` is what the step that was observed would take as predicted, which says what to think of
     the other predictions.
     """
-    return [observation(observed) + _checked(observed, predicted_s), "", table(estimates), _LEGEND]
+    return [observation(observed) + _checked(observed, predicted_s), "", table(estimates), LEGEND]
 
 
 def _checked(observed: Observed, predicted_s: float | None) -> str:
