@@ -83,17 +83,17 @@ def test_a_wait_can_be_left_out_by_its_name_and_number() -> None:
 
 
 def test_copies_take_their_time_on_a_paced_link_in_each_direction_for_itself() -> None:
-    device = Simulated(nbytes_per_s=4e6)
-    tensors = [device.own(torch.zeros(10_000)) for _ in range(3)]  # 10 ms each
+    device = Simulated(nbytes_per_s=4e5)
+    tensors = [device.own(torch.zeros(10_000)) for _ in range(3)]  # 100 ms each
     streams = [device.stream() for _ in tensors]
     started = time.monotonic()
     loads = [stream.load(torch.empty(10_000), each) for stream, each in zip(streams, tensors, strict=True)]
     store = device.stream().store(device.own(torch.zeros(10_000)), torch.ones(10_000))
-    assert time.monotonic() - started < 0.01, "queueing does not wait"
+    assert time.monotonic() - started < 0.1, "queueing does not wait"
     store.wait()
-    assert time.monotonic() - started >= 0.01
+    assert time.monotonic() - started >= 0.1
     loads[2].wait()
-    assert time.monotonic() - started >= 0.03
+    assert time.monotonic() - started >= 0.3
     loads[0].wait()
 
 
@@ -108,19 +108,19 @@ def test_what_has_passed_meanwhile_is_not_waited_for_again() -> None:
 
 def test_a_prompt_device_copies_at_once_and_lets_the_host_wait() -> None:
     device = Simulated(prompt=True)
-    device.pace(4e6, None)
+    device.pace(4e5, None)
     tensor, host = on(device, *[0] * 20_000), torch.arange(20_000.0)
     stream, began = device.stream(), time.monotonic()
     stream.follow()
     event = stream.store(tensor, host)
     assert torch.equal(tensor, host), "kernels need no Kernels"
-    assert time.monotonic() - began < 0.02
+    assert time.monotonic() - began < 0.2
     event.order()
-    assert time.monotonic() - began >= 0.02
+    assert time.monotonic() - began >= 0.2
     back, began = torch.zeros(20_000), time.monotonic()
     stream.load(back, tensor).wait()
     assert torch.equal(back, host)
-    assert time.monotonic() - began < 0.02, "the way back has a pace of its own"
+    assert time.monotonic() - began < 0.2, "the way back has a pace of its own"
 
 
 def test_copies_follow_one_another_on_the_link() -> None:

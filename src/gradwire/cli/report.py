@@ -106,8 +106,8 @@ def _parser() -> Parser:
         usage="gradwire report [PATH] [options]",
         description="Write a record as one HTML file: the verdict, sortable tables, and plots. train,\n"
         "experiment, and reproduce write it by themselves, as bench, plan, doctor, and\n"
-        "profile do with --json. The file loads nothing from the network, and the same record gives\n"
-        "the same bytes.",
+        "profile do with --json. The file loads nothing from the network, and the same\n"
+        "record gives the same bytes.",
         epilog="example:\n  gradwire report runs/reproduce-full --out report.html",
     )
     parser.add_argument(

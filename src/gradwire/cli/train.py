@@ -137,7 +137,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="worker processes (4; a server is one more)")
     group.add_argument("--link", metavar="RATE", help="pace each rank, e.g. 100mbit (no limit)")
-    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS)} (ring)")
+    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS[:5])}, ... (ring)")
     group.add_argument(
         "--weights", metavar="SPEC", help="server, sharded: how weights travel, e.g. delta:fp32"
     )
