@@ -18,10 +18,13 @@ class Packer(wiring.Component):
 
     If all groups but a packet's last one are multiples of ``step`` bytes, a power of two, so are all places.
     With ``step`` equal to ``most``, ``ready`` then stays high while the consumer's does.
+
+    If groups ``come_far``, a stage in front of the others holds them and their places, so that all that moves
+    them is near the words.
     """
 
-    def __init__(self, width: int, most: int, step: int = 1) -> None:
-        self._most, self._step = most, step
+    def __init__(self, width: int, most: int, step: int = 1, *, come_far: bool = False) -> None:
+        self._most, self._step, self._come_far = most, step, come_far
         super().__init__(
             {
                 "data": In(8 * most),
@@ -49,12 +52,16 @@ class Packer(wiring.Component):
         m.d.comb += end.eq(position + self.count)
         with m.If(self.ready & self.valid):
             m.d.sync += place.eq(Mux(self.last, 0, rest[len(position) - len(place) :]))
-        moved = stage.hold(shift_left_bytes(self.data, position, reach))
-        moved_full = stage.hold(Mux(self.valid, full, 0), resets=True)
-        moved_closes = stage.hold(self.valid & self.last & ((rest != 0) | (full == 0)), resets=True)
+        data, last, valid = self.data, self.last, self.valid
+        if self._come_far:
+            data, last, valid = stage.hold(data), stage.hold(last), stage.hold(valid, resets=True)
+            position, rest, full = stage.hold(position), stage.hold(rest), stage.hold(full)
+        moved = stage.hold(shift_left_bytes(data, position, reach))
+        moved_full = stage.hold(Mux(valid, full, 0), resets=True)
+        moved_closes = stage.hold(valid & last & ((rest != 0) | (full == 0)), resets=True)
         moved_rest, ends_full = stage.hold(rest), stage.hold((rest == 0) & (full != 0))
-        moved_last = stage.hold(self.last)
-        moved_valid = stage.hold(self.valid, resets=True)
+        moved_last = stage.hold(last)
+        moved_valid = stage.hold(valid, resets=True)
 
         left = Signal(range(reach // size + 2))
         held = Signal(8 * reach)

@@ -19,23 +19,18 @@ _GROUPS_ON_THEIR_WAY = 16
 """The words that the stages of a compressor and its packers hold, at most."""
 
 
-def store(m: Module, packers: Sequence[Packer], words: Sequence[int]) -> tuple[list[Any], Value]:
+def store(
+    m: Module, packers: Sequence[Packer], words: Sequence[int], more: int = 0
+) -> tuple[list[Any], Value]:
     """Return the streams of what packers give, from memories for two chunks, and whether all have room.
 
     A chunk's section of each packer has so many ``words`` at most. The packers never wait for the memories:
-    whoever gives them groups begins none while there is no room.
+    whoever gives them groups begins none while there is no room. Those of ``more`` stages may still come.
     """
-    streams, rooms = [], []
+    streams, rooms, coming = [], [], _GROUPS_ON_THEIR_WAY + more
     for at, (packer, most) in enumerate(zip(packers, words, strict=True)):
-        depth = max(2 * most + 1, most + 2 * _GROUPS_ON_THEIR_WAY)  # and one word behind the block RAM
-        stream, has_room = open_memory(
-            m,
-            f"wait{at}",
-            packer.m_axis,
-            depth - _GROUPS_ON_THEIR_WAY,
-            _GROUPS_ON_THEIR_WAY,
-            is_far=True,
-        )
+        depth = max(2 * most + 1, most + 2 * coming)  # and one word behind the block RAM
+        stream, has_room = open_memory(m, f"wait{at}", packer.m_axis, depth - coming, coming, is_far=True)
         streams.append(stream)
         rooms.append(has_room)
     return streams, Cat(rooms).all()
@@ -44,7 +39,7 @@ def store(m: Module, packers: Sequence[Packer], words: Sequence[int]) -> tuple[l
 def join(m: Module, sections: Sequence[Any], out: Any) -> None:
     """Send a packet of each of the streams as one packet, without a gap."""
     width = len(out.tdata)
-    m.submodules.packer = packer = Packer(width, width // 8)
+    m.submodules.packer = packer = Packer(width, width // 8, come_far=True)
     stage = Pipeline(m, packer.ready)
     turn = Signal(range(len(sections)))
 

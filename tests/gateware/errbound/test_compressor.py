@@ -9,7 +9,7 @@ from support.hardware_chunks import EXHAUSTIVE, cells, chunks, payload, raw
 
 SPECS = (
     "errbound:2^-10", "errbound:2^-126", "errbound:2^126", "errbound:2^115",
-    "errbound:rel=0.05", "errbound:rel=0.25,block=64",
+    "errbound:rel=0.05", "errbound:rel=0.25,block=64", "errbound:rel=0.001",
     *(("errbound:rel=1", "errbound:rel=0.01,block=128", "errbound:rel=0.1,block=4096") if EXHAUSTIVE else ()),
     *(f"errbound:2^{power}" for power in range(-120, 126, 60) if EXHAUSTIVE),
 )  # fmt: skip

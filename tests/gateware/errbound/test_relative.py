@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +8,9 @@ from gradwire.gateware.errbound import relative
 from gradwire.gateware.errbound.compressor import ErrBoundCompressor
 from support.axi import bench, transfer
 from support.hardware_chunks import payload, raw
+from support.squares import sum_of
+
+SHARE = 0.25
 
 
 def test_more_values_than_the_cpu_adds_at_once_are_refused() -> None:
@@ -16,8 +20,62 @@ def test_more_values_than_the_cpu_adds_at_once_are_refused() -> None:
         relative.check(ErrBound(relative=0.05), 65544)
 
 
-def test_blocks_of_sixteen_words_pass_at_a_word_a_cycle() -> None:
-    codec, chunk = ErrBound(relative=0.05, block=128), torch.linspace(-1, 1, 8 * 128)
-    run = transfer(bench(ErrBoundCompressor, codec, chunk_words=64), [raw(chunk)], expected=2)
-    assert run.packets == [payload(codec, half) for half in chunk.chunk(2)]
+@pytest.mark.parametrize("block", [None, 64, 128])
+def test_words_pass_at_one_a_cycle(block: int | None) -> None:
+    codec, chunk = ErrBound(relative=0.05, block=block), torch.linspace(-1, 1, 24 * 128)
+    run = transfer(bench(ErrBoundCompressor, codec, chunk_words=64), [raw(chunk)], expected=6)
+    assert run.packets == [payload(codec, part) for part in chunk.chunk(6)]
     assert len(run.arrived) / (run.arrived[-1] - run.arrived[0] + 1) >= 0.99
+
+
+def at_the_border(count: int, by: int) -> torch.Tensor:
+    """Return values whose bound is a power of two, but for ``by`` of them, a little more or less."""
+    x = np.full(count, 1 / SHARE, np.float32)
+    x[: abs(by)] = np.nextafter(x[: abs(by)], np.float32(np.inf if by > 0 else 0))
+    return torch.from_numpy(x)
+
+
+def near_the_border(count: int, seed: int) -> torch.Tensor:
+    """Return random values whose bound is a power of two, but for the rounding of the last one."""
+    draw = np.random.default_rng(seed)
+    x = draw.standard_normal(count).astype(np.float32)
+    x[-1] = 0
+    mean = 4.0 ** np.ceil(np.log(sum_of(x) / count) / np.log(4.0))
+    x[-1] = np.sqrt(count * mean - sum_of(x))
+    return torch.from_numpy(x)
+
+
+@pytest.mark.parametrize(
+    ("width", "block", "stalls"),
+    [(256, None, "none"), (256, None, "bursts"), (256, 64, "random"), (512, 128, "random")],
+)
+def test_sums_near_a_border_are_added_up_in_the_cpus_order(
+    width: int, block: int | None, stalls: str
+) -> None:
+    codec = ErrBound(relative=SHARE, block=block)
+    chunks = [at_the_border(count, by) for count in (64, 100) for by in (-2, -1, 0, 1)]
+    chunks += [near_the_border(count, seed) for seed, count in enumerate((64, 128, 200, 256))]
+    on = bench(ErrBoundCompressor, codec, width, chunk_words=32)
+    run = transfer(on, [raw(chunk) for chunk in chunks], stalls)
+    assert run.packets == [payload(codec, chunk) for chunk in chunks]
+    bounds = {packet[0] for packet in run.packets}
+    assert len(bounds) > 1, "some of them must be on each side"
+
+
+def test_only_sums_near_a_border_take_longer() -> None:
+    def cycles(chunk: torch.Tensor) -> int:
+        run = transfer(bench(ErrBoundCompressor, ErrBound(relative=SHARE), chunk_words=32), [raw(chunk)])
+        return run.left[-1] - run.arrived[-1]
+
+    exact, near = cycles(at_the_border(256, 0)), cycles(at_the_border(256, 1))
+    far = cycles(at_the_border(256, 1) * 1.5)
+    assert abs(exact - far) <= 2
+    assert 256 <= near - exact <= 256 + 11 * 16
+
+
+@pytest.mark.parametrize("stalls", ["none", "random", "bursts"])
+def test_chunks_of_any_length_pass_under_stalls(stalls: str) -> None:
+    codec, draw = ErrBound(relative=SHARE), np.random.default_rng(6)
+    chunks = [torch.from_numpy(draw.standard_normal(n).astype(np.float32)) for n in draw.integers(0, 20, 200)]
+    run = transfer(bench(ErrBoundCompressor, codec, chunk_words=32), [raw(chunk) for chunk in chunks], stalls)
+    assert run.packets == [payload(codec, chunk) for chunk in chunks]

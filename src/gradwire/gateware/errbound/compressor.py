@@ -53,14 +53,15 @@ class ErrBoundCompressor(wiring.Component):
         nbytes = [self._chunk_words * lanes // _QUARTET, self._chunk_words * width // 8]
         if self._codec.relative is not None:
             nbytes.insert(0, -(-self._chunk_words * lanes // (self._codec.block or 65536)))
-        sections, has_room = store(m, packers, [-(-most * 8 // width) for most in nbytes])
-        word = self._words(m, ready & has_room)
+        more = 0 if self._codec.relative is None else relative.ON_THEIR_WAY
+        sections, has_room = store(m, packers, [-(-most * 8 // width) for most in nbytes], more)
+        word = self._words(m, ready, has_room)
 
         steps = Steps.of(self._codec) if self._codec.relative is None else _steps_of(stage, word.bound)
         coded = [_coded(stage, steps, word.lanes.word_select(lane, LANE_BITS)) for lane in range(lanes)]
         tags: Value = Cat(tag for tag, _ in coded)
         quartets = ((word.count + _QUARTET - 1) >> 2)[:3]
-        valid, marks = word.valid & has_room, Cat(word.ends, quartets, word.needs_bound, word.bound)
+        valid, marks = word.valid, Cat(word.ends, quartets, word.needs_bound, word.bound)
         for _ in range(4):
             valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
         pieces = [(bits, size_of(m, tag)) for tag, bits in coded]
@@ -84,12 +85,12 @@ class ErrBoundCompressor(wiring.Component):
         join(m, sections, self.m_axis)
         return m
 
-    def _words(self, m: Module, takes: Value) -> relative.Word:
+    def _words(self, m: Module, ready: Value, has_room: Value) -> relative.Word:
         """Return the words that come in, with the bounds of their blocks if these are relative."""
         come = self.s_axis
         if self._codec.relative is not None:
-            return relative.waiting(m, self._codec, come, takes, self._chunk_words)
-        m.d.comb += come.tready.eq(takes)
+            return relative.waiting(m, self._codec, come, has_room, ready, self._chunk_words)
+        m.d.comb += come.tready.eq(ready & has_room)
         index = Signal(range(self._chunk_words))
         ends = come.tlast | (index == self._chunk_words - 1)
         with m.If(come.tvalid & come.tready):
@@ -99,7 +100,7 @@ class ErrBoundCompressor(wiring.Component):
         kept = Signal.like(come.tdata)
         m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
         none = Const(0, 0)
-        return relative.Word(kept, count_kept(keep), ends, none, none, come.tvalid)
+        return relative.Word(kept, count_kept(keep), ends, none, none, come.tvalid & has_room)
 
 
 def _steps_of(stage: Pipeline, bound: Value) -> Steps:
@@ -131,9 +132,14 @@ def _coded(stage: Pipeline, steps: Steps, x: Value) -> tuple[Value, Value]:
     magnitude = stage.hold(Mux(is_small, 0, (whole + (half & (sticky | whole[0])))[:16]))
     is_large, sign, raw = stage.hold(is_large), stage.hold(sign), stage.hold(raw)
 
-    is_raw = is_large | (magnitude > steps.limits[1])
-    is_two = magnitude > steps.limits[0]
+    is_raw, is_two = is_large | _exceeds(magnitude, steps.limits[1]), _exceeds(magnitude, steps.limits[0])
     code = Mux(sign, -magnitude, magnitude)[:16]
     tag = stage.hold(Mux(is_raw, 3, Mux(is_two, 2, magnitude != 0))[:2])
     bits = Mux(is_raw, raw, Mux(is_two, code, code[:8]))
-    return tag, stage.hold(Mux(is_raw | (magnitude != 0), bits, 0)[:LANE_BITS])
+    return tag, stage.hold(bits)
+
+
+def _exceeds(magnitude: Value, limit: int | Value) -> Value:
+    """Return whether it does, where a limit is a power of two less one."""
+    low = Value.cast(limit)
+    return (magnitude & ~Cat(low, Const(0, len(magnitude) - len(low)))).any()

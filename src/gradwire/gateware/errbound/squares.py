@@ -1,7 +1,8 @@
-"""Sums of squares in double precision, with the CPU's bits: sixteen sums of a block, which are then folded.
+"""The sum of a block's squares in double precision, with the CPU's bits: sixteen sums, which are then folded.
 
-All terms are positive, so an addition needs no search for the highest bit. A sum is a significand of 53
-bits, 0 or with its highest bit set, times 2^(exponent - ``BIAS``).
+One adder takes a value in each cycle. It comes back to a sum every sixteen cycles, so that an addition may
+have as many stages. All terms are positive, so it needs no search for the highest bit. A sum is a significand
+of 53 bits, 0 or with its highest bit set, times 2^(exponent - ``BIAS``).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib.memory import Memory
 
 from gradwire.gateware.stream import Pipeline, leading_zeros
 from gradwire.gateware.words import LANE_BITS
@@ -16,21 +18,17 @@ from gradwire.gateware.words import LANE_BITS
 SIGNIFICAND_BITS = 53
 EXPONENT_BITS = 10
 BIAS = 370
-LATENCY = 8
-"""Stages from a word to the sums that hold its squares, at most."""
-_SQUARED = 5
-"""Those to the squares."""
 SUMS = 16
-FOLD_CYCLES = SUMS
-"""From a block's sums to when the next ones may come."""
-FOLD_LATENCY = FOLD_CYCLES + 2
-"""From a block's sums to its own."""
+_SQUARED = 5
+"""Stages to a square."""
+_ADDED = 6
+"""Stages of an addition."""
 COUNT_BITS = 17
 """Of the values of a block, 65536 at most."""
 _OFFSET = 32
 """Keeps the exponents of normalised subnormals positive."""
 _BITS = SIGNIFICAND_BITS + EXPONENT_BITS
-_DISTANCE_BITS = 7
+_LAST_ROUND = 9
 
 
 class Double(NamedTuple):
@@ -76,28 +74,6 @@ def squared(m: Module, stage: Pipeline, x: Value) -> Double:
     )
 
 
-class Halves(NamedTuple):
-    """The first half of a sum."""
-
-    large: Value
-    exponent: Value
-    raised: Value
-    """The exponent if the sum has one bit more."""
-    exact: Value
-    """The smaller number, shifted to the larger one, and all bits below."""
-
-    @classmethod
-    def of(cls, bits: Value) -> Halves:
-        """Return the parts of a register."""
-        end = SIGNIFICAND_BITS + EXPONENT_BITS
-        return cls(
-            bits[:SIGNIFICAND_BITS],
-            bits[SIGNIFICAND_BITS:end],
-            bits[end : end + EXPONENT_BITS],
-            bits[end + EXPONENT_BITS :],
-        )
-
-
 def distance(a: Value, b: Value) -> Value:
     """Return whether the exponent ``a`` is below ``b``, and how far they are from each other, 63 at most."""
     forth, back = a - b, b - a
@@ -106,160 +82,83 @@ def distance(a: Value, b: Value) -> Value:
     return Cat(swaps, gap[:6] | gap[6:].any().replicate(6))
 
 
-def _ahead(a: Value, b: Value, is_made: Value, halves: Halves, carry: Value) -> Value:
-    """Return the ``distance`` of exponents a stage ahead of their sum, because it takes as long as the rest.
+def added(stage: Pipeline, a: Double, b: Double) -> Value:
+    """Return the bits of a sum, rounded to nearest even, ``_ADDED`` stages after the numbers.
 
-    The second number is one that waits, or is just made: rounded from its ``halves``, with or without carry.
+    Stages: the numbers; their distance; which is larger; the smaller one shifted, in two; and the sum and the
+    next larger number, so that rounding is a choice.
     """
-    made = Mux(carry, distance(a, halves.raised), distance(a, halves.exponent))
-    return Mux(is_made, made, distance(a, b))
+    a, b = (Double.of(stage.hold(Cat(*each))) for each in (a, b))
+    swaps_and_gap = stage.hold(distance(a.exponent, b.exponent))
+    a, b = (Double.of(stage.hold(Cat(*each))) for each in (a, b))
+    swaps, gap = swaps_and_gap[0], stage.hold(swaps_and_gap[1:])
+    large = stage.hold(Mux(swaps, b.significand, a.significand))
+    small = stage.hold(Mux(swaps, a.significand, b.significand))
+    exponent = stage.hold(Mux(swaps, b.exponent, a.exponent))
 
+    below = Const(0, SIGNIFICAND_BITS + 3)
+    exact = stage.hold((Cat(below, small) >> Cat(Const(0, 3), gap[3:]))[: SIGNIFICAND_BITS + len(below)])
+    large, exponent, gap = stage.hold(large), stage.hold(exponent), stage.hold(gap[:3])
+    exact = stage.hold((exact >> gap)[: len(exact)])
+    large, exponent = stage.hold(large), stage.hold(exponent)
 
-def aligned(m: Module, a: Double, b: Double, swaps_and_gap: Value) -> Value:
-    """Return the bits of the ``Halves`` of a sum, whose exponents have this ``distance``."""
-    swaps, gap = swaps_and_gap[0], swaps_and_gap[1:]
-    large, small = Signal(SIGNIFICAND_BITS), Signal(SIGNIFICAND_BITS)
-    exponent, exact = Signal(EXPONENT_BITS), Signal(2 * SIGNIFICAND_BITS + 3)
-    m.d.comb += [
-        large.eq(Mux(swaps, b.significand, a.significand)),
-        small.eq(Mux(swaps, a.significand, b.significand)),
-        exponent.eq(Mux(swaps, b.exponent, a.exponent)),
-        exact.eq(Cat(Const(0, SIGNIFICAND_BITS + 3), small) >> gap),
-    ]
-    return Cat(large, exponent, (exponent + 1)[:EXPONENT_BITS], exact)
-
-
-def rounded(m: Module, halves: Halves) -> tuple[Value, Value]:
-    """Return a sum from its ``Halves``, rounded to nearest even, and whether its exponent is ``raised``.
-
-    The sum and the next larger number are found at once, so that rounding is a choice.
-    """
-    exact = halves.exact
-    lost, rest, guard = (
-        exact[: SIGNIFICAND_BITS + 1].any(),
-        exact[SIGNIFICAND_BITS + 1],
-        exact[SIGNIFICAND_BITS + 2],
-    )
-    large, small = halves.large, exact[SIGNIFICAND_BITS + 3 :]
-    total, above = Signal(SIGNIFICAND_BITS + 1), Signal(SIGNIFICAND_BITS + 1)
-    chosen, up, carry = Signal(SIGNIFICAND_BITS + 1), Signal(), Signal()
-    below, one = lost | rest, Const(1, 1)
+    one, small = Const(1, 1), exact[len(below) :]
+    total = stage.hold((large + small)[: SIGNIFICAND_BITS + 1])
+    above = stage.hold((Cat(one, large) + Cat(one, small))[1 : SIGNIFICAND_BITS + 2])  # one more
+    guard, below = stage.hold(exact[len(below) - 1]), stage.hold(exact[: len(below) - 1].any())
+    exponent, raised = stage.hold(exponent), stage.hold((exponent + 1)[:EXPONENT_BITS])
     up_without_carry = guard & (below | total[0])
+    up = Mux(total[-1], total[0] & (below | guard | total[1]), up_without_carry)
+    chosen = Mux(up, above, total)
+    carry = total[-1] | (above[-1] & up_without_carry)
+    return Cat(Mux(carry, chosen[1:], chosen[:-1]), Mux(carry, raised, exponent))
+
+
+def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value, Value, Double]:
+    """Return when the next word of a block is taken, when the sum of its squares is there, and the sum.
+
+    The first word is there in the cycle of ``begins``, and each other one when the one before it was taken
+    ``LANE_BITS`` / 4 cycles before. The block ends with the word that ``is_last``.
+
+    A round is a cycle for each sum. Rounds of values are followed by four that add the sums of the second
+    half to those of the first; between two of these is a round without additions, so that all sums are there.
+    """
+    stage, lanes = Pipeline(m, Const(1)), len(word) // LANE_BITS
+    works, index, turn = Signal(), Signal(range(SUMS)), Signal(range(_LAST_ROUND + 1))
+    is_first, is_over, half = Signal(), Signal(), Signal(SUMS.bit_length() - 1, init=SUMS // 2)
+    lane, is_term, ends = index[: (lanes - 1).bit_length()], turn == 0, index == SUMS - 1
+    takes, found = Signal(), Signal()
     m.d.comb += [
-        total.eq(large + small),
-        above.eq((Cat(one, large) + Cat(one, small))[1:]),  # one more, in the same carry chain
-        up.eq(Mux(total[-1], total[0] & (below | guard | total[1]), up_without_carry)),
-        chosen.eq(Mux(up, above, total)),
-        carry.eq(total[-1] | (above[-1] & up_without_carry)),
+        takes.eq(works & is_term & ~is_over & (lane == lanes - 1)),
+        found.eq(works & (turn == _LAST_ROUND) & (index == half)),
     ]
-    significand = Mux(carry, chosen[1:], chosen[:-1])
-    return Cat(significand, Mux(carry, halves.raised, halves.exponent)), carry
+    m.d.sync += index.eq(index + 1)
+    with m.If(takes & is_last):
+        m.d.sync += is_over.eq(1)
+    with m.If(works & ends):
+        m.d.sync += is_first.eq(0)
+        with m.If(~is_term | is_over | (takes & is_last)):
+            m.d.sync += turn.eq(turn + 1)
+        with m.If(~is_term & ~turn[0]):
+            m.d.sync += half.eq(half.rotate_right(1))
+    with m.If(found):
+        m.d.sync += works.eq(0)
+    with m.If(begins):
+        m.d.sync += [works.eq(1), index.eq(0), turn.eq(0), is_first.eq(1), is_over.eq(0)]
 
+    x = stage.hold(word.word_select(lane, LANE_BITS) & ~is_over.replicate(LANE_BITS))
+    marks = Cat(is_term, is_first, works & ~turn[0], index, half)
+    for _ in range(1 + _SQUARED):
+        marks, found = stage.hold(marks), stage.hold(found, resets=True)
+    is_term, is_first, is_added = marks[:3]
+    index, half = marks[3 : 3 + len(index)], marks[3 + len(index) :]
 
-def summed(
-    m: Module, lanes: list[Value], counted: Value, moves: Value, opens: Value, closes: Value
-) -> tuple[Value, Double, Value]:
-    """Return when the sum of a block's squares is there, the sum, and the sum of what is ``counted``.
-
-    A word's lanes come in the cycles of ``moves``; ``opens`` and ``closes`` mark a block's first and last
-    word. Between two words that close blocks are at least ``FOLD_CYCLES`` cycles. If a word has half of the
-    sixteen values, each sum has two cycles for its next term, and so two stages.
-    """
-    stage = Pipeline(m, Const(1))
-    terms = [squared(m, stage, lane) for lane in lanes]
-    for _ in range(_SQUARED):
-        moves, opens, closes = stage.hold(moves, resets=True), stage.hold(opens), stage.hold(closes)
-        counted = stage.hold(counted)
-    turns = SUMS // len(lanes)
-    turn = Signal(range(max(2, turns)))
-    here = Mux(opens, 0, turn)
-    sums = [Signal(_BITS, name=f"sum{at}") for at in range(SUMS)]
-
-    def half(value: Value, *, resets: bool = False) -> Value:
-        return value if turns == 1 else stage.hold(value, resets=resets)
-
-    # The word before, whose terms are aligned, and the one whose sums are written.
-    aligns, aligns_opening, place = stage.hold(moves, resets=True), stage.hold(opens), stage.hold(here)
-    writes, clears, place_of = half(aligns, resets=True), half(aligns_opening), half(place)
-    # The sums of a block's second word are cleared while it is aligned to them.
-    is_written = writes & (place_of == turn)
-    begins: Value = opens
-    if turns > 1:
-        begins = opens | (aligns & aligns_opening) | (writes & clears & ~is_written)
-    is_new = stage.hold(begins)
-    for at, term in enumerate(terms):
-        places, held = sums[at :: len(lanes)], Double.of(stage.hold(Cat(*term)))
-        before, next_before = (
-            Double.of(places[0] if turns == 1 else Mux(which == 1, places[1], places[0]))
-            for which in (place, turn)
-        )
-        ahead = Signal(_DISTANCE_BITS)
-        swaps_and_gap = stage.hold(Cat(ahead[0] & ~begins, ahead[1:]))
-        before = Double(Mux(is_new, 0, before.significand), before.exponent)
-        halves = Halves.of(half(aligned(m, held, before, swaps_and_gap)))
-        after, carry = rounded(m, halves)
-        m.d.comb += ahead.eq(_ahead(term.exponent, next_before.exponent, is_written, halves, carry))
-        for other, sum_ in enumerate(places):
-            with m.If(writes & (place_of == other)):
-                m.d.sync += sum_.eq(after)
-            with m.Elif(writes & clears):
-                m.d.sync += sum_.eq(0)
-    count = Signal(COUNT_BITS)
-    with m.If(moves):
-        m.d.sync += [
-            turn.eq(Mux(here == turns - 1, 0, here + 1)),
-            count.eq(Mux(opens, 0, count) + counted),
-        ]
-    ended = stage.hold(moves & closes, resets=True)
-    closed = stage.hold(ended, resets=True)
-    of_block: Value = Signal.like(count)
-    with m.If(ended):
-        m.d.sync += of_block.eq(count)
-    for _ in range(FOLD_LATENCY - FOLD_CYCLES + 2):  # stays until the fold is there
-        of_block = stage.hold(of_block)
-    return *_folded(m, half(closed, resets=True), sums), of_block
-
-
-_RETURNS = {"first": {6: 1, 2: 9, 1: 12}, "second": {2: 5, 0: 11}}
-"""The places of the queues of operands at which sums come back, and from which step on."""
-
-
-def _folded(m: Module, comes: Value, sums: list[Signal]) -> tuple[Value, Double]:
-    """Return when the fold of the sums is there, and the fold: in one adder of two stages, by halves.
-
-    First and second operands stand in a queue each, and a sum takes its place in one of them as they move up,
-    so that the adder takes both from the same places in every step. A sum is there two steps after its
-    operands, so that the last step waits for a cycle.
-    """
-    stage = Pipeline(m, Const(1))
-    step, works = Signal(range(SUMS)), Signal()
-    following = Mux(comes, 0, step + 1)[: len(step)]
-    firsts, seconds = (
-        [Signal(_BITS, name=f"{name}{at}", reset_less=True) for at in range(SUMS // 2)] for name in _RETURNS
-    )
-    ahead, new = Signal(_DISTANCE_BITS), Signal(_BITS)
-    operands = Double.of(firsts[0]), Double.of(seconds[0])
-    halves = Halves.of(stage.hold(aligned(m, *operands, stage.hold(ahead))))
-    rounded_sum, carry = rounded(m, halves)
-    is_last = step == SUMS - 1
-    is_there = stage.hold(stage.hold(works & is_last, resets=True), resets=True)
-    with m.If(comes):
-        m.d.sync += [works.eq(1), step.eq(0)]
-        m.d.sync += [at.eq(each) for at, each in zip([*firsts, *seconds], sums, strict=True)]
-    with m.Elif(works):
-        m.d.sync += [step.eq(following), works.eq(~is_last)]
-    returns_second: Value = Const(0, 1)
-    for queue, returns in zip((firsts, seconds), _RETURNS.values(), strict=True):
-        for at, (here, above) in enumerate(zip(queue, [*queue[1:], new], strict=True)):
-            moved: Value = above
-            if at in returns:
-                returns_here = stage.hold(following >= returns[at])
-                moved = Mux(returns_here, new, above)
-                if at == 0:  # the adder's second operand
-                    returns_second = returns_here
-            with m.If(works & ~comes):
-                m.d.sync += here.eq(moved)
-    a, b = (Double.of(Mux(comes, sums[at], queue[1])) for at, queue in ((0, firsts), (8, seconds)))
-    is_made = returns_second & ~comes
-    m.d.comb += [new.eq(rounded_sum), ahead.eq(_ahead(a.exponent, b.exponent, is_made, halves, carry))]
-    return is_there, Double.of(stage.hold(new))
+    m.submodules.sums = sums = Memory(shape=_BITS, depth=SUMS, init=[])
+    put, own, other = sums.write_port(), sums.read_port(domain="comb"), sums.read_port(domain="comb")
+    m.d.comb += [own.addr.eq(index), other.addr.eq(index ^ half)]
+    term = Mux(is_term, Cat(*squared(m, stage, x)), other.data)
+    m.d.comb += put.data.eq(added(stage, Double.of(term), Double.of(Mux(is_term & is_first, 0, own.data))))
+    for _ in range(_ADDED):
+        index, is_added = stage.hold(index), stage.hold(is_added, resets=True)
+    m.d.comb += [put.addr.eq(index), put.en.eq(is_added)]
+    return takes, stage.hold(found, resets=True), Double.of(stage.hold(other.data))
