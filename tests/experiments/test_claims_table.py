@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from gradwire.experiments.claim import RATIO, Claim, at_least, at_most, only
-from gradwire.experiments.claims_table import claims_table
+from gradwire.experiments.claim import RATIO, Claim, Explanation, at_least, at_most, only
+from gradwire.experiments.claims_table import claims_parts, claims_table
 from gradwire.tables import lines
 
 
@@ -20,3 +20,16 @@ def test_claims_with_one_figure_have_no_columns_of_names_and_systems() -> None:
     rows = [line.split() for line in lines(claims_table([Claim("error", only(0.02), at_most(0.03))]))]
     assert rows[0] == ["claim", "found", "wanted", "met"]
     assert rows[2] == ["error", "2.0%", "<=", "3.0%", "yes"]
+
+
+def test_a_claim_that_is_explained_is_not_met_and_its_reason_follows() -> None:
+    why = Explanation("cores are shared", at_least(0.05))
+    told = Claim("saved", only(0.06), at_least(0.1), "x86", otherwise=why)
+    below = Claim("saved", only(0.04), at_least(0.1), "power", otherwise=why)
+    printed = lines(*claims_parts([told, below]))
+    assert printed[2].split()[-3:] == ["10.0%", "why:", "below"]
+    assert printed[3].split()[-1] == "no"
+    assert [line for line in printed if "because" in line] == [
+        "saved x86: explained, because cores are shared"
+    ]
+    assert claims_parts([]) == []

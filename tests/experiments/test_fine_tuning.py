@@ -40,7 +40,7 @@ def test_without_options_all_rates_and_policies_are_compared() -> None:
     [
         (["--rates", "fast"], "learning rates are written like 3e-5,1e-4, but these are 'fast'"),
         (["--rates", "2"], "learning rates must be between 0 and 1, but are"),
-        (["--system", "arm"], "--system must be among x86, power, but 'arm' came"),
+        (["--system", "arm"], "--system must be among x86, power, unlimited, but 'arm' came"),
         (["--policies", "awp"], "--policies must be among fp32, bf16"),
         (["--batches", "1"], "--batches must be 2 or more, but is 1"),
         (["--text", "/nowhere"], "the text must be a file, but /nowhere is none"),
@@ -90,6 +90,28 @@ def test_claims_say_by_rate_what_deltas_save() -> None:
     assert shown[3] == "20.0x"
     assert shown[-2:] == ["2.1000", "50.0"]
     assert any(line.startswith("bytes, bf16 over delta, lr to 3e-05") for line in printed)
+
+
+@pytest.mark.parametrize(
+    ("bf16_s", "unlimited_s", "delta_s", "verdict"),
+    [
+        (2.0, 1.96, 2.02, "explained"),
+        (2.0, 1.96, 2.10, "not reproduced"),
+        (2.0, 1.80, 2.02, "not reproduced"),
+        (2.0, None, 2.02, "not reproduced"),
+        (2.0, 1.80, 1.90, "reproduced"),
+    ],
+)
+def test_nothing_is_saved_only_where_a_link_without_limit_saves_nothing(
+    bf16_s: float, unlimited_s: float | None, delta_s: float, verdict: str
+) -> None:
+    bf16 = {**row("bf16", bf16_s, FALLING, unlimited_s, sent_nbytes=2e6), "lr": 1e-4}
+    by_rate = {"0.0001": {"bf16": bf16, "delta": tuned(1e-4, "delta", delta_s, 1e5)}}
+    found = {each.text: each for each in fine_tuning.claims(by_rate, "x86")}
+    claim = found["time saved by delta, under bf16"]
+    assert claim.verdict == verdict
+    told = "a link without limit would save at most 2.0% of the other policy's time"
+    assert (told in claim.explained) == (verdict == "explained")
 
 
 def test_without_deltas_nothing_is_claimed() -> None:

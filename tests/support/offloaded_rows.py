@@ -6,10 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def row(policy: str, batch_s: float, errors: Sequence[float], **figures: float) -> dict[str, Any]:
+def row(
+    policy: str,
+    batch_s: float,
+    errors: Sequence[float],
+    unlimited_s: float | None = None,
+    **figures: float,
+) -> dict[str, Any]:
     """Return a training of VGG with an evaluation every 10 batches, half of them timed on each link.
 
-    A batch takes ``batch_s`` on x86, and half as long on power.
+    A batch takes ``batch_s`` on x86, half as long on power, and ``unlimited_s`` on a link without limit, if
+    there is one.
     """
     usual = {
         "transfer_s": 0.4,
@@ -28,7 +35,8 @@ def row(policy: str, batch_s: float, errors: Sequence[float], **figures: float) 
     timed = 5 * len(errors)
     cycles = {
         system: {name: [value] * timed for name, value in {**usual, **figures, "batch_s": seconds}.items()}
-        for system, seconds in (("x86", batch_s), ("power", batch_s / 2))
+        for system, seconds in (("x86", batch_s), ("power", batch_s / 2), ("unlimited", unlimited_s))
+        if seconds is not None
     }
     return {
         "model": "vgg",

@@ -159,6 +159,13 @@ class Claim:
             return Verdict.EXPLAINED
         return Verdict.NOT_REPRODUCED
 
+    @property
+    def explained(self) -> str:
+        """Why the rule isn't kept; nothing where it is, or where the figures don't follow from the reason."""
+        if self.otherwise is None or self.verdict is not Verdict.EXPLAINED:
+            return ""
+        return f"{self.title}: explained, because {self.otherwise.reason}"
+
     def _keeps(self, bound: Bound) -> bool:
         judged = [*self.figures.values()] if self.of_each else [self.mean]
         return bool(judged) and all(map(bound.holds, judged))

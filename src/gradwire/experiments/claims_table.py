@@ -1,11 +1,21 @@
-"""The table of an experiment's claims: the figures, what is wanted of them, and whether that is met."""
+"""An experiment's claims: the figures, what is wanted of them, whether that is met, and why if it isn't."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire.experiments.claim import Claim, shown
+from gradwire.experiments.claim import Claim, Verdict, shown
 from gradwire.tables import Column, Table
+
+
+def claims_parts(judged: Sequence[Claim], names: Sequence[str] = ()) -> list[str | Table]:
+    """Return the table, and a paragraph for each claim that is explained; nothing without claims."""
+    reasons = [claim.explained for claim in judged if claim.explained]
+    return (
+        [claims_table(judged, names), "", *(part for each in reasons for part in (each, ""))]
+        if judged
+        else []
+    )
 
 
 def claims_table(judged: Sequence[Claim], names: Sequence[str] = ()) -> Table:
@@ -20,8 +30,12 @@ def claims_table(judged: Sequence[Claim], names: Sequence[str] = ()) -> Table:
                 *(shown(claim.figures.get(name), claim.unit) for name in names),
                 shown(claim.mean, claim.unit),
                 claim.wanted.in_words(claim.unit),
-                "yes" if claim.is_met else "no",
+                _met(claim),
             )
             for claim in judged
         ],
     )
+
+
+def _met(claim: Claim) -> str:
+    return "yes" if claim.is_met else "why: below" if claim.verdict is Verdict.EXPLAINED else "no"

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from gradwire.deferred import torch
 from gradwire.errors import SpecError
 from gradwire.experiments import weight_delta
-from gradwire.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS
-from gradwire.experiments.a2dtwp.verdict import figure_of, gain, last_error
+from gradwire.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS, UNLIMITED
+from gradwire.experiments.a2dtwp.verdict import figure_of, gain, last_error, nothing_to_save
 from gradwire.experiments.claim import RATIO, Claim, at_least
-from gradwire.experiments.claims_table import claims_table
+from gradwire.experiments.claims_table import claims_parts
 from gradwire.experiments.experiment import Cell, Experiment, Reporter, Row, check_known
 from gradwire.tables import Column, Table, figure
 
@@ -152,10 +152,8 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
         count = rows[0]["parameters"] / 1e6
         parts += [f"a GPT of {count:.2f} M weights, fine-tuned on the link of {system}", ""]
         parts += [Table(COLUMNS, [*_lines(by_rate, system)]), ""]
-    judged = [each for system in systems for each in claims(by_rate, system)]
-    if judged:
-        parts += [claims_table(judged, [*by_rate]), ""]
-    return [*parts, NOTE]
+    judged = [each for system in systems if system != UNLIMITED for each in claims(by_rate, system)]
+    return [*parts, *claims_parts(judged, [*by_rate]), NOTE]
 
 
 def _lines(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[tuple[str, ...]]:
@@ -207,7 +205,8 @@ def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Cl
         if other in trained:
             saved = {rate: saving(rows, DELTA, other, system) for rate, rows in by_rate.items()}
             text = f"time saved by delta, under {other}"
-            yield Claim(text, saved, at_least(0.0), system, of_each=True)
+            reason = nothing_to_save([rows[other] for rows in by_rate.values()], system)
+            yield Claim(text, saved, at_least(0.0), system, of_each=True, otherwise=reason)
 
 
 EXPERIMENT = Experiment(

@@ -43,7 +43,7 @@ def test_the_links_are_those_of_the_published_tables() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (["--system", "arm"], "--system must be among x86, power, but 'arm' came"),
+        (["--system", "arm"], "--system must be among x86, power, unlimited, but 'arm' came"),
         (["--models", ""], "--models must be among alexnet, vgg, resnet, but '' came"),
         (["--policies", "bf8"], "--policies must be among fp32, bf16, static:8"),
         (["--batches", "9"], "--batches must be 10 or more, but is 9"),

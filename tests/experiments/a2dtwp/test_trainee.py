@@ -44,3 +44,4 @@ def test_links_have_the_published_proportions() -> None:
     # At the pace of the paper's own system, 1000 bytes take the paper's milliseconds.
     assert link_rates("x86", 0.16223, 1000) == pytest.approx((1000 / 0.15393, 1000 / 0.06851))
     assert link_rates("power", 2 * 0.08244, 1000) == pytest.approx((500 / 0.03912, 500 / 0.01734))
+    assert link_rates("unlimited", 0.1, 1000) == (None, None)

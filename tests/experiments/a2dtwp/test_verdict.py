@@ -109,5 +109,28 @@ def test_claims_are_judged_by_the_mean_or_by_each_model() -> None:
     assert by_text["time saved by delta, under awp"].is_met
 
 
+@pytest.mark.parametrize(
+    ("unlimited_s", "awp_s", "verdict"),
+    [
+        (1.9, 1.92, "explained"),  # 5 % could be saved, and 4 % are
+        (1.9, 1.96, "not reproduced"),
+        (1.5, 1.92, "not reproduced"),
+        (None, 1.92, "not reproduced"),
+        (1.5, 1.6, "reproduced"),
+    ],
+)
+def test_little_is_saved_only_where_a_link_without_limit_saves_little(
+    unlimited_s: float | None, awp_s: float, verdict: str
+) -> None:
+    rows = {"fp32": row("fp32", 2.0, FLAT, unlimited_s), "awp": row("awp", awp_s, FLAT)}
+    found = {claim.text: claim for claim in claims({"vgg": rows}, ["x86", "unlimited"])}
+    claim = found["time saved by awp, under fp32"]
+    assert claim.system == "x86", "nothing is claimed of a link that no system has"
+    assert claim.verdict == verdict
+    assert ("a link without limit would save 5.0% of float32's time" in claim.explained) == (
+        verdict == "explained"
+    )
+
+
 def test_without_float32_or_awp_nothing_is_claimed() -> None:
     assert claims({"vgg": {"fp32": FP32}}, ["x86"]) == []

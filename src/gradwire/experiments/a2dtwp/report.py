@@ -14,7 +14,7 @@ from gradwire.experiments.a2dtwp.verdict import (
     oracle_of,
     target_of,
 )
-from gradwire.experiments.claims_table import claims_table
+from gradwire.experiments.claims_table import claims_parts
 from gradwire.experiments.experiment import Row
 from gradwire.job.equal_loss import reach
 from gradwire.tables import Column, Table, figure
@@ -76,10 +76,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
             _profile(by_model[shown], system),
             "",
         ]
-    judged = claims(by_model, systems)
-    if judged:
-        parts += [claims_table(judged, [*by_model]), ""]
-    return [*parts, NOTE]
+    return [*parts, *claims_parts(claims(by_model, systems), [*by_model]), NOTE]
 
 
 def _title(model: str, system: str, rows: Mapping[str, Row]) -> str:

@@ -94,7 +94,8 @@ class Trainee:
         waited = sum(spent[name] for name in WAITS)
         spent["update_s"], spent["batch_s"] = updated - began, ended - began
         spent["compute_s"] = ended - updated - waited
-        spent["to_host_s"] = spent.pop("gradient_nbytes") / rates[1]
+        back = spent.pop("gradient_nbytes")
+        spent["to_host_s"] = back / rates[1] if rates[1] is not None else 0.0
         self._cycles[system].append(spent)
 
     def evaluate(self, batches: int) -> float:
@@ -174,11 +175,18 @@ def _evaluated(trainees: Sequence[Trainee], number: int) -> int:
     return number
 
 
-def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float, float]:
-    """Return bytes per second to the device and back, in the proportion to computation that was published."""
+def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float | None, float | None]:
+    """Return bytes per second to the device and back, in the proportion to computation that was published.
+
+    None stands for no limit.
+    """
     published = SYSTEMS[system]
     unit_s = compute_s / published.compute_ms
-    return nbytes / (unit_s * published.to_device_ms), nbytes / (unit_s * published.to_host_ms)
+
+    def rate(copy_ms: float) -> float | None:
+        return nbytes / (unit_s * copy_ms) if copy_ms else None
+
+    return rate(published.to_device_ms), rate(published.to_host_ms)
 
 
 def _columns(cycles: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:

@@ -118,8 +118,8 @@ EXHIBIT = Exhibit(
     "a2dtwp",
     "section V",
     a2dtwp.EXPERIMENT,
-    a2dtwp.Options(models=(SHOWN,), policies=(FP32, AWP), batches=120, interval=INTERVAL),
-    a2dtwp.Options(batches=540, interval=180),
+    a2dtwp.Options(systems=(*TABLES,), models=(SHOWN,), policies=(FP32, AWP), batches=120, interval=INTERVAL),
+    a2dtwp.Options(systems=(*TABLES,), batches=540, interval=180),
     claims,
     "VGG (all three networks with --full) with a quarter of the paper's channels, on scikit-learn's digits "
     "with 32 x 32 pixels; the device is simulated, and its links have the published proportions.",

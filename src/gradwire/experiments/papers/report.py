@@ -76,8 +76,8 @@ def notes(each: Judged) -> list[str]:
     if each.failure:
         found.append(f"{each.exhibit.place} was not run: {each.failure}")
     for claim in each.claims:
-        if claim.verdict is Verdict.EXPLAINED and claim.otherwise is not None:
-            found.append(f"{claim.text}: explained, because {claim.otherwise.reason}")
+        if claim.explained:
+            found.append(claim.explained)
         if claim.published is not None and claim.published.erratum:
             found.append(f"Erratum of {claim.published.place}: {claim.published.erratum}")
     return [*dict.fromkeys(found), f"{each.exhibit.place}, here: {each.exhibit.scaling}"]
