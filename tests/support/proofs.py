@@ -11,6 +11,7 @@ from amaranth.back import rtlil
 from amaranth.hdl import Elaboratable
 
 from support.programs import program
+from support.quick_amaranth import shared_values
 
 LIMIT_S = 900
 
@@ -47,7 +48,8 @@ def counterexample(claim: Claim, folder: Path, steps: int = 0) -> str | None:
     With ``steps``, for so many cycles after the start, whatever comes in; without, for a circuit that has no
     registers.
     """
-    text = rtlil.convert(claim, name="claim", ports=claim.ports, emit_src=False)
+    with shared_values():
+        text = rtlil.convert(claim, name="claim", ports=claim.ports, emit_src=False)
     (folder / "claim.il").write_text(text, encoding="utf-8")
     how = f"-seq {steps} -set rst 0" if steps else ""
     logic = "prep -top claim -flatten; memory_map; opt -fast"

@@ -1,0 +1,3 @@
+"""Amaranth in less time."""
+
+import support.quick_amaranth  # noqa: F401 - replaces passes of Amaranth
