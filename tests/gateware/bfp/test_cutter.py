@@ -14,6 +14,9 @@ class CutsBlocksApart(Claim):
 
     Words of four bytes stand for those of 32; ``nbytes`` of them are the mantissas of a word of float32.
     Two cycles after a packet is there, outputs follow in every cycle. ``slip`` moves what the claim expects.
+
+    A packet that ends with an empty word may end with one output more, which has no mantissas: the empty word
+    may come later than what tells that all bytes before it are taken.
     """
 
     def __init__(self, words: int, nbytes: int = 2, slip: int = 0) -> None:
@@ -46,10 +49,15 @@ class CutsBlocksApart(Claim):
         length, following = layout.nbytes + opens, layout.nbytes + opens_next
         watched.takes(length)
         after = watched.before + length
+        ends = marked.ended & (after + following > marked.nbytes)
+        is_over = marked.ended & (after > marked.nbytes)
+        ends_empty = Signal()
+        with m.If(moves & ~marked.ended):
+            m.d.sync += ends_empty.eq(count == 0)
+        is_late = ends_empty & ~is_over & ~cutter.last
         is_right = Mux(
             watched.here,
-            (cutter.last == (marked.ended & (after + following > marked.nbytes)))
-            & (cutter.is_null == (marked.ended & (after > marked.nbytes))),
+            ((cutter.last == ends) | (ends & is_late)) & (cutter.is_null == is_over),
             cutter.opens == opens,
         )
         shows = watched.shows(cutter.place + self._slip, watched.before, length)
