@@ -12,9 +12,9 @@ from support.programs import program
 
 FEW = [
     ("inceptionn-compressor", "inceptionn:2^-10", 256),
-    ("inceptionn-decompressor", "inceptionn:2^-10,bounded", 512),
+    ("inceptionn-decompressor", "inceptionn:2^-10,bounded", 256),
     ("bfp-compressor", "bfp:7x16", 512),
-    ("bfp-decompressor", "bfp:7x16", 256),
+    ("bfp-decompressor", "bfp:7x16", 512),
     ("quantize-compressor", "quantize:8,block=16", 256),
 ]
 SPECS = (
