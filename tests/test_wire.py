@@ -20,6 +20,7 @@ from gradwire.wire import (
     renumber_frame,
     seal_frame,
 )
+from support.cases import for_each
 from support.project import DOCS
 
 DOCUMENT = DOCS / "wire-format.md"
@@ -99,7 +100,7 @@ def test_a_forwarded_frame_has_another_number_and_the_same_payload_checksum() ->
     assert bytes(open_frame(forwarded, replace(EXPECTED, sequence=99)).tolist()) == PAYLOAD
 
 
-@pytest.mark.parametrize("bit", range(8 * (HEADER_NBYTES + len(PAYLOAD))))
+@for_each("bit", range(8 * (HEADER_NBYTES + len(PAYLOAD))))
 def test_any_flipped_bit_is_refused(bit: int) -> None:
     frame = sealed()
     frame[bit // 8] ^= 1 << bit % 8
@@ -107,7 +108,7 @@ def test_any_flipped_bit_is_refused(bit: int) -> None:
         open_frame(frame, EXPECTED)
 
 
-@pytest.mark.parametrize("nbytes", range(HEADER_NBYTES + len(PAYLOAD)))
+@for_each("nbytes", range(HEADER_NBYTES + len(PAYLOAD)))
 def test_any_shorter_frame_is_truncated(nbytes: int) -> None:
     with pytest.raises(FrameError, match="truncated"):
         open_frame(sealed()[:nbytes], EXPECTED)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gradwire import _native
 from gradwire.codecs import Codec, Fp8, Quantize
 from gradwire.errors import PayloadError
+from support.cases import for_each
 
 Roundtrip = Callable[[Codec, torch.Tensor], torch.Tensor]
 Golden = Callable[[str], list[tuple[Codec, torch.Tensor, bytes]]]
@@ -247,7 +248,7 @@ def test_halves_go_to_the_even_neighbour() -> None:
     assert Fp8().encode(x).tolist() == [134, *codes]
 
 
-@pytest.mark.parametrize("exponent", range(256))
+@for_each("exponent", range(256))
 def test_any_exponent_decodes_or_is_refused(exponent: int) -> None:
     payload = bytes([134, exponent, 134, *([0x38] * 16), *range(0x70, 0x80), *range(0xF0, 0xF8)])
     codec, out = Fp8(16), torch.full((40,), 7.0)
@@ -275,7 +276,7 @@ def test_a_bad_exponent_in_the_last_of_many_blocks_is_refused_before_anything_is
 
 
 @pytest.mark.parametrize("codec", [Fp8(), Fp8(16)], ids=str)
-@pytest.mark.parametrize("n", [0, 1, 16, 17, 256, 257])
+@for_each("n", [0, 1, 16, 17, 256, 257])
 def test_a_wrong_length_is_refused(codec: Fp8, n: int) -> None:
     payload = codec.encode(torch.ones(n))
     for wrong in (torch.cat([payload, payload.new_zeros(1)]), *([payload[:-1], payload[:0]] if n else [])):

@@ -8,6 +8,7 @@ import pytest
 
 from gradwire.collectives import TABLE, Step, get
 from gradwire.collectives.frame_order import Action, Do, Segment, frame_order, segments
+from support.cases import for_each
 from support.sums import COMPOSED
 
 WORLDS = range(1, 18)
@@ -142,8 +143,8 @@ def play(all_actions: list[list[Action]], ahead: int, seed: int) -> list[Rank]:
 
 
 @pytest.mark.parametrize("name", [*sorted(TABLE), *COMPOSED])
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("ahead", [1, 3])
+@for_each("world", WORLDS)
+@for_each("ahead", [1, 3])
 def test_every_rank_gets_every_share_once_without_deadlock_in_any_order_of_events(
     name: str, world: int, ahead: int
 ) -> None:
@@ -156,7 +157,7 @@ def test_every_rank_gets_every_share_once_without_deadlock_in_any_order_of_event
 
 
 @pytest.mark.parametrize("name", sorted(TABLE))
-@pytest.mark.parametrize("world", range(2, 18))
+@for_each("world", range(2, 18))
 def test_an_itinerary_has_the_frames_of_the_schedule(name: str, world: int) -> None:
     algorithm, n = TABLE[name], 50
     chunks = algorithm.chunks(world)

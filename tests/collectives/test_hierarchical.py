@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gradwire.collectives import TABLE, Hierarchical, Step, butterfly, get, ring
 from gradwire.errors import SpecError
+from support.cases import for_each
 from support.rendezvous import rendezvous, rounds
 
 FLAT = sorted(set(TABLE) - {"hierarchical"})
@@ -65,7 +66,7 @@ def test_pairs_of_pairs_of_rings_send_what_a_butterfly_sends() -> None:
         ]
 
 
-@pytest.mark.parametrize("names", list(product(FLAT, FLAT, FLAT)), ids="+".join)
+@for_each("names", list(product(FLAT, FLAT, FLAT)))
 @pytest.mark.parametrize("worlds", [(2, 3, 2), (4, 2, 3)])
 def test_equal_groups_add_up_the_levels(names: tuple[str, ...], worlds: tuple[int, ...]) -> None:
     algorithm, world, n = Hierarchical(worlds[:-1], names), math.prod(worlds), 5040
@@ -111,7 +112,7 @@ def test_any_hierarchy_of_any_world_sums_everything_once_and_keeps_to_its_card(
 
 
 @pytest.mark.parametrize("name", FLAT)
-@pytest.mark.parametrize("world", range(1, 7))
+@for_each("world", range(1, 7))
 def test_a_world_within_one_group_runs_the_first_algorithm_alone(name: str, world: int) -> None:
     algorithm = get(f"hierarchical:6x2,{name}+star+star")
     assert algorithm.chunks(world) == TABLE[name].chunks(world)

@@ -6,6 +6,7 @@ from gradwire import collectives
 from gradwire.collectives import Step
 from gradwire.collectives.matching import Message, messages
 from gradwire.errors import SpecError
+from support.cases import for_each
 
 NOTHING = (0, 0)
 
@@ -44,7 +45,7 @@ def test_a_step_without_a_message_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(collectives.TABLE))
-@pytest.mark.parametrize("world", range(1, 18))
+@for_each("world", range(1, 18))
 def test_every_step_of_every_rank_has_its_messages_once_and_in_order(name: str, world: int) -> None:
     found = of(name, world)
     for rank in range(world):

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
 from gradwire.collectives import tree
+from support.cases import for_each
 
 
 def test_the_ways_of_six_ranks_are_those_of_a_binomial_tree() -> None:
@@ -20,7 +19,7 @@ def test_the_ways_of_six_ranks_are_those_of_a_binomial_tree() -> None:
     ]
 
 
-@pytest.mark.parametrize("world", range(1, 18))
+@for_each("world", range(1, 18))
 def test_the_way_down_is_the_way_up_in_reverse(world: int) -> None:
     for rank in range(world):
         up = [(s.send_to, s.recv_from) for s in tree.reduce(rank, world)]
@@ -28,7 +27,7 @@ def test_the_way_down_is_the_way_up_in_reverse(world: int) -> None:
         assert down == up[::-1]
 
 
-@pytest.mark.parametrize("world", range(1, 70))
+@for_each("world", range(1, 70))
 def test_steps_are_those_of_the_study_rounded_up(world: int) -> None:
     assert tree.steps(world) == 2 * math.ceil(math.log2(world))
 

@@ -14,6 +14,7 @@ import torch
 from gradwire import _native
 from gradwire.codecs import TABLE, parse
 from gradwire.wire import Header
+from support.cases import for_each
 from support.project import DOCS, TESTS
 
 FOLDER = DOCS / "reference"
@@ -53,7 +54,7 @@ def test_it_decodes_the_golden_vectors(decoder: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [spec for row in TABLE for spec in row.codec.EXAMPLES if row.name in NAMES])
-@pytest.mark.parametrize("count", [0, 1, 9, 1500])
+@for_each("count", [0, 1, 9, 1500])
 def test_it_decodes_what_gradwire_does(decoder: Any, spec: str, count: int) -> None:
     x = torch.randn(count, generator=torch.Generator().manual_seed(count)) * 1e-2
     x[::7] *= 1e6

@@ -15,6 +15,7 @@ from gradwire.exchange import Exchange
 from gradwire.links import Link
 from gradwire.links.process_group import ProcessGroupLink
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from support.cases import for_each
 from support.sums import COMPOSED, SEGMENT_COUNT, check_sum, shares
 
 RunRanks = Callable[..., list[Any]]
@@ -47,13 +48,13 @@ def check_all(results: list[dict[tuple[str, str, int], torch.Tensor]]) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("world", [2, 3, 5])
+@for_each("world", [2, 3, 5])
 def test_every_codec_goes_with_every_algorithm(run_ranks: RunRanks, spec: str, world: int) -> None:
     check_all(run_ranks(world, all_sums, TABLED, (spec,), [world - 1, 1000]))
 
 
-@pytest.mark.parametrize("world", range(1, 18))
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+@for_each("world", range(1, 18))
 def test_every_algorithm_works_in_every_world(run_ranks: RunRanks, algorithm: str, world: int) -> None:
     lengths = [world - 1, 1000] if world < 9 else [1000]
     check_all(run_ranks(world, all_sums, (algorithm,), FEW_SPECS, lengths))

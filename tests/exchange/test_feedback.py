@@ -19,6 +19,7 @@ from gradwire.exchange.feedback import KeptLosses
 from gradwire.exchange.residual import Residual
 from gradwire.links import Fault, FaultyLink, Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from support.cases import for_each
 from support.sums import COMPOSED, SEGMENT_COUNT, bits, shares
 
 RunRanks = Callable[..., list[Any]]
@@ -63,7 +64,7 @@ def check_nothing_is_lost(rounds: Sequence[Sequence[torch.Tensor]], found: list[
 
 
 @EACH_ALGORITHM
-@pytest.mark.parametrize("world", range(1, 10))
+@for_each("world", range(1, 10))
 def test_a_rank_encodes_an_element_at_most_once(algorithm: str, world: int) -> None:
     """The residual has one place for every element, so a second loss would have none."""
     chosen = collectives.get(algorithm)
@@ -83,7 +84,7 @@ def test_a_rank_encodes_an_element_at_most_once(algorithm: str, world: int) -> N
 
 @EACH_ALGORITHM
 @pytest.mark.parametrize("spec", [*WANTING, "errbound:2^-6", "bfp:7x16", "quantize:8"])
-@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@for_each("world", [1, 2, 3, 5])
 def test_results_and_residuals_hold_the_exact_sum(
     run_ranks: RunRanks, spec: str, algorithm: str, world: int
 ) -> None:
@@ -220,7 +221,7 @@ def test_one_rank_alone_loses_nothing(run_ranks: RunRanks) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+@for_each("algorithm", ["ring", "tree"])
 def test_what_is_not_finite_passes_once_and_the_residual_stays(
     run_ranks: RunRanks, spec: str, algorithm: str
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import _native
+from support.cases import for_each
 
 TARGETS = _native.available_targets()
 
@@ -42,7 +43,7 @@ def test_published_vectors(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("nbytes", [*range(1, 40), 383, 384, 385, 800, 6143, 6144, 6145, 7000, 20_000])
+@for_each("nbytes", [*range(1, 40), 383, 384, 385, 800, 6143, 6144, 6145, 7000, 20_000])
 def test_every_length_takes_the_definition(nbytes: int, target: str) -> None:
     data = bytes(i * i * 7 % 251 for i in range(nbytes))
     with _native.use_target(target):

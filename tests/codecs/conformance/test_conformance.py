@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from gradwire import _native
 from gradwire.codecs import Codec
 from gradwire.errors import PayloadError, TensorError
+from support.cases import for_each
 from support.every_codec import EVERY, make
 
 LENGTHS = (0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 100, 1000, 4099)
@@ -119,17 +120,16 @@ class TestValue:
 
 
 class TestArguments:
-    @pytest.mark.parametrize(
-        ("x", "complaint"),
-        [
-            (torch.zeros(4, 4), r"float32 tensor of shape \(4, 4\)"),
-            (torch.zeros(4, dtype=torch.float64), "float64"),
-            (torch.zeros(8)[::2], "non-contiguous"),
-            (torch.zeros(4, device="meta"), "meta"),
-            (torch.tensor(1.0), r"shape \(\)"),
-            ([1.0, 2.0], "list"),
-        ],
-        ids=["2-D", "float64", "strided", "device", "0-D", "list"],
+    @for_each(
+        "x, complaint",
+        {
+            "2-D": (torch.zeros(4, 4), r"float32 tensor of shape \(4, 4\)"),
+            "float64": (torch.zeros(4, dtype=torch.float64), "float64"),
+            "strided": (torch.zeros(8)[::2], "non-contiguous"),
+            "device": (torch.zeros(4, device="meta"), "meta"),
+            "0-D": (torch.tensor(1.0), r"shape \(\)"),
+            "list": ([1.0, 2.0], "list"),
+        },
     )
     def test_a_chunk_of_the_wrong_kind_is_refused(
         self, codec: Codec, x: torch.Tensor, complaint: str
@@ -143,15 +143,14 @@ class TestArguments:
             with pytest.raises(TensorError, match=complaint):
                 call(x)
 
-    @pytest.mark.parametrize(
+    @for_each(
         "payload",
-        [
-            torch.zeros(4),
-            torch.zeros(4, 4, dtype=torch.uint8),
-            torch.zeros(8, dtype=torch.uint8)[::2],
-            b"1234",
-        ],
-        ids=["float32", "2-D", "strided", "bytes"],
+        {
+            "float32": torch.zeros(4),
+            "2-D": torch.zeros(4, 4, dtype=torch.uint8),
+            "strided": torch.zeros(8, dtype=torch.uint8)[::2],
+            "bytes": b"1234",
+        },
     )
     def test_a_payload_of_the_wrong_kind_is_refused(self, codec: Codec, payload: torch.Tensor) -> None:
         for call in (codec.decode, codec.decode_add):
@@ -204,11 +203,11 @@ class TestGuarantees:
         check_contract(codec, torch.tensor([0.5, 1.0, 2.0])[::3])
         check_contract(codec, torch.from_numpy(np.zeros(0, dtype=np.float32)))
 
-    @pytest.mark.parametrize("n", [*LENGTHS, THREADED])
+    @for_each("n", [*LENGTHS, THREADED])
     def test_gradients_of_every_length(self, codec: Codec, n: int) -> None:
         check_contract(codec, gradient(n))
 
-    @pytest.mark.parametrize("name", FINITE | NONFINITE)
+    @for_each("name", list(FINITE | NONFINITE))
     def test_special_values(self, codec: Codec, name: str) -> None:
         x = tensor((FINITE | NONFINITE)[name])
         for n in (x.numel(), 1, 5):
@@ -260,7 +259,7 @@ class TestDecodeAdd:
 
 
 class TestSameEverywhere:
-    @pytest.mark.parametrize("target", _native.available_targets())
+    @for_each("target", _native.available_targets())
     def test_every_target_gives_the_bytes_of_scalar(self, codec: Codec, target: str) -> None:
         for x in samples():
             acc = gradient(x.numel(), seed=1)
@@ -275,7 +274,7 @@ class TestSameEverywhere:
                 codec.decode_add(payload, acc)
                 assert same(acc, total)
 
-    @pytest.mark.parametrize("target", _native.available_targets())
+    @for_each("target", _native.available_targets())
     def test_every_number_of_threads_gives_the_same_bytes(
         self, codec: Codec, target: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -324,7 +323,7 @@ def refused(codec: Codec, payload: torch.Tensor, n: int) -> bool:
 
 
 class TestMalformed:
-    @pytest.mark.parametrize("target", _native.available_targets())
+    @for_each("target", _native.available_targets())
     def test_a_payload_of_the_wrong_length_is_refused(self, codec: Codec, target: str) -> None:
         with _native.use_target(target):
             for x in samples():

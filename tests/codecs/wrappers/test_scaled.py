@@ -16,6 +16,7 @@ from gradwire.codecs import Codec, parse
 from gradwire.codecs.wrappers.projected import Projected, offloadable
 from gradwire.codecs.wrappers.scaled import Scaled, scalable
 from gradwire.errors import PayloadError, SpecError
+from support.cases import for_each
 
 SPECS = [
     *("inceptionn:2^-10", "inceptionn:2^-1", "inceptionn:2^-20", "inceptionn:2^-6,bounded"),
@@ -118,8 +119,8 @@ def test_another_size_of_the_same_values_makes_the_same_payload(
 
 
 @EACH
-@pytest.mark.parametrize(
-    ("x", "exponent"),
+@for_each(
+    "x, exponent",
     [
         ([], 0),
         ([0.0, -0.0, 0.0], 0),
@@ -134,7 +135,6 @@ def test_another_size_of_the_same_values_makes_the_same_payload(
         ([2.0**126, 1.0, 1e-3], 0),
         ([FLOAT_MAX, -FLOAT_MAX], 0),
     ],
-    ids=str,
 )
 def test_zeros_odd_values_and_the_ends_of_the_range(codec: Scaled, x: list[float], exponent: int) -> None:
     chunk = torch.tensor(x, dtype=torch.float32)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gradwire import collectives
 from gradwire.timing.closed_form import formulas
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma
+from support.cases import for_each
 from support.schedule_cost import cost
 
 LINK = AlphaBetaGamma(13e-6, 0.8e-9, 0.11e-9)
@@ -38,7 +39,7 @@ def test_the_walk_meets_the_closed_form(name: str, formula: Formula, world: int)
 
 
 @pytest.mark.parametrize("name", sorted(collectives.TABLE))
-@pytest.mark.parametrize("world", range(1, 18))
+@for_each("world", range(1, 18))
 def test_an_empty_bucket_takes_the_steps_of_the_card(name: str, world: int) -> None:
     algorithm = collectives.get(name)
     walked = cost(algorithm, world, 0, LINK)
@@ -47,7 +48,7 @@ def test_an_empty_bucket_takes_the_steps_of_the_card(name: str, world: int) -> N
 
 
 @pytest.mark.parametrize("name", sorted(collectives.TABLE))
-@pytest.mark.parametrize("world", range(1, 18))
+@for_each("world", range(1, 18))
 def test_bytes_are_those_of_the_card(name: str, world: int) -> None:
     algorithm = collectives.get(name)
     walked = cost(algorithm, world, 4800, LINK)

@@ -8,6 +8,7 @@ import pytest
 
 from gradwire.collectives import NAMES, TABLE, Collective, Step, get
 from gradwire.errors import SpecError
+from support.cases import for_each
 from support.project import DOCS
 from support.rendezvous import rendezvous, rounds
 
@@ -25,8 +26,8 @@ COMPOSED = (
 ALGORITHMS = pytest.mark.parametrize(
     "algorithm", [pytest.param(get(spec), id=spec) for spec in (*TABLE, *COMPOSED)]
 )
-EACH_WORLD = pytest.mark.parametrize("world", WORLDS)
-HALVES = pytest.mark.parametrize("half", ["reduce", "broadcast", "schedule"])
+EACH_WORLD = for_each("world", WORLDS)
+HALVES = for_each("half", ["reduce", "broadcast", "schedule"])
 
 
 def all_ranks(algorithm: Collective, half: str, world: int) -> list[list[Step]]:
@@ -133,7 +134,7 @@ def test_the_card_counts_the_hops_of_the_critical_path(algorithm: Collective, wo
 
 @ALGORITHMS
 @EACH_WORLD
-@pytest.mark.parametrize("share", [1, 1000])
+@for_each("share", [1, 1000])
 def test_the_card_counts_the_bytes_of_the_busiest_rank(algorithm: Collective, world: int, share: int) -> None:
     sent = [
         sum(len(range(*step.send)) * share for step in schedule)

@@ -5,6 +5,7 @@ import pytest
 
 from gradwire import collectives
 from gradwire.timing.schedule_model.rounds import Pairs, rounds
+from support.cases import for_each
 
 SPECS = [
     *sorted(collectives.TABLE),
@@ -16,7 +17,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("world", [*range(1, 18), 64])
+@for_each("world", [*range(1, 18), 64])
 def test_rounds_have_every_message_once_in_the_order_of_the_schedules(spec: str, world: int) -> None:
     algorithm = collectives.get(spec)
     sent: list[list[tuple[int, int, int]]] = [[] for _ in range(world)]
@@ -33,7 +34,7 @@ def test_rounds_have_every_message_once_in_the_order_of_the_schedules(spec: str,
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("world", [1, 2, 7, 12, 17])
+@for_each("world", [1, 2, 7, 12, 17])
 def test_a_round_is_in_one_step_of_a_rank_and_enters_it_once(spec: str, world: int) -> None:
     """Ranks walk their schedules with the rounds: every step is entered once, before its messages."""
     algorithm = collectives.get(spec)

@@ -14,6 +14,7 @@ from gradwire.timing.closed_form.formulas import AlphaBetaGamma
 from gradwire.timing.schedule_model.network import Groups, Network
 from gradwire.timing.schedule_model.rounds import rounds
 from gradwire.timing.schedule_model.simulate import simulate
+from support.cases import for_each
 from support.schedule_cost import cost
 
 LINK = AlphaBetaGamma(13e-6, 0.8e-9, 0.11e-9)
@@ -33,7 +34,7 @@ def total_s(spec: str, network: Network, nbytes: float) -> float:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("world", range(1, 18))
+@for_each("world", range(1, 18))
 def test_on_a_uniform_network_it_is_the_walk(spec: str, world: int) -> None:
     algorithm = collectives.get(spec)
     found = simulate(algorithm, Network.uniform(world, LINK), 1e6, ratio=3.0)
