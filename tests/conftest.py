@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import multiprocessing
 import os
 import re
@@ -107,6 +108,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
     gc.enable()
+    # pytest listens to the root, and to each of torch's forty loggers that keep what they say from it, six
+    # times a test.
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and logger.name.partition(".")[0] == "torch":
+            logger.propagate = True
     wanted = any("run_processes" in getattr(item, "fixturenames", ()) for item in session.items)
     if wanted and not session.config.option.collectonly:
         prepare()
