@@ -1,9 +1,16 @@
 import re
+from functools import cache
 
 import pytest
 
 from gradwire.errors import MissingPackageError
-from gradwire.gateware.export import export
+from gradwire.gateware.export import Export, export
+
+
+@cache
+def exported(block: str, codec: str | None, width: int, **parameters: int) -> Export:
+    """Return a block as Verilog, written once for all tests."""
+    return export(block, codec, width, parameters)
 
 
 def ports_of(verilog: str) -> dict[str, tuple[str, int]]:
@@ -43,20 +50,20 @@ def test_verilog_has_the_ports_of_the_table() -> None:
 def test_other_blocks_are_written(
     block: str, codec: str | None, width: int, parameters: dict[str, int]
 ) -> None:
-    made = export(block, codec, width, parameters)
+    made = exported(block, codec, width, **parameters)
     assert all(f"{name}={value}" in made.verilog.split("\n", 1)[0] for name, value in parameters.items())
     assert ports_of(made.verilog) == {port.name: (f"{port.direction}put", port.bits) for port in made.ports}
 
 
 def test_every_memory_is_marked_as_one_without_collisions() -> None:
-    lines = export("errbound-decompressor", "errbound:2^-10", 256).verilog.splitlines()
+    lines = exported("errbound-decompressor", "errbound:2^-10", 256, chunk_words=32).verilog.splitlines()
     memories = [at for at, line in enumerate(lines) if re.search(r"reg .*\[\d+:0\];$", line)]
     assert len(memories) > 3
     assert all(lines[at - 1].strip() == "(* no_rw_check *)" for at in memories)
 
 
 def test_the_same_block_is_the_same_text_without_paths() -> None:
-    text = export("float-adder", None, 256).verilog
+    text = exported("float-adder", None, 256).verilog
     assert text == export("float-adder", None, 256).verilog
     assert ".py" not in text
 

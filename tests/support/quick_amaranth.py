@@ -131,6 +131,7 @@ def _compile(code: str, filename: str, mode: str) -> CodeType:
         name = places.setdefault(found[2], str(len(places)))
         return f"next_{name}" if found[1] == "next_" else f"s{name}"
 
+    code = code.replace("(format(", "((").replace(", 'b').count('1') % 2)", ").bit_count() % 2)")  # of xor
     code = re.sub(r"\b(slots\[|next_)(\d+)\b\]?", named, code)
     made = _compiled(
         re.sub(

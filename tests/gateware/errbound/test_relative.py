@@ -22,9 +22,9 @@ def test_more_values_than_the_cpu_adds_at_once_are_refused() -> None:
 
 @pytest.mark.parametrize("block", [None, 64, 128])
 def test_words_pass_at_one_a_cycle(block: int | None) -> None:
-    codec, chunk = ErrBound(relative=0.05, block=block), torch.linspace(-1, 1, 24 * 128)
-    run = transfer(bench(ErrBoundCompressor, codec, chunk_words=64), [raw(chunk)], expected=6)
-    assert run.packets == [payload(codec, part) for part in chunk.chunk(6)]
+    codec, chunk = ErrBound(relative=SHARE, block=block), torch.linspace(-1, 1, 24 * 128)
+    run = transfer(bench(ErrBoundCompressor, codec, 256, chunk_words=32), [raw(chunk)], expected=12)
+    assert run.packets == [payload(codec, part) for part in chunk.chunk(12)]
     assert len(run.arrived) / (run.arrived[-1] - run.arrived[0] + 1) >= 0.99
 
 
@@ -64,7 +64,7 @@ def test_sums_near_a_border_are_added_up_in_the_cpus_order(
 
 def test_only_sums_near_a_border_take_longer() -> None:
     def cycles(chunk: torch.Tensor) -> int:
-        run = transfer(bench(ErrBoundCompressor, ErrBound(relative=SHARE), chunk_words=32), [raw(chunk)])
+        run = transfer(bench(ErrBoundCompressor, ErrBound(relative=SHARE), 256, chunk_words=32), [raw(chunk)])
         return run.left[-1] - run.arrived[-1]
 
     exact, near = cycles(at_the_border(256, 0)), cycles(at_the_border(256, 1))
@@ -77,5 +77,7 @@ def test_only_sums_near_a_border_take_longer() -> None:
 def test_chunks_of_any_length_pass_under_stalls(stalls: str) -> None:
     codec, draw = ErrBound(relative=SHARE), np.random.default_rng(6)
     chunks = [torch.from_numpy(draw.standard_normal(n).astype(np.float32)) for n in draw.integers(0, 20, 200)]
-    run = transfer(bench(ErrBoundCompressor, codec, chunk_words=32), [raw(chunk) for chunk in chunks], stalls)
+    run = transfer(
+        bench(ErrBoundCompressor, codec, 256, chunk_words=32), [raw(chunk) for chunk in chunks], stalls
+    )
     assert run.packets == [payload(codec, chunk) for chunk in chunks]
