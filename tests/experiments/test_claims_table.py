@@ -27,7 +27,7 @@ def test_a_claim_that_is_explained_is_not_met_and_its_reason_follows() -> None:
     told = Claim("saved", only(0.06), at_least(0.1), "x86", otherwise=why)
     below = Claim("saved", only(0.04), at_least(0.1), "power", otherwise=why)
     printed = lines(*claims_parts([told, below]))
-    assert printed[2].split()[-3:] == ["10.0%", "why:", "below"]
+    assert printed[2].split()[-3:] == [">=", "10.0%", "explained"]
     assert printed[3].split()[-1] == "no"
     assert [line for line in printed if "because" in line] == [
         "saved x86: explained, because cores are shared"

@@ -38,4 +38,4 @@ def claims_table(judged: Sequence[Claim], names: Sequence[str] = ()) -> Table:
 
 
 def _met(claim: Claim) -> str:
-    return "yes" if claim.is_met else "why: below" if claim.verdict is Verdict.EXPLAINED else "no"
+    return "yes" if claim.is_met else "explained" if claim.verdict is Verdict.EXPLAINED else "no"
