@@ -13,7 +13,7 @@ from amaranth.hdl import Elaboratable
 from support.programs import program
 from support.quick_amaranth import shared_values
 
-LIMIT_S = 900
+LIMIT_S = 1700
 
 
 class Wires:
