@@ -91,8 +91,13 @@ def produced(stream: Any, packets: list[bytes], stalls: str, run: Run, seed: int
     return produce
 
 
-def consumed(stream: Any, wanted: int, stalls: str, run: Run, seed: int = 2) -> Callable[[Any], Any]:
-    """Return the process that takes packets, and fails if a word changes while it waits, or none comes."""
+def consumed(
+    stream: Any, wanted: int, stalls: str, run: Run, seed: int = 2, most_idle: int = 2000
+) -> Callable[[Any], Any]:
+    """Return the process that takes packets, and fails if a word changes while it waits.
+
+    It also fails if none comes for ``most_idle`` cycles.
+    """
     size = len(stream.tdata) // 8
 
     async def consume(ctx: Any) -> None:
@@ -110,7 +115,7 @@ def consumed(stream: Any, wanted: int, stalls: str, run: Run, seed: int = 2) -> 
             assert pending is None or (valid and word == pending), "a stalled word must stay as it is"
             pending = word if valid and not ready else None
             idle = 0 if valid and ready else idle + 1
-            assert idle < 2000, (
+            assert idle < most_idle, (
                 f"nothing came for {idle} cycles, after {len(run.packets)} of {wanted} packets"
             )
             if not (valid and ready):
