@@ -142,6 +142,27 @@ def test_no_plan_is_taken_without_room() -> None:
     simulator.run()
 
 
+@pytest.mark.parametrize("is_checked", [True, False])
+@pytest.mark.parametrize("stalls", ["none", "random", "bursts"])
+@pytest.mark.parametrize("depth", [3, 8])
+def test_an_open_memory_has_room_for_words_on_their_way(depth: int, stalls: str, is_checked: bool) -> None:
+    m, come, words = Module(), stream(256), 200
+    stage, number, begins = Pipeline(m, Const(1)), Signal(range(words + 1)), Signal()
+    leaving, has_room = open_memory(m, "memory", come, depth, is_checked=is_checked)
+    m.d.comb += begins.eq(has_room & (number != words))
+    m.d.sync += number.eq(number + begins)
+    valid, value = begins, number
+    for _ in range(6):
+        valid, value = stage.hold(valid, resets=True), stage.hold(value)
+    m.d.comb += [come.tvalid.eq(valid), come.tdata.eq(value), come.tkeep.eq(-1), come.tlast.eq(1)]
+    run = Run()
+    simulator = Simulator(m)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(consumed(leaving, words, stalls, run))
+    simulator.run()
+    assert run.packets == [at.to_bytes(32, "little") for at in range(words)]
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_no_memory_is_read_where_it_is_written(monkeypatch: pytest.MonkeyPatch, rate: float) -> None:
     ports: list[Any] = []

@@ -8,6 +8,7 @@ from typing import Any
 from amaranth import Cat, Module, Shape, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
+from amaranth.lib.memory import Memory
 
 from gradwire.gateware.stream import SkidBuffer, copy, flat, stream
 
@@ -74,16 +75,52 @@ def memory(m: Module, name: str, come: Any, depth: int) -> Any:
     return leaving
 
 
+class _UncheckedFIFO(SyncFIFO):
+    """A ``SyncFIFO`` that is never full when a record comes, so that nothing stands in front of a write.
+
+    A wide one is all over the chip, and its level is near its reader.
+    """
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit. The memory has a power of two of places, so that addresses wrap."""
+        m = Module()
+        places = 1 << (self.depth - 1).bit_length()
+        m.submodules.storage = storage = Memory(shape=self.width, depth=places, init=[])
+        write, read = storage.write_port(), storage.read_port(domain="comb")
+        reads = self.r_rdy & self.r_en
+        m.d.comb += [
+            write.data.eq(self.w_data),
+            write.en.eq(self.w_en),
+            self.w_rdy.eq(1),
+            self.r_data.eq(read.data),
+            self.r_rdy.eq(self.level != 0),
+        ]
+        m.d.sync += [write.addr.eq(write.addr + self.w_en), read.addr.eq(read.addr + reads)]
+        with m.If(self.w_en & ~reads):
+            m.d.sync += self.level.eq(self.level + 1)
+        with m.If(~self.w_en & reads):
+            m.d.sync += self.level.eq(self.level - 1)
+        return m
+
+
 def open_memory(
-    m: Module, name: str, come: Any, depth: int, on_their_way: int = _ON_THEIR_WAY, *, is_far: bool = False
+    m: Module,
+    name: str,
+    come: Any,
+    depth: int,
+    on_their_way: int = _ON_THEIR_WAY,
+    *,
+    is_far: bool = False,
+    is_checked: bool = True,
 ) -> tuple[Any, Signal]:
     """Return the stream of a memory that never stops ``come``, and the register of whether it has room.
 
     Whoever makes the words begins none while there is none; ``on_their_way`` more may come. Nothing then has
     to stop all registers of a pipeline within a cycle. What comes out of block RAM is half a cycle late; if
-    many blocks make it ``is_far`` from its consumer, a register follows at once.
+    many blocks make it ``is_far`` from its consumer, a register follows at once. If LUT RAM is wide, it is
+    faster if it isn't ``is_checked`` whether it is full, which it never is.
     """
-    fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
+    fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far, is_checked=is_checked)
     has_room = Signal(init=1, name=f"{name}_has_room")
     m.d.comb += come.tready.eq(1)
     m.d.sync += has_room.eq(fifo.level <= depth)
@@ -112,9 +149,13 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
     return leaving, has_room
 
 
-def _stored(m: Module, name: str, come: Any, depth: int, *, is_far: bool = False) -> tuple[Any, Any]:
+def _stored(
+    m: Module, name: str, come: Any, depth: int, *, is_far: bool = False, is_checked: bool = True
+) -> tuple[Any, Any]:
     """Return a memory for the words of ``come``, whose ``tready`` remains to be given, and its stream."""
-    kind = SyncFIFO if depth <= _SMALL else SyncFIFOBuffered
+    kind = SyncFIFOBuffered
+    if depth <= _SMALL:
+        kind = SyncFIFO if is_checked else _UncheckedFIFO
     m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
     leaving = stream(len(come.tdata))
     m.d.comb += [
@@ -124,7 +165,7 @@ def _stored(m: Module, name: str, come: Any, depth: int, *, is_far: bool = False
         leaving.tvalid.eq(fifo.r_rdy),
         fifo.r_en.eq(leaving.tready),
     ]
-    if kind is SyncFIFO:
+    if kind is not SyncFIFOBuffered:
         return fifo, leaving
     if is_far:
         return fifo, _registered(m, name, leaving)

@@ -151,7 +151,7 @@ class Transmitter(wiring.Component):
         m.submodules.compressor = compressor = InceptionnCompressor(self._codec, width)
         m.submodules.bounded = bounded = Bounded(width, depth)
 
-        stripped, may_strip = open_memory(m, "stripped", strip.m_axis, _BETWEEN)
+        stripped, may_strip = open_memory(m, "stripped", strip.m_axis, _BETWEEN, is_checked=False)
         read, start = intake.read, self._starts.first
         wiring.connect(m, read, strip.s_axis)
         m.d.comb += [
@@ -172,7 +172,7 @@ class Transmitter(wiring.Component):
         with m.If(strip.m_axis.tvalid):
             m.d.sync += within.eq(~strip.m_axis.tlast)
         heads.put(strip.m_axis.tvalid & ~within, head=strip.m_axis.tdata[:24])
-        aligned, may_align = open_memory(m, "aligned", align.m_axis, _BETWEEN)
+        aligned, may_align = open_memory(m, "aligned", align.m_axis, _BETWEEN, is_checked=False)
         m.d.comb += [
             align.told.eq(self._cuts.has & may_align),
             align.wanted.eq(1),
