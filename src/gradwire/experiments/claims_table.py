@@ -10,12 +10,10 @@ from gradwire.tables import Column, Table
 
 def claims_parts(judged: Sequence[Claim], names: Sequence[str] = ()) -> list[str | Table]:
     """Return the table, and a paragraph for each claim that is explained; nothing without claims."""
+    if not judged:
+        return []
     reasons = [claim.explained for claim in judged if claim.explained]
-    return (
-        [claims_table(judged, names), "", *(part for each in reasons for part in (each, ""))]
-        if judged
-        else []
-    )
+    return [claims_table(judged, names), "", *(part for each in reasons for part in (each, ""))]
 
 
 def claims_table(judged: Sequence[Claim], names: Sequence[str] = ()) -> Table:

@@ -165,10 +165,10 @@ def hidden(row: Row, system: str, target: float) -> float | None:
 
 def _little_to_save(copies: Sequence[float | None]) -> Explanation | None:
     """Return why AWP saves less than published; None if links without limit weren't measured."""
-    known = [each for each in copies if each is not None]
-    if not known or len(known) < len(copies):
+    known = _known(copies)
+    if not known:
         return None
-    most = fmean(known)
+    most = max(0.0, fmean(known))
     return Explanation(
         f"copies hide behind computation here, as they don't in the paper: a link without limit would save "
         f"{shown(most, SHARE)} of float32's time. AWP, whose copies are a quarter as long, saves three "
@@ -182,9 +182,8 @@ def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
 
     None if a link without limit would make that one clearly faster, or wasn't measured.
     """
-    copies = [hidden(row, system, last_error(row)) for row in rows]
-    known = [each for each in copies if each is not None]
-    if not known or len(known) < len(copies) or max(known) > NOISE:
+    known = _known([hidden(row, system, last_error(row)) for row in rows])
+    if not known or max(known) > NOISE:
         return None
     return Explanation(
         f"a link without limit would save at most {shown(max(0.0, *known), SHARE)} of the other policy's "
@@ -192,6 +191,12 @@ def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
         f"{shown(NOISE, SHARE)} here",
         at_least(-NOISE),
     )
+
+
+def _known(shares: Sequence[float | None]) -> list[float]:
+    """Return the shares; nothing if one of them is missing."""
+    known = [each for each in shares if each is not None]
+    return known if len(known) == len(shares) else []
 
 
 def overhead(row: Row, system: str) -> float:
