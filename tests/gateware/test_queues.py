@@ -43,6 +43,17 @@ def test_a_queue_has_room_for_those_on_their_way() -> None:
     assert found == [(at % 16, at % 16 << 8) for at in range(17)]
 
 
+def numbers_that_pass(m: Module, leaving: Any, words: int, stalls: str) -> Run:
+    """Return what left a circuit that sends itself the numbers of words, all of which must leave in order."""
+    run = Run()
+    simulator = Simulator(m)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(consumed(leaving, words, stalls, run))
+    simulator.run()
+    assert run.packets == [at.to_bytes(32, "little") for at in range(words)]
+    return run
+
+
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("stalls", ["none", "random", "bursts"])
 def test_nothing_stops_the_stages_before_a_counted_memory(late: int, stalls: str) -> None:
@@ -58,12 +69,7 @@ def test_nothing_stops_the_stages_before_a_counted_memory(late: int, stalls: str
     for _ in range(10 - late):
         valid, value = stage.hold(valid, resets=True), stage.hold(value)
     m.d.comb += [come.tvalid.eq(valid), come.tdata.eq(value), come.tkeep.eq(-1), come.tlast.eq(1)]
-    run = Run()
-    simulator = Simulator(m)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(consumed(leaving, words, stalls, run))
-    simulator.run()
-    assert run.packets == [at.to_bytes(32, "little") for at in range(words)]
+    run = numbers_that_pass(m, leaving, words, stalls)
     if stalls == "none":
         assert run.left[-1] - run.left[0] == words - 1
 
@@ -155,12 +161,7 @@ def test_an_open_memory_has_room_for_words_on_their_way(depth: int, stalls: str,
     for _ in range(6):
         valid, value = stage.hold(valid, resets=True), stage.hold(value)
     m.d.comb += [come.tvalid.eq(valid), come.tdata.eq(value), come.tkeep.eq(-1), come.tlast.eq(1)]
-    run = Run()
-    simulator = Simulator(m)
-    simulator.add_clock(1e-8)
-    simulator.add_testbench(consumed(leaving, words, stalls, run))
-    simulator.run()
-    assert run.packets == [at.to_bytes(32, "little") for at in range(words)]
+    numbers_that_pass(m, leaving, words, stalls)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
