@@ -40,7 +40,8 @@ def _stream_once(mtu: int, spec: str) -> None:
     assert to_link["compressed"] >= to_host["restored"] > payload_nbytes(values, spec) // mtu
     likely(to_link["compressed"] < 1.3 * payload_nbytes(values, spec) / (mtu - 74) + 30, to_link)  # full
     assert to_link["raw_no_peer"] == to_link["raw_unseen"] == to_host["malformed"] == 0, (to_link, to_host)
-    likely(to_link["raw_larger"] == 0, to_link)  # TCP cuts pieces too small to shrink if it has to wait
+    # Where TCP has to wait it may cut a piece of a value or two, which can't shrink.
+    likely(to_link["raw_larger"] < 0.02 * to_link["compressed"] + 3, to_link)
     assert (
         to_link["payload_bytes"] >= to_host["payload_bytes"] > 0.98 * values.nbytes
     )  # more, if some went again
