@@ -12,10 +12,10 @@ from typing import Any
 
 from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+from gradwire.gateware.lut_fifo import LutFIFO
 from gradwire.gateware.queues import Queue
 from gradwire.gateware.stream import AxiStream, Pipeline, flat
 
@@ -143,7 +143,7 @@ class Distributor(_Lanes):
 
     def _give(self, m: Module, lane: int, piece: Value, begins: Value) -> Value:
         """Give a lane its pieces, and return whether it has room for those of another wide word."""
-        m.submodules[f"queue{lane}"] = queue = SyncFIFO(width=len(piece) - 2, depth=self._waiting)
+        m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(piece) - 2, depth=self._waiting)
         comes, has_bytes, word = piece[0], piece[1], piece[2:]
         out, moves = self.lane[lane], Signal(name=f"moves{lane}")
         stage = Pipeline(m, moves)
@@ -233,7 +233,7 @@ class Collector(_Lanes):
         Behind a packet's last piece, the others of its wide word keep nothing.
         """
         come = self.lane[lane]
-        m.submodules[f"queue{lane}"] = queue = SyncFIFO(width=len(flat(come)), depth=self._waiting)
+        m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(flat(come)), depth=self._waiting)
         m.d.comb += [
             queue.w_data.eq(flat(come)),
             queue.w_en.eq(come.tvalid),

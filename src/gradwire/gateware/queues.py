@@ -7,16 +7,16 @@ from typing import Any
 
 from amaranth import Cat, Module, Shape, Signal, Value
 from amaranth.lib import data
-from amaranth.lib.fifo import SyncFIFO, SyncFIFOBuffered
-from amaranth.lib.memory import Memory
+from amaranth.lib.fifo import SyncFIFOBuffered
 
+from gradwire.gateware.lut_fifo import LutFIFO
 from gradwire.gateware.stream import SkidBuffer, copy, flat, stream
 
 _FILLED = 6
 """How many records a queue has at most while it says that it has room; the others may be on their way."""
 _ON_THEIR_WAY = 8
 """How many words may still come to a memory that says that it has no room."""
-_SMALL = 16
+_SMALL = 15
 """The words of a memory in LUT RAM, at most, which needs no buffer behind it. Fewer take as much room."""
 _MOST_IN_LUTS = 64
 """The records of a queue in LUT RAM, at most; those of a larger one are in block RAM."""
@@ -30,10 +30,10 @@ class Queue:
     """
 
     def __init__(
-        self, m: Module, name: str, layout: dict[str, int], depth: int = 16, filled: int = _FILLED
+        self, m: Module, name: str, layout: dict[str, int], depth: int = 15, filled: int = _FILLED
     ) -> None:
         self._m, self._layout = m, data.StructLayout(layout)
-        kind = SyncFIFO if depth <= _MOST_IN_LUTS else SyncFIFOBuffered
+        kind = LutFIFO if depth <= _MOST_IN_LUTS else SyncFIFOBuffered
         m.submodules[name] = self._fifo = kind(width=Shape.cast(self._layout).width, depth=depth)
         first = Signal(Shape.cast(self._layout).width, name=f"{name}_first", reset_less=True)
         self.first: Any = self._layout(first)
@@ -75,52 +75,16 @@ def memory(m: Module, name: str, come: Any, depth: int) -> Any:
     return leaving
 
 
-class _UncheckedFIFO(SyncFIFO):
-    """A ``SyncFIFO`` that is never full when a record comes, so that nothing stands in front of a write.
-
-    A wide one is all over the chip, and its level is near its reader.
-    """
-
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit. The memory has a power of two of places, so that addresses wrap."""
-        m = Module()
-        places = 1 << (self.depth - 1).bit_length()
-        m.submodules.storage = storage = Memory(shape=self.width, depth=places, init=[])
-        write, read = storage.write_port(), storage.read_port(domain="comb")
-        reads = self.r_rdy & self.r_en
-        m.d.comb += [
-            write.data.eq(self.w_data),
-            write.en.eq(self.w_en),
-            self.w_rdy.eq(1),
-            self.r_data.eq(read.data),
-            self.r_rdy.eq(self.level != 0),
-        ]
-        m.d.sync += [write.addr.eq(write.addr + self.w_en), read.addr.eq(read.addr + reads)]
-        with m.If(self.w_en & ~reads):
-            m.d.sync += self.level.eq(self.level + 1)
-        with m.If(~self.w_en & reads):
-            m.d.sync += self.level.eq(self.level - 1)
-        return m
-
-
 def open_memory(
-    m: Module,
-    name: str,
-    come: Any,
-    depth: int,
-    on_their_way: int = _ON_THEIR_WAY,
-    *,
-    is_far: bool = False,
-    is_checked: bool = True,
+    m: Module, name: str, come: Any, depth: int, on_their_way: int = _ON_THEIR_WAY, *, is_far: bool = False
 ) -> tuple[Any, Signal]:
     """Return the stream of a memory that never stops ``come``, and the register of whether it has room.
 
     Whoever makes the words begins none while there is none; ``on_their_way`` more may come. Nothing then has
     to stop all registers of a pipeline within a cycle. What comes out of block RAM is half a cycle late; if
-    many blocks make it ``is_far`` from its consumer, a register follows at once. If LUT RAM is wide, it is
-    faster if it isn't ``is_checked`` whether it is full, which it never is.
+    many blocks make it ``is_far`` from its consumer, a register follows at once.
     """
-    fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far, is_checked=is_checked)
+    fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
     has_room = Signal(init=1, name=f"{name}_has_room")
     m.d.comb += come.tready.eq(1)
     m.d.sync += has_room.eq(fifo.level <= depth)
@@ -134,13 +98,13 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
     stages from there to ``come``, which may be nine, and none of their cycles is lost. If ``begins`` is so
     many cycles ``late``, as many places are kept free.
     """
-    fifo, leaving = _stored(m, name, come, _SMALL)
+    _, leaving = _stored(m, name, come, _SMALL)
     places, has_room = (
         Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places"),
         Signal(init=1, name=f"{name}_has_room"),
     )
     left = Signal(name=f"{name}_left")  # the consumer may be far away
-    m.d.comb += come.tready.eq(fifo.w_rdy)
+    m.d.comb += come.tready.eq(1)
     m.d.sync += [
         left.eq(leaving.tvalid & leaving.tready),
         places.eq(places + left - begins),
@@ -149,13 +113,9 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
     return leaving, has_room
 
 
-def _stored(
-    m: Module, name: str, come: Any, depth: int, *, is_far: bool = False, is_checked: bool = True
-) -> tuple[Any, Any]:
+def _stored(m: Module, name: str, come: Any, depth: int, *, is_far: bool = False) -> tuple[Any, Any]:
     """Return a memory for the words of ``come``, whose ``tready`` remains to be given, and its stream."""
-    kind = SyncFIFOBuffered
-    if depth <= _SMALL:
-        kind = SyncFIFO if is_checked else _UncheckedFIFO
+    kind = LutFIFO if depth <= _SMALL else SyncFIFOBuffered
     m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
     leaving = stream(len(come.tdata))
     m.d.comb += [
@@ -180,7 +140,7 @@ def _stored(
 
 def _registered(m: Module, name: str, come: Any) -> Any:
     """Return a stream behind a register, which never stops; a buffer has room for what is in it."""
-    m.submodules[f"{name}_out"] = words = SyncFIFO(width=len(flat(come)), depth=4)
+    m.submodules[f"{name}_out"] = words = LutFIFO(width=len(flat(come)), depth=4)
     held, is_there = (
         Signal(len(flat(come)), name=f"{name}_held", reset_less=True),
         Signal(name=f"{name}_there"),

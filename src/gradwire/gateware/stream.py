@@ -12,8 +12,9 @@ from typing import Any
 
 from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import wiring
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.wiring import In, Out
+
+from gradwire.gateware.lut_fifo import LutFIFO
 
 
 class AxiStream(wiring.Signature):
@@ -65,7 +66,7 @@ class SkidBuffer(wiring.Component):
         """Return the circuit: a word at the output, and one that came while the output was stalled."""
         m = Module()
         come, go = self.s_axis, self.m_axis
-        m.submodules.words = words = SyncFIFO(width=len(flat(come)), depth=2)
+        m.submodules.words = words = LutFIFO(width=len(flat(come)), depth=2)
         m.d.comb += [
             words.w_data.eq(flat(come)),
             words.w_en.eq(come.tvalid),

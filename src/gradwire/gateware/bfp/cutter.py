@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from amaranth import Cat, Module, Mux, Signal, Value, signed
 from amaranth.lib import wiring
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.bfp.format import Layout
+from gradwire.gateware.lut_fifo import LutFIFO
 from gradwire.gateware.stream import AxiStream, count_kept
 
 _COMING = 4
@@ -93,7 +93,7 @@ class BfpCutter(wiring.Component):
         clears = move.fires & move.last & ~now.tlast
         stays, follows = now.tvalid & ~leaves, then.tvalid & ~clears
         has_place = ~then.tvalid | leaves
-        m.submodules.coming = coming = SyncFIFO(width=len(then.count) + 1, depth=_COMING)
+        m.submodules.coming = coming = LutFIFO(width=len(then.count) + 1, depth=_COMING)
         m.d.comb += [
             coming.w_data.eq(Cat(count_kept(come.tkeep), come.tlast)),
             coming.w_en.eq(come.tvalid),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib.fifo import SyncFIFO
 
 from gradwire.codecs import ErrBound
 from gradwire.errors import SpecError
@@ -13,6 +12,7 @@ from gradwire.gateware.errbound.bracket import bracketed, latency
 from gradwire.gateware.errbound.rewinding import RewindingQueue
 from gradwire.gateware.errbound.share import Least, exponent_of, normal_count
 from gradwire.gateware.errbound.squares import Double, summed
+from gradwire.gateware.lut_fifo import LutFIFO
 from gradwire.gateware.queues import Queue
 from gradwire.gateware.stream import Pipeline, count_kept
 from gradwire.gateware.words import LANE_BITS
@@ -139,7 +139,7 @@ def _leaving(
 
     current = Mux(opens, Mux(is_added, exact, near.bound), bound)
     fields = Cat(current, marks[1:], values.first.word)
-    m.submodules.leaving = few = SyncFIFO(width=len(fields), depth=_FEW)
+    m.submodules.leaving = few = LutFIFO(width=len(fields), depth=_FEW)
     has_place = stage.hold(may_leave & (few.level < _FEW - 2), resets=True)  # two more are on their way
     leaves = is_open & has_place & ~adds_up
     m.d.comb += [

@@ -6,9 +6,9 @@ from typing import Any
 
 from amaranth import Const, Module, Mux, ResetInserter, Shape, Signal, Value
 from amaranth.lib import data
-from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 
+from gradwire.gateware.lut_fifo import LutFIFO
 from gradwire.gateware.stream import Pipeline
 
 _AHEAD = 16
@@ -33,9 +33,7 @@ class RewindingQueue:
         )
         self.has_room = Signal(init=1, name=f"{name}_has_room")
         m.submodules[name] = memory = Memory(shape=bits, depth=depth, init=[])
-        m.submodules[f"{name}_ahead"] = ahead = ResetInserter(self.rewinds)(
-            SyncFIFO(width=bits, depth=_AHEAD)
-        )
+        m.submodules[f"{name}_ahead"] = ahead = ResetInserter(self.rewinds)(LutFIFO(width=bits, depth=_AHEAD))
         self._write, read = memory.write_port(), memory.read_port()
         self.first: Any = self._layout(ahead.r_data)
         self.has = ahead.r_rdy

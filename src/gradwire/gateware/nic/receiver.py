@@ -35,7 +35,7 @@ from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.queues import Queue, open_memory, taken_together
 from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, registered, stream
 
-_BETWEEN = 8
+_BETWEEN = 7
 """Words that may wait between two parts."""
 _CUT_NBYTES = 6
 """What stands before the codec's payload in a body, at most: three bytes of two floats each."""
@@ -108,7 +108,7 @@ class Receiver(wiring.Component):
                 "cut": 8 * _CUT_NBYTES,
             },
         )
-        self._sizes = sizes = Queue(m, "sizes", {"size": 20}, depth=32)
+        self._sizes = sizes = Queue(m, "sizes", {"size": 20}, depth=31)
         cuts = Queue(m, "cuts", {"skip": 4, "nbytes": 16})
         m.submodules.seal = meter = Seal(width, offer(self._codec))
         m.submodules.strip = strip = Trim(width, MOST_HEADERS)

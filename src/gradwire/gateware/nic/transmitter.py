@@ -36,7 +36,7 @@ from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.queues import Queue, open_memory, taken_together
 from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes, registered, stream
 
-_BETWEEN = 8
+_BETWEEN = 7
 """Words that may wait between two parts."""
 _COMPRESSED = 18
 """Words of payloads that the compressor's stages hold, at most."""
@@ -142,7 +142,7 @@ class Transmitter(wiring.Component):
         self._sums = sums = Queue(m, "sums", {"is_right": 1})
         self._heads = heads = Queue(m, "heads", {"head": 24})
         self._tails = tails = Queue(m, "tails", {"tail": 24})
-        self._sizes = sizes = Queue(m, "sizes", {"size": 16}, depth=32)
+        self._sizes = sizes = Queue(m, "sizes", {"size": 16}, depth=31)
         m.submodules.sum = meter = TcpSum(width)
         m.submodules.strip = strip = Trim(width, MOST_HEADERS)
         m.submodules.align = align = Trim(width, 3)
@@ -151,7 +151,7 @@ class Transmitter(wiring.Component):
         m.submodules.compressor = compressor = InceptionnCompressor(self._codec, width)
         m.submodules.bounded = bounded = Bounded(width, depth)
 
-        stripped, may_strip = open_memory(m, "stripped", strip.m_axis, _BETWEEN, is_checked=False)
+        stripped, may_strip = open_memory(m, "stripped", strip.m_axis, _BETWEEN)
         read, start = intake.read, self._starts.first
         wiring.connect(m, read, strip.s_axis)
         m.d.comb += [
@@ -172,7 +172,7 @@ class Transmitter(wiring.Component):
         with m.If(strip.m_axis.tvalid):
             m.d.sync += within.eq(~strip.m_axis.tlast)
         heads.put(strip.m_axis.tvalid & ~within, head=strip.m_axis.tdata[:24])
-        aligned, may_align = open_memory(m, "aligned", align.m_axis, _BETWEEN, is_checked=False)
+        aligned, may_align = open_memory(m, "aligned", align.m_axis, _BETWEEN)
         m.d.comb += [
             align.told.eq(self._cuts.has & may_align),
             align.wanted.eq(1),
