@@ -47,8 +47,14 @@ def test_bits_are_those_of_algorithm_1_batch_by_batch(
     norms = data.draw(st.lists(st.lists(NORMS, min_size=layers, max_size=layers), min_size=2, max_size=30))
     cap = data.draw(st.sampled_from([each for each in (8, 16, 24, 32) if each >= start]))
     policy = AWP(threshold=threshold, interval=interval, step_bits=step, start_bits=start, max_bits=cap)
+    assert policy.bits_for(0, norms[0][0]) is None, "changes start from the first norms"
     assert policy.observe(norms[0]) == [start] * layers
-    found = [policy.observe(row) for row in norms[1:]]
+    found = []
+    for row in norms[1:]:
+        known = [policy.bits_for(layer, norm) for layer, norm in enumerate(row)]
+        found.append(policy.observe(row))
+        assert known == found[-1], "a layer's bits are known before the norms of the others"
+    assert policy.bits_for(layers, 1.0) is None
     assert found == algorithm_1(norms, threshold, interval, step, start, cap)
 
 

@@ -150,6 +150,47 @@ def test_only_layers_whose_bits_change_are_packed_twice(
         packs.clear()
 
 
+@pytest.mark.parametrize("foretold", [True, False])
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_layer_whose_bits_are_known_leaves_before_the_norms_of_others_are(
+    foretold: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2), nn.Linear(2, 2))
+    layers, policy = layers_of(model, copy.deepcopy(model)), Recorded()
+    if foretold:  # that the second layer with weights changes
+        monkeypatch.setattr(policy, "bits_for", lambda layer, _: 16 if layer == 1 else 32)
+    sender = Sender([Place(CPU, layers)], policy, OffloadLedger())
+    sender.send(layers, observe=True, full=True, only=change(model))
+    sender.arrive(layers)
+    seen = list[str]()
+
+    def observe(norms: Sequence[float]) -> list[int]:
+        counts = sender._ledger.layers
+        seen.extend(each.name for each in layers if counts[each.name].sends == 2)
+        policy.norms.append([*norms])
+        if refused:
+            raise ArithmeticError("no norms like these")
+        return [32, 16, 32]
+
+    monkeypatch.setattr(policy, "observe", observe)
+    sender.send(layers, observe=True, full=False, only=change(model))
+    if refused:
+        with pytest.raises(ArithmeticError, match="no norms like these"):
+            sender.arrive(layers)
+        sender.give_up()
+    else:
+        sender.arrive(layers)
+        for layer, bits in zip(layers, (32, 32, 16, 32), strict=True):
+            for master, replica in zip(layer.masters, layer.replicas, strict=True):
+                kept = -1 << (32 - bits if master.dim() > 1 else 0)
+                assert torch.equal(replica.view(torch.int32), master.view(torch.int32) & kept)
+    assert seen == (["0", "1"] if foretold else []), "those behind one that waits stay in their order"
+    weights = [model.get_parameter(f"{name}.weight").detach() for name in (0, 2, 3)]
+    assert policy.norms[-1] == pytest.approx([math.sqrt(float((each**2).sum())) for each in weights])
+    sender.close()
+
+
 def test_a_layer_that_is_not_sent_is_looked_at_but_not_packed(
     parts: tuple[nn.Module, list[Layer], Recorded, Sender],
 ) -> None:

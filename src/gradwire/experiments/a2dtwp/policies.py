@@ -77,6 +77,10 @@ class Recorded(Policy):
         self.norms.append([*norms])
         return self._policy.observe(norms)
 
+    def bits_for(self, layer: int, norm: float) -> int | None:
+        """Return the other policy's."""
+        return self._policy.bits_for(layer, norm)
+
     def carrier(self, transfer: Transfer) -> Carrier:
         """Return the other policy's."""
         return self._policy.carrier(transfer)

@@ -70,14 +70,21 @@ class AWP(Policy):
             self._norms = [*norms]
             return [*self.bits]
         check_norms(norms, len(self._norms))
-        for layer, (before, now) in enumerate(zip(self._norms, norms, strict=True)):
-            if change(before, now) < self.threshold:
-                self.counts[layer] += 1
-            if self.counts[layer] == self.interval:
-                self.bits[layer] = min(self.bits[layer] + self.step_bits, self.max_bits)
-                self.counts[layer] = 0
+        after = [self._after(layer, norm) for layer, norm in enumerate(norms)]
+        self.bits, self.counts = [bits for bits, _ in after], [count for _, count in after]
         self._norms = [*norms]
         return [*self.bits]
+
+    def bits_for(self, layer: int, norm: float) -> int | None:
+        """Return the bits of a layer after a batch, which its own norms alone decide."""
+        return self._after(layer, norm)[0] if layer < len(self._norms) else None
+
+    def _after(self, layer: int, norm: float) -> tuple[int, int]:
+        """Return a layer's bits and its count after a batch that leaves it with this norm."""
+        bits, count = self.bits[layer], self.counts[layer]
+        if change(self._norms[layer], norm) < self.threshold:
+            count += 1
+        return (min(bits + self.step_bits, self.max_bits), 0) if count == self.interval else (bits, count)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the bits, counts, and norms of the layers: plain numbers."""

@@ -37,6 +37,13 @@ class Policy(ABC):
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return the bits of each layer after a batch, given the l2 norms of its weights."""
 
+    def bits_for(self, layer: int, norm: float) -> int | None:  # noqa: ARG002 - for policies that know
+        """Return the bits that ``observe`` will give a layer of this norm, whatever those of the others are.
+
+        Its weights then needn't wait for the others' norms. None, if they have to.
+        """
+        return None
+
     def carrier(self, transfer: Transfer) -> Carrier:
         """Return what carries the master weights of a layer, or of several small ones, to replicas."""
         return BitpackCarrier(transfer)

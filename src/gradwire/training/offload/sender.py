@@ -1,8 +1,8 @@
 """Weights on their way out: a thread packs layers while those before are copied and the model computes.
 
 Each message costs the threads a hand-over, and the interpreter, the same however small it is. So consecutive
-small layers travel in one. Where a policy wants norms, it may choose bits after it has seen them, layer by
-layer, and each layer has a message of its own.
+small layers travel in one. Where a policy wants norms, it chooses bits layer by layer, and each layer has a
+message of its own, which leaves as soon as its bits are known.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class Sender:
         self._thread = packing_thread(threads, numa)
         self._receiver = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload receiver")
         self._last: Future[None] | None = None
+        self._began_s = 0.0
         self.bits: list[int] | None = None
         self.bits_by_batch: list[list[int]] = []
 
@@ -186,21 +187,29 @@ class Sender:
         self._thread.shutdown()
         self._receiver.shutdown()
 
-    def _observe(self, chosen: Sequence[_Route]) -> Packing:
-        """Choose bits; return what was packed meanwhile, in the bits of before, of the chosen routes."""
-        known, packed, norms = self.bits is not None, Packing(), [0.0] * len(self._weighted)
-        for route in self._routes if self._policy.wants_norms else ():
+    def _observe(self, left: deque[_Job], full: bool) -> Packing:
+        """Choose bits; return what was packed meanwhile, in the bits of before, of the messages to send.
+
+        Those whose bits are known leave in their order, and are not ``left`` then. The last one waits for all
+        norms, so that whoever waits for it learns if the policy refuses them.
+        """
+        before, packed, norms = self.bits, Packing(), [0.0] * len(self._weighted)
+        jobs = {job.route: job for job in left}
+        every = (*jobs, *(route for route in self._routes if route not in jobs))
+        for route in every if self._policy.wants_norms else ():
             (part,) = route.parts
-            place = part.bits_index
-            if place is None:
-                continue
-            bits = self._bits([part]) if known and route in chosen else None
-            if bits is not None:
-                self._empty(route)
-            with self._packing("norm_s"):
-                norms[place], nbytes = route.carrier.look(bits)
-            if bits is not None and nbytes is not None:
-                packed[route] = bits, nbytes
+            place, is_known = part.bits_index, part.bits_index is None
+            if place is not None:
+                bits = self._bits([part]) if before is not None and route in jobs else None
+                if bits is not None:
+                    self._empty(route)
+                with self._packing("norm_s"):
+                    norms[place], nbytes = route.carrier.look(bits)
+                if bits is not None and before is not None and nbytes is not None:
+                    packed[route] = bits, nbytes
+                    is_known = self._policy.bits_for(place, norms[place]) == before[place]
+            if is_known and len(left) > 1 and left[0].route is route:
+                self._send_next(left, packed, full)
         self.bits = self._policy.observe(norms)
         self.bits_by_batch.append(self.bits)
         return packed
@@ -237,24 +246,29 @@ class Sender:
 
     def _pack_all(self, jobs: Sequence[_Job], full: bool, observes: bool) -> None:
         """Pack and send messages; after an error, those that are left have it, too."""
-        left, began = deque(jobs), 0.0
+        left = deque(jobs)
+        self._began_s = 0.0
         try:
-            packed = self._observe([each.route for each in jobs]) if observes else Packing()
+            packed = self._observe(left, full) if observes else Packing()
             while left:
-                job, route = left[0], left[0].route
-                nbytes = self._pack(job, packed.get(route), full)
-                began = began or time.perf_counter()
-                route.events = [self._store(job, place, nbytes) for place in range(len(self._places))]
-                job.packed.set_result(route.events)
-                left.popleft()
+                self._send_next(left, packed, full)
             if self._timed and jobs:
                 for event in (event for each in jobs for event in each.route.events):
                     event.wait()
-                self._ledger.transfer_s += time.perf_counter() - began
+                self._ledger.transfer_s += time.perf_counter() - self._began_s
         except BaseException as error:
             for each in left:
                 each.packed.set_exception(error)
             raise
+
+    def _send_next(self, left: deque[_Job], packed: Packing, full: bool) -> None:
+        """Send the first message of those that are left."""
+        job, route = left[0], left[0].route
+        nbytes = self._pack(job, packed.get(route), full)
+        self._began_s = self._began_s or time.perf_counter()
+        route.events = [self._store(job, place, nbytes) for place in range(len(self._places))]
+        job.packed.set_result(route.events)
+        left.popleft()
 
     def _pack(self, job: _Job, packed: tuple[Bits, int] | None, full: bool) -> int:
         bits, (packed_bits, nbytes) = self._bits(job.parts), packed or (None, 0)
