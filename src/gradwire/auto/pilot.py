@@ -38,6 +38,7 @@ from gradwire.machine import cores
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.calibration import SEGMENT_NBYTES, excerpt
 from gradwire.planner.inputs.cluster import Cluster
+from gradwire.planner.inputs.frame_cost import measure_host
 from gradwire.planner.inputs.threads import use_threads
 from gradwire.planner.inputs.workload import Workload
 from gradwire.timing.measure.calibrate import codec_cost, rest_between_segments
@@ -56,7 +57,7 @@ SOON = 0.25
 """This part of the watch's patience has to pass before that."""
 
 _REPEATS = 3
-"""Enough to tell codecs apart; training waits meanwhile."""
+"""Enough to tell codecs apart, and for the cost of frames; training waits meanwhile."""
 
 _RESUMED = "resumed "
 """Begins the text of a state, in place of a decision."""
@@ -373,10 +374,10 @@ class Pilot:
     def _host_cost(self, cluster: Cluster) -> HostCost:
         """Measure once what frames cost."""
         if self._host is None:
+            sharing = self._world if cluster.is_shared else 1
             try:
-                self._host, _ = cluster.find_host()
+                self._host = measure_host(cores(), sharing, _REPEATS)
             except LinkError:  # no local network
-                sharing = self._world if cluster.is_shared else 1
                 self._host = HostCost(cores=cores(), ranks_per_machine=sharing)
         return self._host
 

@@ -19,7 +19,9 @@ from gradwire.exchange.residual import Residual
 from gradwire.plan import Plan
 
 COMPARED = 1 << 18
-"""So many floats of a drawn bucket are compared with their exact average, which costs their bytes."""
+"""So many floats of a drawn bucket are compared with their exact average, at most, which costs their bytes."""
+FEWEST = 1 << 15
+"""So many, or an eighth, are compared of a bucket that has no more than eight times ``COMPARED``."""
 
 
 class SampledBucket:
@@ -78,9 +80,10 @@ class SampledBucket:
         Whole ones, or the beginning of a large one.
         """
         starts = list(accumulate(map(math.prod, self._shapes), initial=0))
-        last = next(i for i, start in enumerate(starts) if starts[-1] - start <= COMPARED)
+        count = min(COMPARED, max(FEWEST, starts[-1] // 8))
+        last = next(i for i, start in enumerate(starts) if starts[-1] - start <= count)
         first = Random(f"part {self._samples.step}").randrange(min(last + 1, len(self._shapes)))
-        most = starts[first] + COMPARED
+        most = starts[first] + count
         after = max(bisect_right(starts, most) - 1, first + 1)
         return slice(first, after), slice(starts[first], min(starts[after], most))
 

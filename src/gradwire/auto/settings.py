@@ -13,7 +13,7 @@ from gradwire.errors import SpecError, shown
 from gradwire.plan import Plan, PlanLike
 
 NAME = "auto"
-CODECS = (*FREE_OF_SCALE, "ecsq:0.25", "ecsq:0.25,foot")
+CODECS = (*FREE_OF_SCALE, "ecsq:0.25", "ecsq:0.25,foot", "ecsq:0.5,sum=0.25")
 """What may be chosen by default: the planner's codecs, and those with the fewest bytes that cost a GPT no
 more than 0.2 % of its loss (docs/which_codec.md)."""
 PLACE = "GRADWIRE_AUTO"

@@ -42,10 +42,13 @@ _TIMEOUT_S = 20.0
 _LOCAL = "127.0.0.1"
 
 
-def measure_host(cores: int, ranks_per_machine: int) -> HostCost:
-    """Return the costs of a frame on this machine. Raises ``LinkError`` if it has no local network."""
+def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> HostCost:
+    """Return the costs of a frame on this machine, medians of so many rounds.
+
+    Raises ``LinkError`` if it has no local network.
+    """
     try:
-        small, large, disagrees = _measure()
+        small, large, disagrees = _measure(rounds)
     except OSError as error:
         raise LinkError(
             f"the cost of frames cannot be measured over the local network ({error.strerror or error}); "
@@ -64,11 +67,11 @@ class _Spent(NamedTuple):
     receiver: FrameCost
 
 
-def _measure() -> tuple[_Spent, _Spent, float]:
+def _measure(rounds: int) -> tuple[_Spent, _Spent, float]:
     """Return the costs of small and large frames, as medians over several rounds, and their spread."""
     barrier = Barrier(2, timeout=_TIMEOUT_S)
     with ThreadPoolExecutor(2) as pool, local_pair() as ends:
-        receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier), (0, 1))
+        receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier, rounds), (0, 1))
     found = []
     for received, sent in zip(receiver, sender, strict=True):
         beside_s = median(
@@ -84,8 +87,8 @@ def _measure() -> tuple[_Spent, _Spent, float]:
             )
         )
     small, large = found
-    rounds = [clocks for end in (receiver, sender) for clocks in end]
-    return small, large, fmean(disagreement([each.thread_s for each in clocks]) for clocks in rounds)
+    every = [clocks for end in (receiver, sender) for clocks in end]
+    return small, large, fmean(disagreement([each.thread_s for each in clocks]) for clocks in every)
 
 
 class _Clocks(NamedTuple):
@@ -110,17 +113,17 @@ def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
             end.close()
 
 
-def _run(link: Link, barrier: Barrier) -> list[list[_Clocks]]:
+def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_Clocks]]:
     """Be rank 1, which sends, or rank 0, which receives; return the processor times of all rounds."""
-    return [_rounds(link, barrier, nbytes) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
+    return [_clocks_of(link, barrier, nbytes, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
 
 
-def _rounds(link: Link, barrier: Barrier, nbytes: int) -> list[_Clocks]:
+def _clocks_of(link: Link, barrier: Barrier, nbytes: int, rounds: int) -> list[_Clocks]:
     exchange = Exchange(link, Plan(algorithm="star", segment_nbytes=nbytes))
     bucket = torch.zeros(FRAMES * nbytes // FLOAT_NBYTES)
     exchange.reduce(bucket)  # the first one makes the buffers
     clocks = []
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         barrier.wait()
         thread_s, process_s = time.thread_time(), time.process_time()
         exchange.reduce(bucket)
