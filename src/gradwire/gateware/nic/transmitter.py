@@ -34,7 +34,7 @@ from gradwire.gateware.nic.split import Split
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.queues import Queue, open_memory, taken_together
-from gradwire.gateware.stream import Pipeline, SkidBuffer, block_ports, first_bytes, registered, stream
+from gradwire.gateware.stream import Pipeline, block_ports, first_bytes, registered, stream
 
 _BETWEEN = 7
 """Words that may wait between two parts."""
@@ -147,7 +147,6 @@ class Transmitter(wiring.Component):
         m.submodules.strip = strip = Trim(width, MOST_HEADERS)
         m.submodules.align = align = Trim(width, 3)
         m.submodules.split = split = Split(width)
-        m.submodules.floats_out = buffer = SkidBuffer(width)
         m.submodules.compressor = compressor = InceptionnCompressor(self._codec, width)
         m.submodules.bounded = bounded = Bounded(width, depth)
 
@@ -181,17 +180,17 @@ class Transmitter(wiring.Component):
             self._cuts.takes.eq(align.takes_last),
         ]
         wiring.connect(m, aligned, split.s_axis)
+        floats, may_split = open_memory(m, "floats_out", split.m_axis, _BETWEEN)
         m.d.comb += [
-            split.told.eq(self._floats.has & tails.has_room & sizes.has_room),
+            split.told.eq(self._floats.has & tails.has_room & sizes.has_room & may_split),
             split.floats.eq(self._floats.first.count),
             self._floats.takes.eq(split.takes_last),
         ]
         tails.put(split.done, tail=split.tail)
-        wiring.connect(m, split.m_axis, buffer.s_axis)
         sizes.put(bounded.done, size=bounded.size[:16])
         packed = stream(width)
         payloads, has_room = open_memory(m, "payloads", packed, depth, _COMPRESSED)
-        registered(m, buffer.m_axis, compressor.s_axis, has_room)
+        registered(m, floats, compressor.s_axis, has_room)
         registered(m, compressor.m_axis, bounded.s_axis)
         registered(m, bounded.m_axis, packed)
         return payloads
