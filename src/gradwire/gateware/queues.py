@@ -17,7 +17,7 @@ _FILLED = 6
 _ON_THEIR_WAY = 8
 """How many words may still come to a memory that says that it has no room."""
 _SMALL = 15
-"""The words of a memory in LUT RAM, at most, which needs no buffer behind it. Fewer take as much room."""
+"""The words of a memory in LUT RAM, at most, which needs no buffer; ``LutFIFO`` leaves one place free."""
 _MOST_IN_LUTS = 64
 """The records of a queue in LUT RAM, at most; those of a larger one are in block RAM."""
 

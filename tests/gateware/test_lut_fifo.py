@@ -1,0 +1,49 @@
+"""The queue in LUT RAM against a deque, cycle by cycle."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+import pytest
+from amaranth import Module
+from amaranth.sim import Simulator
+
+from gradwire.gateware.lut_fifo import LutFIFO
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 4, 15, 16, 17, 31])
+@pytest.mark.parametrize("comes", [0.2, 0.9])
+@pytest.mark.parametrize("goes", [0.2, 0.9])
+def test_it_holds_what_came_in_order_and_says_how_much(depth: int, comes: float, goes: float) -> None:
+    m = Module()
+    m.submodules.fifo = fifo = LutFIFO(width=12, depth=depth)
+    draw, held, passed = random.Random(depth), deque[int](), 0
+
+    async def bench(ctx: Any) -> None:
+        nonlocal passed
+        for number in range(400):
+            writes, reads = draw.random() < comes, draw.random() < goes
+            word = number | draw.randrange(8) << 9
+            ctx.set(fifo.w_data, word)  # also in cycles in which nothing comes
+            ctx.set(fifo.w_en, writes)
+            ctx.set(fifo.r_en, reads)
+            assert ctx.get(fifo.level) == len(held)
+            assert ctx.get(fifo.w_rdy) == (len(held) < depth)
+            assert ctx.get(fifo.r_rdy) == (len(held) > 0)
+            if held:
+                assert ctx.get(fifo.r_data) == held[0]
+            has_room = len(held) < depth
+            if reads and held:
+                held.popleft()
+                passed += 1
+            if writes and has_room:
+                held.append(word)
+            await ctx.tick()
+
+    simulator = Simulator(m)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(bench)
+    simulator.run()
+    assert passed > 20
