@@ -143,6 +143,21 @@ def computation(task: Task) -> tuple[float, float, float, torch.Tensor]:
     return forward_s, backward_s, update_s, gradient
 
 
+def alone_s(task: Task) -> float:
+    """Return seconds of a step of DDP that exchanges nothing when all hosts take steps at once.
+
+    Beside the computation, it loads a batch, and passes DDP and the interpreter.
+    """
+    method, spent = OnDDP(task, exchanging=False), []
+    for _ in range(COUNTED):
+        dist.barrier()
+        began = time.perf_counter()
+        method.train(task.block)
+        spent.append((time.perf_counter() - began) / task.block)
+    method.close()
+    return statistics.median(spent[1:])
+
+
 def train(ranks: Ranks, method: Method, task: Task, target: float | None) -> dict[str, Any]:
     """Train until the held-out loss is ``target``, or for as many blocks as DDP; return the curve."""
     curve: list[tuple[int, float, float]] = []
