@@ -30,6 +30,7 @@ from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
+from gradwire.training.ddp.buffers import tell_of_buffers
 from gradwire.training.ddp.copies import Copied, TakenHooks, forget_original, own_hooks
 from gradwire.training.ddp.forward_check import ForwardCheck
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket
@@ -120,6 +121,7 @@ def attach(
     except BaseException:
         attached.close()
         raise
+    tell_of_buffers(model)
     return attached
 
 
