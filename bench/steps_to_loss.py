@@ -33,6 +33,7 @@ from gradwire.job.data import load
 from gradwire.job.models import build
 from gradwire.links import Link, loopback
 from gradwire.plan import Plan
+from gradwire.planner.loss.extra_steps import extra
 from gradwire.planner.loss.noise import added_noise, noise_scale
 from gradwire.timing.measure.calibrate import lost_share, sums
 
@@ -40,8 +41,6 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 WORLD = 4
 EVERY = 5
 """Steps between two evaluations."""
-JUDGED = 0.4
-"""The last part of a run, whose evaluations count."""
 LONGER = 1.3
 """How much longer exact training goes on, so that a method which learns faster has something to compare."""
 MOMENTS = (0.25, 0.5, 0.75)
@@ -214,40 +213,6 @@ def _train(
 def _gradient(task: Task, model: nn.Module, batch: Batch) -> torch.Tensor:
     parts = torch.autograd.grad(task.loss(model, batch), list(model.parameters()))
     return torch.cat([part.flatten() for part in parts])
-
-
-def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
-    """Return the share of extra steps: how much earlier exact training had the losses of the last part."""
-    smooth = _smoothed(exact)
-    first = int(len(losses) * (1 - JUDGED))
-    return (
-        statistics.fmean(
-            (place + 1) / _reached(smooth, loss)
-            for place, loss in enumerate(_smoothed(losses))
-            if place >= first
-        )
-        - 1
-    )
-
-
-def _smoothed(losses: Sequence[float], width: int = 2) -> list[float]:
-    """Return means over neighbours; at the ends over fewer, to either side as many."""
-    found = []
-    for place in range(len(losses)):
-        reach = min(width, place, len(losses) - 1 - place)
-        found.append(statistics.fmean(losses[place - reach : place + reach + 1]))
-    return found
-
-
-def _reached(curve: Sequence[float], loss: float) -> float:
-    """Return after how many evaluations a curve comes down to ``loss``, with fractions."""
-    before = curve[0]
-    for place, here in enumerate(curve):
-        if here <= loss:
-            share = 0.0 if place == 0 else (before - loss) / (before - here)
-            return place + share if place else 1.0
-        before = here
-    return float(len(curve))
 
 
 def plan_of(method: str) -> Plan:

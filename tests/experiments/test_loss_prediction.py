@@ -18,17 +18,16 @@ def words(**given: object) -> argparse.Namespace:
     return argparse.Namespace(**{**usual, **given})
 
 
-def row(codec: str, pipeline: int, to_loss_s: float | None, predicted_s: float) -> Any:
+def row(codec: str, pipeline: int, to_loss_s: float, predicted_s: float) -> Any:
     return {
         "hosts": 2,
         "rate": "1gbit",
         "task": "mlp",
         "codec": codec,
         "pipeline": pipeline,
-        "target": 1.0,
-        "exact_steps": 100.0,
+        "exact_steps": 100,
         "step_s": 0.1,
-        "steps": None if to_loss_s is None else 110.0,
+        "extra": 0.1,
         "to_loss_s": to_loss_s,
         "predicted_step_s": 0.11,
         "predicted_extra": 0.05,
@@ -75,14 +74,14 @@ def test_the_table_says_how_far_off_predictions_and_choices_are() -> None:
         row("quantize:8", 1, 5.0, 4.0),
         row("ecsq:2", 1, 4.0, 6.0),
         row("quantize:8", 2, 3.0, 3.3),
-        row("ecsq:2", 2, None, 9.0),
+        row("ecsq:2", 2, 10.0, 9.0),
     ]
     found = loss_prediction.table(rows)
     text = "\n".join(lines(*found))
     assert "mlp, 2 hosts at 1gbit: exact DDP needs 100 steps" in text
     table = next(each for each in found if isinstance(each, Table))
     assert table.rows[0][-1] == "+10.0"
-    assert table.rows[-1][-1] == "-"
+    assert table.rows[-1][-1] == "-10.0"
     told = " ".join(text.split())
-    assert "Error of 4 predicted times to loss: median 15.0 % (wanted: 15 %), largest 50.0 %." in told
+    assert "Error of 5 predicted times to loss: median 10.0 % (wanted: 15 %), largest 50.0 %." in told
     assert "1 of 2 choices by prediction are within 5 % of the best plan." in told

@@ -19,7 +19,7 @@ from gradwire.exchange.residual import Residual
 from gradwire.plan import Plan
 
 COMPARED = 1 << 18
-"""So many floats of a drawn bucket are compared with their exact average, at most, which costs their bytes."""
+"""At most so many floats of a drawn bucket are compared with their exact average, which costs their bytes."""
 FEWEST = 1 << 15
 """So many, or an eighth, are compared of a bucket that has no more than eight times ``COMPARED``."""
 

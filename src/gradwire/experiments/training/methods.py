@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext
+from time import perf_counter
 
 import torch
 import torch.distributed as dist
@@ -39,7 +40,10 @@ class Method(ABC):
 
 
 class OnDDP(Method):
-    """DDP with a hook, or without; ``exchanging`` False leaves each rank alone with its gradients."""
+    """DDP with a hook, or without; ``exchanging`` False leaves each rank alone with its gradients.
+
+    ``computed_s`` are the seconds of the last steps besides their waits for averages.
+    """
 
     def __init__(
         self,
@@ -54,10 +58,14 @@ class OnDDP(Method):
 
     def train(self, steps: int) -> None:
         """Take so many steps."""
+        self.computed_s = 0.0
         with nullcontext() if self._exchanging else self._own.ddp.no_sync():
             for _ in range(steps):
+                began = perf_counter()
                 batch = next(self._task.batches)
-                self._own.step(lambda batch=batch: self._task.loss(self._own.ddp, batch))  # type: ignore[misc]
+                self.computed_s += perf_counter() - began
+                step = self._own.step(lambda batch=batch: self._task.loss(self._own.ddp, batch))  # type: ignore[misc]
+                self.computed_s += step.compute_s
         self.plan = self._own.chosen
 
     def close(self) -> None:

@@ -143,17 +143,16 @@ def computation(task: Task) -> tuple[float, float, float, torch.Tensor]:
     return forward_s, backward_s, update_s, gradient
 
 
-def alone_s(task: Task) -> float:
-    """Return seconds of a step of DDP that exchanges nothing when all hosts take steps at once.
+def computed_s(task: Task) -> float:
+    """Return seconds of a step on DDP besides its wait for averages, while all hosts train.
 
-    Beside the computation, it loads a batch, and passes DDP and the interpreter.
+    Beside the computation, a step loads a batch, and passes DDP and the interpreter; and hosts that share
+    cores begin their exchange when the last one has computed.
     """
-    method, spent = OnDDP(task, exchanging=False), []
+    method, spent = attached(task, Plan(parse(NAMED[0]))), []
     for _ in range(COUNTED):
-        dist.barrier()
-        began = time.perf_counter()
         method.train(task.block)
-        spent.append((time.perf_counter() - began) / task.block)
+        spent.append(method.computed_s / task.block)
     method.close()
     return statistics.median(spent[1:])
 

@@ -164,12 +164,14 @@ class GPT(nn.Module):
         )
         self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.out = nn.Linear(width, 256)
-        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         """Return the logits of every next byte."""
-        x = self.of_byte(text) + self.of_place(torch.arange(text.shape[1]))
-        logits: torch.Tensor = self.out(self.layers(x, mask=self.mask, is_causal=True))
+        count = text.shape[1]
+        # Not a buffer, which DDP would broadcast in each step.
+        mask = nn.Transformer.generate_square_subsequent_mask(count, device=text.device)
+        x = self.of_byte(text) + self.of_place(torch.arange(count))
+        logits: torch.Tensor = self.out(self.layers(x, mask=mask, is_causal=True))
         return logits
 
 
