@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.auto.contract import Contract, Lost, beyond, draw, excepted, exchanged, in_words, rules_for
+from gradwire.auto.contract import (
+    Contract,
+    Lost,
+    beyond,
+    draw,
+    excepted,
+    exchanged,
+    in_words,
+    rules_for,
+    suits,
+)
 from gradwire.auto.samples import Samples, Shadow
 from gradwire.codecs import Codec, Identity, parse
 from gradwire.timing.measure.calibrate import lost_share
@@ -163,3 +173,21 @@ def test_a_codec_that_is_too_rough_for_the_exceptions_is_refused_until_another_p
     assert contract.refused == {BF16}
     contract.begin()
     assert (contract.refused, contract.seen) == (set(), {})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "world", "suited"),
+    [
+        ("pairwise", 2, True),
+        ("pairwise", 7, True),
+        ("ring", 2, True),
+        ("ring", 4, False),
+        ("butterfly", 4, False),
+        ("star", 5, True),
+    ],
+)
+def test_a_step_for_sums_is_for_algorithms_that_encode_each_gradient_by_itself(
+    algorithm: str, world: int, suited: bool
+) -> None:
+    assert suits(parse("ecsq:0.5,sum=0.25"), algorithm, world) == suited
+    assert suits(parse("ecsq:0.25"), algorithm, world)

@@ -80,28 +80,28 @@ SHAPES = [(40, 10), (10,), (3000,), (7,), (20, 5)]
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_of_a_large_bucket_whole_parameters_or_the_beginning_of_one_are_compared(
+def test_of_a_large_bucket_whole_parameters_or_rows_of_one_are_compared(
     step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampled_bucket, "COMPARED", 512)
     starts = [0, 400, 410, 3410, 3417, 3517]
 
-    def run(link: Link) -> tuple[dict[str, float], torch.Tensor, float]:
+    def run(link: Link) -> tuple[dict[str, float], torch.Tensor, float, slice]:
         exchange, samples = Exchange(link, Plan.of("quantize:4", residual=False)), Samples(step=step)
         way = SampledBucket(exchange, exchange, samples, list("abcde"), SHAPES, drawn=True)
         tensor = torch.randn(3517, generator=torch.Generator().manual_seed(link.rank))
         cost = way.all_reduce(tensor)
         assert samples.shadow is not None
         assert samples.shadow.planned == samples.shadow.plain
-        return dict(samples.shadow.planned), tensor, cost.raw_nbytes
+        return dict(samples.shadow.planned), tensor, cost.raw_nbytes, way._part()[1]
 
-    (shares, found, nbytes), (others, _, _) = run_ranks(2, run)
+    (shares, found, nbytes, floats), (others, _, _, _) = run_ranks(2, run)
     assert shares == pytest.approx(others, rel=1e-12)
     own = [torch.randn(3517, generator=torch.Generator().manual_seed(rank)) for rank in (0, 1)]
     exact = torch.stack(own).double().mean(0).numpy()
     for name, lost in shares.items():
         place = "abcde".index(name)
-        part = slice(starts[place], min(starts[place + 1], starts[place] + 512))
+        part = slice(max(starts[place], floats.start), min(starts[place + 1], floats.stop))
         wanted = share(found[part], exact[part])
         of_rows = name in "ae" and lost > wanted
         assert of_rows or lost == pytest.approx(wanted, rel=1e-3)
@@ -111,20 +111,36 @@ def test_of_a_large_bucket_whole_parameters_or_the_beginning_of_one_are_compared
 
 
 @pytest.mark.parametrize(
-    "shapes", [SHAPES, [(600,)], [(10,), (600,)], [(600,), (10,)], [(0,), (3, 4)], [(512,)]]
+    "shapes",
+    [
+        SHAPES,
+        [(600,)],
+        [(10,), (600,)],
+        [(600,), (10,)],
+        [(0,), (3, 4)],
+        [(512,)],
+        [(80, 50)],
+        [(3, 7, 11), (2, 2)],
+    ],
 )
 def test_steps_compare_different_parts(
     shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampled_bucket, "COMPARED", 512)
+    monkeypatch.setattr(sampled_bucket, "FEWEST", 64)
     (link,) = loopback(1)
     exchange, names = Exchange(link, Plan.of("fp8")), list("abcde")[: len(shapes)]
-    seen = set()
-    for step in range(0, 4800, 240):
+    total = sum(map(math.prod, shapes))
+    most, seen = min(512, max(64, total // 8)), np.zeros(total, bool)
+    for step in range(0, 240 * 400, 240):
         way = SampledBucket(exchange, exchange, Samples(step=step), names, shapes, drawn=True)
         compared, floats = way._part()
         counts = [math.prod(each) for each in shapes[compared]]
-        assert 0 < floats.stop - floats.start == (min(sum(counts), 512) if len(counts) == 1 else sum(counts))
-        assert floats.start == sum(math.prod(each) for each in shapes[: compared.start])
-        seen |= set(names[compared])
-    assert seen == set(names), "all have their turn"
+        assert 0 < floats.stop - floats.start == (min(sum(counts), most) if len(counts) == 1 else sum(counts))
+        begin = sum(math.prod(each) for each in shapes[: compared.start])
+        assert begin <= floats.start
+        assert floats.stop <= begin + sum(counts)
+        row = math.prod(shapes[compared.start][1:])
+        assert row > most or (floats.start - begin) % row == 0, "a part begins with a row"
+        seen[floats] = True
+    assert seen.mean() > 0.9, "all have their turn"

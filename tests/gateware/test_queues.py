@@ -25,7 +25,7 @@ def test_a_queue_has_room_for_those_on_their_way() -> None:
             ctx.set(low, puts)
             await ctx.tick()
             puts += 1
-        for _ in range(8):
+        for _ in range(9):  # one came before the register knew, so that ten are on their way
             ctx.set(low, puts)
             await ctx.tick()
             puts += 1

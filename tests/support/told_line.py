@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.auto import network
-from gradwire.planner.inputs import cluster
+from gradwire.auto import network, pilot
 from gradwire.timing.replay.host import HostCost
 
 Told = dict[str, tuple[float, ...]]
@@ -16,6 +15,6 @@ def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
     """Tell a slow line until the entry ``"line"`` changes, and cheap frames; name no file of decisions."""
     now: Told = {"line": SLOW}
     monkeypatch.setattr(network, "own_line", lambda _link: now["line"])
-    monkeypatch.setattr(cluster, "measure_host", lambda _cores, _ranks: HostCost(cores=4))
+    monkeypatch.setattr(pilot, "measure_host", lambda *_: HostCost(cores=4))
     monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
     return now

@@ -47,6 +47,16 @@ def exchanged(algorithm: str, world: int, partial: float, finished: float) -> fl
     return math.hypot(math.sqrt(squares) * partial, finished)
 
 
+def suits(codec: Codec, algorithm: str, world: int) -> bool:
+    """Return whether an algorithm adds up as a codec with another step for sums expects.
+
+    That is by encoding each gradient by itself: if partial sums are encoded again, what its coarser step
+    loses adds up, and costs more of the loss than of the norm (``docs/codecs/ecsq.md``).
+    """
+    partial = (terms for terms in encoded_terms(algorithm, world) if terms < world)
+    return codec.of_sums == codec or max(partial, default=1) == 1
+
+
 def encodings(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
     """Return what partial and finished sums are encoded with by these codecs."""
     return tuple(dict.fromkeys(each for codec in codecs for each in (codec, codec.of_sums)))

@@ -21,6 +21,7 @@ from gradwire.auto.contract import (
     in_words,
     mean_nbytes,
     rules_for,
+    suits,
 )
 from gradwire.auto.decide import Decision, decide
 from gradwire.auto.form import BUCKETS, Form
@@ -318,7 +319,11 @@ class Pilot:
             each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
             for i, each in enumerate(encodings(codecs))
         }
-        shares = {codec: exchanged_shares(codec, algorithm, self._world, once) for codec in codecs}
+        shares = {
+            codec: exchanged_shares(codec, algorithm, self._world, once)
+            for codec in codecs
+            if suits(codec, algorithm, self._world)
+        }
         for name, share in self._contract.seen.items():
             if name in shares.get(present.codec, ()):
                 shares[present.codec][name] = max(share, shares[present.codec][name])

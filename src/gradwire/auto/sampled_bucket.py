@@ -77,15 +77,21 @@ class SampledBucket:
     def _part(self) -> tuple[slice, slice]:
         """Return the parameters that are compared, and their floats: the same on all ranks.
 
-        Whole ones, or the beginning of a large one.
+        Whole ones, or rows of a large one, or of rows that are larger a part.
         """
         starts = list(accumulate(map(math.prod, self._shapes), initial=0))
         count = min(COMPARED, max(FEWEST, starts[-1] // 8))
         last = next(i for i, start in enumerate(starts) if starts[-1] - start <= count)
-        first = Random(f"part {self._samples.step}").randrange(min(last + 1, len(self._shapes)))
-        most = starts[first] + count
-        after = max(bisect_right(starts, most) - 1, first + 1)
-        return slice(first, after), slice(starts[first], min(starts[after], most))
+        draw = Random(f"part {self._samples.step}")
+        first = draw.randrange(min(last + 1, len(self._shapes)))
+        begin, end = starts[first], starts[first + 1]
+        if end - begin > count:
+            row = math.prod(self._shapes[first][1:])
+            apart = row if row <= count else 1
+            begin += apart * draw.randrange((end - begin - count) // apart + 1)
+            return slice(first, first + 1), slice(begin, begin + count)
+        after = max(bisect_right(starts, begin + count) - 1, first + 1)
+        return slice(first, after), slice(begin, starts[after])
 
     def _compare(
         self,

@@ -257,6 +257,7 @@ def _entries(row: Row) -> tuple[str, ...]:
 
 EXPERIMENT = Experiment(
     name="loss-prediction",
+    version=2,
     question="how close are predicted times to a loss, and the choices?",
     add_arguments=add_arguments,
     read=read,

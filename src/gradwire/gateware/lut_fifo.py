@@ -28,6 +28,8 @@ class LutFIFO(SyncFIFO):
         m.d.comb += [
             self.w_rdy.eq(self.level != self.depth),
             self.r_rdy.eq(self.level != 0),
+            self.w_level.eq(self.level),
+            self.r_level.eq(self.level),
             writes.eq(self.w_rdy & self.w_en),
             reads.eq(self.r_rdy & self.r_en),
             write.data.eq(self.w_data),

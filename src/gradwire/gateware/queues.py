@@ -12,8 +12,8 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from gradwire.gateware.lut_fifo import LutFIFO
 from gradwire.gateware.stream import SkidBuffer, copy, flat, stream
 
-_FILLED = 6
-"""How many records a queue has at most while it says that it has room; the others may be on their way."""
+_FILLED = 5
+"""How many records a queue has at most while it says that it has room; ten more may be on their way."""
 _ON_THEIR_WAY = 8
 """How many words may still come to a memory that says that it has no room."""
 _SMALL = 15

@@ -1,10 +1,12 @@
+from typing import Any
+
 import pytest
 
 from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
 from gradwire.gateware.nic.packets import COMPRESSED
 from gradwire.gateware.nic.transmitter import Transmitter
-from support.axi import STALLS, Bench, bench
+from support.axi import STALLS, Bench, Run, bench, consumed, produced
 from support.hardware_chunks import EXHAUSTIVE
 from support.nic_frames import connected, other_frames, software_nic, stream_frames, tcp_frame
 from support.nic_hardware import handled
@@ -44,6 +46,21 @@ def test_all_else_passes_unchanged(width: int) -> None:
         expected += [other, coded[at % len(data)]]
     run = handled(transmitter("inceptionn:2^-10", width), frames, len(frames), "random", FIRST)
     assert run.packets == expected
+
+
+@pytest.mark.parametrize(("width", "nbytes"), [(256, 32), (512, 60)])
+def test_no_frame_is_lost_if_each_takes_a_cycle_and_none_leaves_for_long(width: int, nbytes: int) -> None:
+    frames = [at.to_bytes(2, "big") * (nbytes // 2) for at in range(80)]
+    on, run = transmitter("inceptionn:2^-10", width, mtu=200), Run()
+
+    async def late(ctx: Any) -> None:
+        ctx.set(on.block.m_axis.tready, 0)
+        for _ in range(200):
+            await ctx.tick()
+        await consumed(on.block.m_axis, len(frames), "none", run)(ctx)
+
+    on.run(produced(on.block.s_axis, frames, "none", run), late)
+    assert run.packets == frames
 
 
 def test_without_a_connection_nothing_is_compressed() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gradwire.devices.cpu import CPU
+from gradwire.errors import DeviceError, SpecError
 from gradwire.training.offload.carriers import BitpackCarrier, Bits
 from gradwire.training.offload.host_offload import HostOffload
 from gradwire.training.offload.layers import Layer, layers_of
@@ -189,6 +190,45 @@ def test_a_layer_whose_bits_are_known_leaves_before_the_norms_of_others_are(
     weights = [model.get_parameter(f"{name}.weight").detach() for name in (0, 2, 3)]
     assert policy.norms[-1] == pytest.approx([math.sqrt(float((each**2).sum())) for each in weights])
     sender.close()
+
+
+def test_a_copy_that_fails_early_costs_the_policy_no_batch(
+    parts: tuple[nn.Module, list[Layer], Recorded, Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, layers, policy, sender = parts
+    sender.send(layers, observe=True, full=True, only=change(model))
+    sender.arrive(layers)
+    monkeypatch.setattr(policy, "bits_for", lambda *_: 32)
+
+    def fail(*_: object) -> None:
+        raise DeviceError("the device is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sender, "_store", fail)
+        sender.send(layers, observe=True, full=False, only=change(model))
+        with pytest.raises(DeviceError, match="is lost"):
+            sender.arrive(layers)
+    sender.give_up()
+    assert len(policy.norms) == len(sender.bits_by_batch) == 2
+    sender.send(layers, observe=False, full=True, only={*model.parameters()})
+    sender.arrive(layers)
+    assert all(map(arrived, layers))
+
+
+def test_a_policy_that_foretells_other_bits_than_it_gives_is_an_error(
+    parts: tuple[nn.Module, list[Layer], Recorded, Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, layers, policy, sender = parts
+    sender.send(layers, observe=True, full=True, only=change(model))
+    sender.arrive(layers)
+    monkeypatch.setattr(policy, "bits_for", lambda *_: 32)
+    policy.bits = 16
+    sender.send(layers, observe=True, full=False, only=change(model))
+    with pytest.raises(
+        SpecError, match=r"Recorded.bits_for foretold 32 bits for layer 0, but observe gave it 16"
+    ):
+        sender.arrive(layers)
+    sender.give_up()
 
 
 def test_a_layer_that_is_not_sent_is_looked_at_but_not_packed(

@@ -14,7 +14,7 @@ from gradwire.gateware.queues import Queue, open_memory
 from gradwire.gateware.stream import AxiStream, Pipeline, count_kept, first_bytes
 
 EXTRA_NBYTES = 14
-_LEAVING = 8
+_LEAVING = 7
 """Words that may wait behind the packer."""
 ORDER = {
     "is_composed": 1,  # or as it came

@@ -41,7 +41,7 @@ class OffloadLedger:
         Of both, the time that this thread had a CPU. Other threads that it packs with aren't counted.
     transfer_s
         Seconds from the first copy of a send to the end of its last, where they are measured
-        (``timed=True``); packing of the later layers lies within.
+        (``timed=True``); packing of the later layers lies within, and so do norms that a policy waits for.
     exposed_s
         Seconds for which forward passes stood still until weights were packed and, where the host waits for
         that, copied.

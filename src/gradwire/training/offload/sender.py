@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from gradwire.devices import Event
+from gradwire.errors import SpecError
 from gradwire.training.offload.carriers import Bits, Carrier, End, Transfer
 from gradwire.training.offload.layers import Layer
 from gradwire.training.offload.ledger import LayerCounts, OffloadLedger
@@ -191,9 +192,11 @@ class Sender:
         """Choose bits; return what was packed meanwhile, in the bits of before, of the messages to send.
 
         Those whose bits are known leave in their order, and are not ``left`` then. The last one waits for all
-        norms, so that whoever waits for it learns if the policy refuses them.
+        norms, so that whoever waits for it learns if the policy refuses them. An error of those that leave is
+        raised after the policy has seen the norms, which it counts.
         """
         before, packed, norms = self.bits, Packing(), [0.0] * len(self._weighted)
+        foretold, failure = dict[int, int](), None
         jobs = {job.route: job for job in left}
         every = (*jobs, *(route for route in self._routes if route not in jobs))
         for route in every if self._policy.wants_norms else ():
@@ -208,10 +211,23 @@ class Sender:
                 if bits is not None and before is not None and nbytes is not None:
                     packed[route] = bits, nbytes
                     is_known = self._policy.bits_for(place, norms[place]) == before[place]
-            if is_known and len(left) > 1 and left[0].route is route:
-                self._send_next(left, packed, full)
+            if is_known and failure is None and len(left) > 1 and left[0].route is route:
+                try:
+                    self._send_next(left, packed, full)
+                except BaseException as error:
+                    failure = error
+                if place is not None and before is not None:
+                    foretold[place] = before[place]
         self.bits = self._policy.observe(norms)
         self.bits_by_batch.append(self.bits)
+        if failure is not None:
+            raise failure
+        for layer, told in foretold.items():
+            if self.bits[layer] != told:
+                raise SpecError(
+                    f"{type(self._policy).__name__}.bits_for foretold {told} bits for layer {layer}, but "
+                    f"observe gave it {self.bits[layer]}; let both say the same, or bits_for None"
+                )
         return packed
 
     def _bits(self, parts: Sequence[_Part]) -> Bits:
