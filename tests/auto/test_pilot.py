@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradwire import Auto, Exchange, Link, Plan
-from gradwire.auto import pilot, samples
+from gradwire.auto import network, pilot, samples
 from gradwire.auto.pilot import WARM_UP, Pilot
 from gradwire.auto.sampled_bucket import SampledBucket
 from gradwire.auto.state import State
@@ -212,8 +212,12 @@ def test_parameters_that_a_codec_does_not_suit_have_another_one_while_they_need_
     assert sentences[1] == "quantize:8 for all parameters again"
 
 
-def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew() -> None:
+def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """From the second sample on, all ranks lose most of one matrix to the codec that was chosen."""
+    measured = list[int]()
+    monkeypatch.setattr(network, "own_line", lambda link: measured.append(link.rank) or SLOW)  # type: ignore[func-returns-value]
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
@@ -230,6 +234,7 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
     assert str(decided[0][1].plan.codec) == "errbound:2^-4"
     assert codecs_of(decided[1][1].plan) == ["errbound:2^-4"] * 2 + ["bf16"] * 2, "3/8 of all"
     assert "a step expected" in decided[2][1].reason
+    assert sorted(measured) == [0, 1], "the line is what it was"
 
 
 def test_the_time_that_a_gentler_codec_takes_is_no_reason_to_choose_anew() -> None:

@@ -125,6 +125,7 @@ class Pilot:
         self._loaded: State | None = None
         self._host: HostCost | None = None
         self._own_shares: list[float] = []  # with the codecs' costs, until the gradients may be others
+        self._own_line: tuple[float, ...] = ()  # until the times of steps change
         self._codecs: dict[str, CodecCost] = {}
 
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
@@ -200,7 +201,8 @@ class Pilot:
 
     def _start(self, step: int, ask: Ask) -> Plan | None:
         """Go on where a checkpoint was written, or with what a run before has decided, if rank 0 has that."""
-        self._begun, self._before, self._decide_at, self._own_shares = True, 0, step + WARM_UP, []
+        self._begun, self._before, self._decide_at = True, 0, step + WARM_UP
+        self._own_shares, self._own_line = [], ()
         place, text = self._settings.place, ""
         if self._rank == 0 and self._loaded is not None:
             text = _RESUMED + self._loaded.to_json()
@@ -275,8 +277,10 @@ class Pilot:
             return rows
 
         rows = ask("the times of steps", compare)
-        if self._watch.changed(step, _slowest(rows)) or text == _ANEW:
+        if (changed := self._watch.changed(step, _slowest(rows))) or text == _ANEW:
             self._decide_at = step + 1
+            if changed:
+                self._own_line = ()
             if text:
                 self._own_shares = []
         elif text:
@@ -340,7 +344,8 @@ class Pilot:
         if not self._own_shares:
             self._own_shares, self._codecs = self._shares(samples), {}
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
-        row += network.own_line(exchange.link)
+        self._own_line = self._own_line or network.own_line(exchange.link)
+        row += self._own_line
         rows = gather(exchange, row, self._timeout_s)
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
         text = ""
