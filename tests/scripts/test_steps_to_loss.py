@@ -50,10 +50,3 @@ def test_the_ring_in_one_thread_gives_the_bits_of_an_exchange(
     ring = script.Ring(plan)
     for step, bucket in enumerate(run_ranks(WORLD, rank)[0]):
         assert torch.equal(ring.average([gradient(WORLD * step + k) for k in range(WORLD)]), bucket)
-
-
-def test_extra_steps_are_how_much_later_a_loss_is_reached(script: ModuleType) -> None:
-    exact = [1 / (1 + 0.1 * place) for place in range(1, 60)]
-    later = [1 / (1 + 0.1 * place / 1.25) for place in range(1, 41)]
-    assert script.extra(exact, later) == pytest.approx(0.25, abs=0.01)
-    assert script.extra(exact, exact[:40]) == pytest.approx(0.0, abs=0.01)

@@ -29,7 +29,7 @@ from gradwire.auto.messages import broadcast, gather
 from gradwire.auto.samples import Samples
 from gradwire.auto.settings import Auto
 from gradwire.auto.state import State
-from gradwire.auto.step_times import KEPT, StepTime, StepTimes
+from gradwire.auto.step_times import KEPT, StepTime, StepTimes, slowest
 from gradwire.auto.watch import Watch
 from gradwire.codecs import Codec, parse
 from gradwire.collectives import backend
@@ -277,12 +277,10 @@ class Pilot:
             return rows
 
         rows = ask("the times of steps", compare)
-        if (changed := self._watch.changed(step, _slowest(rows))) or text == _ANEW:
+        if (changed := self._watch.changed(step, slowest(rows))) or text == _ANEW:
             self._decide_at = step + 1
-            if changed:
-                self._own_line = ()
-            if text:
-                self._own_shares = []
+            self._own_line = () if changed else self._own_line
+            self._own_shares = [] if text else self._own_shares
         elif text:
             self._own_shares = []  # the gradients are others than those that they are of
             if wide and self._watch.may_decide(step, SOON):
@@ -354,7 +352,7 @@ class Pilot:
             may = self._form.algorithms
             may = tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
             lost = {each: self._lost(shares, samples, present, each) for each in may}
-            text = self._decided(samples, line, _slowest(rows), lost, present).to_json()
+            text = self._decided(samples, line, slowest(rows), lost, present).to_json()
         return broadcast(exchange, text, self._timeout_s)
 
     def _decided(
@@ -400,10 +398,3 @@ def _costs(codecs: Iterable[Codec], part: torch.Tensor, line: Line, threads: int
     rest_s = rest_between_segments(line, SEGMENT_NBYTES)
     with use_threads(threads):
         return {str(each): codec_cost(each, [part], 1, SEGMENT_NBYTES, rest_s, _REPEATS) for each in codecs}
-
-
-def _slowest(rows: Sequence[Sequence[float]]) -> StepTime:
-    """Return the times of the rank that computes longest, for which the others wait, and the least wait."""
-    compute_s = max(row[0] for row in rows)
-    backward_s = max(row[1] for row in rows)
-    return StepTime(compute_s, min(backward_s, compute_s), min(row[2] for row in rows))

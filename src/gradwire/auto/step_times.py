@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -77,3 +77,10 @@ class StepTimes:
         """The medians of the latest steps, of which there is one at least."""
         rows = [(each.compute_s, each.backward_s, each.exposed_s) for each in self._latest]
         return StepTime(*map(statistics.median, zip(*rows, strict=True)))
+
+
+def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
+    """Return the times of the rank that computes longest, for which the others wait, and the least wait."""
+    compute_s = max(row[0] for row in rows)
+    backward_s = max(row[1] for row in rows)
+    return StepTime(compute_s, min(backward_s, compute_s), min(row[2] for row in rows))
