@@ -21,7 +21,6 @@ from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check
 from gradwire.experiments.hosts.network import check_networks, measure_cells
 from gradwire.experiments.training_speed import curve_of
 from gradwire.plan import Plan
-from gradwire.planner.loss.extra_steps import extra
 from gradwire.tables import Column, Table, figure
 from gradwire.testbed.run.variables import KEPT_MEMORY
 
@@ -108,6 +107,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Train one task as one of its ranks; the exact training always, for the loss that it reaches."""
     from gradwire.experiments.training.methods import Method, Pipelined, attached
     from gradwire.experiments.training.runs import train
+    from gradwire.planner.loss.extra_steps import extra
 
     def new_task() -> Task:
         return task_of(cells[0]["task"], ranks.rank, ranks.world)
