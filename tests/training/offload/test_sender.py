@@ -192,13 +192,21 @@ def test_a_layer_whose_bits_are_known_leaves_before_the_norms_of_others_are(
     sender.close()
 
 
-def test_a_copy_that_fails_early_costs_the_policy_no_batch(
+def send_foretold(
     parts: tuple[nn.Module, list[Layer], Recorded, Sender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Send for the first time; from then on, the policy foretells 32 bits for every layer."""
     model, layers, policy, sender = parts
     sender.send(layers, observe=True, full=True, only=change(model))
     sender.arrive(layers)
     monkeypatch.setattr(policy, "bits_for", lambda *_: 32)
+
+
+def test_a_copy_that_fails_early_costs_the_policy_no_batch(
+    parts: tuple[nn.Module, list[Layer], Recorded, Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, layers, policy, sender = parts
+    send_foretold(parts, monkeypatch)
 
     def fail(*_: object) -> None:
         raise DeviceError("the device is lost")
@@ -219,9 +227,7 @@ def test_a_policy_that_foretells_other_bits_than_it_gives_is_an_error(
     parts: tuple[nn.Module, list[Layer], Recorded, Sender], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, layers, policy, sender = parts
-    sender.send(layers, observe=True, full=True, only=change(model))
-    sender.arrive(layers)
-    monkeypatch.setattr(policy, "bits_for", lambda *_: 32)
+    send_foretold(parts, monkeypatch)
     policy.bits = 16
     sender.send(layers, observe=True, full=False, only=change(model))
     with pytest.raises(
