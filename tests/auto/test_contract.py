@@ -67,21 +67,32 @@ def test_a_parameter_goes_back_later_than_it_came() -> None:
     shares = {"a": 0.21, "b": 0.19, "c": 0.14}
     assert beyond(shares, 0.2, ()) == {"a"}
     assert beyond(shares, 0.2, {"b", "c"}) == {"a", "b"}
-    present = Plan(Q4, codecs=rules_for(["a+b"], Q8))
+    present = Plan(Q4, codecs=rules_for({"a+b": Q8}))
     near = Lost(COUNTS, {Q4: {"a.weight": 0.1, "a+b": 0.19, "bias": 0.19}}, {Q4: 0.5})
     assert near.exceptions(Q4, 0.2, present) == {"a+b"}
     assert near.exceptions(Q4, 0.2, Plan(Q8, codecs=present.codecs)) == frozenset()
 
 
 def test_rules_are_for_these_names_alone() -> None:
-    plan = Plan(Q4, codecs=rules_for(["a+b", "bias"], BF16))
-    assert excepted(plan, [*COUNTS, "aab", "bias.bias", "xbias"]) == {"a+b", "bias"}
-    assert rules_for([], BF16) == ()
-    assert in_words(plan, {"bias", "a+b"}, 0.25) == (
+    others = {"a+b": BF16, "bias": Q8, "a.b": BF16}
+    plan = Plan(Q4, codecs=rules_for(others))
+    names = [*COUNTS, "a.b", "aab", "bias.bias", "xbias", "axb"]
+    assert excepted(plan, names) == others.keys()
+    assert {name: plan.encoding_of(name) for name in others} == others
+    assert len(plan.codecs) == 2
+    assert rules_for({}) == ()
+
+
+def test_a_decision_says_which_parameters_have_which_codec() -> None:
+    assert in_words(Q4, {"bias": BF16, "a+b": BF16}, 0.25) == (
         "2 parameters (a+b, bias) with bf16, since quantize:4 would lose more than 25% of the gradient"
     )
-    assert in_words(plan, set(), 0.25) == ""
-    assert "(a+b, b, c, ...)" in in_words(plan, {"a+b", "b", "c", "d"}, 0.25)
+    assert in_words(Q4, {"bias": BF16, "a+b": Q8}, 0.25) == (
+        "1 parameter (a+b) with quantize:8 and 1 parameter (bias) with bf16, "
+        "since quantize:4 would lose more than 25% of the gradient"
+    )
+    assert in_words(Q4, {}, 0.25) == ""
+    assert "(a+b, b, c, ...)" in in_words(Q4, dict.fromkeys(["a+b", "b", "c", "d"], BF16), 0.25)
 
 
 def test_a_codec_that_does_not_suit_most_values_is_left_out() -> None:
@@ -91,6 +102,8 @@ def test_a_codec_that_does_not_suit_most_values_is_left_out() -> None:
         Q8: {"bias"},
         BF16: frozenset(),
     }
+    few = Lost(COUNTS, LOST.shares, LOST.nbytes, most_excepted=0.05)
+    assert set(few.admitted(0.2, Plan())) == {Identity(), Q8, BF16}
     assert set(LOST.admitted(0.05, Plan())) == {Identity(), Q8, BF16}
 
 
@@ -99,17 +112,31 @@ def test_a_codec_that_only_some_parameters_get_is_involved_in_a_decision() -> No
     shares[Q8] = {"a.weight": 0.3, "a+b": 0.1, "bias": 0.1}  # suits few values, but those that Q4 doesn't
     lost = Lost(COUNTS, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0})
     assert set(lost.admitted(0.2, Plan())) == {Identity(), Q4}
-    assert lost.gentler(Q4, {"a+b"}, 0.2) == Q8
+    assert lost.gentler(Q4, {"a+b"}, 0.2) == {"a+b": Q8}
     assert lost.involved(0.2, Plan()) == (Identity(), Q4, Q8)
 
 
 def test_the_others_get_what_takes_the_fewest_bytes_within_the_contract() -> None:
-    assert LOST.gentler(Q4, {"a+b"}, 0.2) == Q8
-    assert LOST.gentler(Q4, {"a+b", "bias"}, 0.2) == BF16
-    assert LOST.gentler(Q4, {"a+b"}, 0.2, {Q8}) == BF16
-    assert LOST.gentler(Q4, {"a+b"}, 0.9) == Q8, "another one in any case"
-    assert LOST.gentler(Q4, {"bias"}, 0.2) == Identity(), "one value in a thousand hardly counts"
-    assert LOST.gentler(Q4, {"a+b"}, 0.001) == Identity()
+    assert LOST.gentler(Q4, {"a+b"}, 0.2) == {"a+b": Q8}
+    assert LOST.gentler(Q4, {"a+b"}, 0.2, {Q8}) == {"a+b": BF16}
+    assert LOST.gentler(Q4, {"a+b"}, 0.9) == {"a+b": Q8}, "another one in any case"
+    assert LOST.gentler(Q4, {"bias"}, 0.2) == {"bias": Identity()}, "one value in a thousand hardly counts"
+    assert LOST.gentler(Q4, {"a+b"}, 0.001) == {"a+b": Identity()}
+    assert LOST.gentler(Q4, set(), 0.2) == {}
+
+
+def test_each_gets_its_own_codec_where_that_saves_bytes_and_all_share_one_where_it_does_not() -> None:
+    counts = {"large": 800, "middle": 150, "small": 46, "tiny": 4}
+    fit = {"middle": {Q8, BF16}, "small": {BF16}, "tiny": {Q8, BF16}}
+    shares = {
+        codec: {name: 0.1 if codec in fit.get(name, {codec}) else 0.3 for name in counts}
+        for codec in (Q4, Q8, BF16)
+    } | {Identity(): dict.fromkeys(counts, 0.0)}
+    lost = Lost(counts, shares, LOST.nbytes)
+    assert lost.gentler(Q4, {"middle", "small"}, 0.2) == {"middle": Q8, "small": BF16}
+    assert lost.gentler(Q4, {"small", "tiny"}, 0.2) == {"small": BF16, "tiny": BF16}
+    assert lost.gentler(Q4, {"middle", "small", "tiny"}, 0.2) == {"middle": Q8, "tiny": Q8, "small": BF16}
+    assert lost.gentler(Q4, {"middle", "small"}, 0.2, {Q8}) == {"middle": BF16, "small": BF16}
 
 
 def test_all_ranks_draw_the_same_bucket_and_each_its_turn() -> None:
@@ -131,7 +158,7 @@ def samples(bias: float, shadow: Shadow | None = None) -> Samples:
 
 BIAS = frozenset({"bias"})
 PRESENT = Plan(Q4, residual=False)
-EXCEPTED = Plan(Q4, residual=False, codecs=rules_for(["bias"], BF16))
+EXCEPTED = Plan(Q4, residual=False, codecs=rules_for({"bias": BF16}))
 
 
 def judged(
@@ -171,6 +198,10 @@ def test_a_codec_that_is_too_rough_for_the_exceptions_is_refused_until_another_p
     rough = Shadow({"bias": 0.4}, {"bias": 0.9})
     assert judged([samples(1e-3, rough)] * 2, EXCEPTED, contract) == BIAS
     assert contract.refused == {BF16}
+    both = Plan(Q4, residual=False, codecs=rules_for({"bias": BF16, "weight": Q8}))
+    fine = Contract(0.3, 2)
+    assert judged([samples(1e-3, Shadow({"weight": 0.4, "bias": 0.1}, {"weight": 0.9}))] * 2, both, fine)
+    assert fine.refused == {Q8}, "that of the parameter which lost too much"
     contract.begin()
     assert (contract.refused, contract.seen) == (set(), {})
 

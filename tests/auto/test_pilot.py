@@ -166,7 +166,7 @@ def test_a_line_that_changes_lets_the_figures_of_codecs_and_gradients_stand(
         return measure(codec, *others)
 
     def run(link: Link) -> Run:
-        one = Run(link, Auto())
+        one = Run(link, Auto(max_lost_norm=0.25))
         for number in range(1, 200):
             if number == 100:
                 line["line"], one.exposed_s = FAST, 0.001
@@ -283,7 +283,7 @@ def test_a_codec_that_exchanges_have_shown_to_suit_few_values_is_not_chosen_agai
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4"]))
         one.faint = True
-        for number in range(1, WARM_UP + 4 * KEPT + 4):
+        for number in range(1, WARM_UP + 6 * KEPT + 4):
             one.step(number)
         return one
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from random import Random
 
 import torch
@@ -21,8 +22,8 @@ BACK = 0.75
 """A parameter has the plan's codec again once it would lose less than this part of what it may lose."""
 FEW = 0.01
 """Parameters that take at most this share of all bytes if they are not compressed are not."""
-MOST_EXCEPTED = 0.5
-"""By default, this share of the values may have another codec than the rest."""
+MOST_EXCEPTED = 0.8
+"""By default, this share of the values may have other codecs than the rest."""
 _SHOWN = 3
 _UNKNOWN = -1.0
 _FIGURES = 4
@@ -100,6 +101,11 @@ class Lost:
         """Return the largest share that a codec loses of these parameters."""
         return max((self.shares[codec][name] for name in names), default=0.0)
 
+    def noise(self, codec: Codec, names: Iterable[str]) -> float:
+        """Return the mean over all values of the squared shares that a codec loses, of these parameters."""
+        squares = sum(self.shares[codec][name] ** 2 * self.counts[name] for name in names)
+        return squares / max(sum(self.counts.values()), 1)
+
     def exceptions(self, codec: Codec, most: float, present: Plan) -> frozenset[str]:
         """Return the parameters that need another codec; those that have one under the same plan, longer."""
         kept = excepted(present, self.counts) if codec == present.codec else frozenset[str]()
@@ -113,8 +119,8 @@ class Lost:
     def involved(self, most: float, present: Plan) -> tuple[Codec, ...]:
         """Return the codecs that may be chosen, and those that the parameters get which they don't suit."""
         suited = self.admitted(most, present)
-        others = (self.gentler(codec, names, most) for codec, names in suited.items() if names)
-        return tuple(dict.fromkeys((*suited, *others)))
+        others = (self.gentler(codec, names, most).values() for codec, names in suited.items())
+        return tuple(dict.fromkeys(chain(suited, *others)))
 
     def part(self, names: Collection[str]) -> float:
         """Return the share of all values that these parameters have."""
@@ -122,16 +128,30 @@ class Lost:
 
     def gentler(
         self, codec: Codec, names: Collection[str], most: float, refused: Collection[Codec] = ()
-    ) -> Codec:
-        """Return what these parameters get, and the others ``codec``.
+    ) -> dict[str, Codec]:
+        """Return what each of these parameters gets, and the others ``codec``.
 
-        The one with the fewest bytes of the others that keep the contract; none, if that hardly counts.
+        Each codec is an exchange of its own. So all get the one with the fewest bytes of those that keep the
+        contract for all of them, or none if that hardly counts; but those for which a smaller one keeps it
+        get that, where this saves the share ``FEW`` of all bytes.
         """
-        others = [each for each in self.shares if each != codec and each not in refused]
-        fit = [each for each in others if self.worst(each, names) <= most]
-        if FLOAT_NBYTES * self.part(names) <= FEW * self.nbytes[codec]:
-            return Identity()
-        return min(fit, key=lambda each: self.nbytes[each], default=Identity())
+        usable = (each for each in self.shares if each != codec and each not in refused)
+        others = sorted(usable, key=lambda each: self.nbytes[each])
+        rest, little = {*names}, FEW * self.nbytes[codec]
+        found: dict[str, Codec] = {}
+        most_nbytes = self.nbytes.get(self._least(others, rest, most), FLOAT_NBYTES)
+        for each in others:
+            own = {name for name in rest if self.shares[each][name] <= most}
+            if self.part(own) * (most_nbytes - self.nbytes[each]) > little:
+                found |= dict.fromkeys(own, each)
+                rest -= own
+        hardly_counts = FLOAT_NBYTES * self.part(rest) <= little
+        last = Identity() if hardly_counts else self._least(others, rest, most)
+        return found | dict.fromkeys(rest, last)
+
+    def _least(self, codecs: Iterable[Codec], names: Collection[str], most: float) -> Codec:
+        """Return the first of these codecs that keeps the contract for all names; none where no one does."""
+        return next((each for each in codecs if self.worst(each, names) <= most), Identity())
 
 
 def beyond(shares: Mapping[str, float], most: float, kept: Collection[str]) -> frozenset[str]:
@@ -144,22 +164,28 @@ def excepted(plan: Plan, names: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in names if plan.encoding_of(name) != plan.encoding)
 
 
-def rules_for(names: Collection[str], codec: Codec) -> tuple[Rule, ...]:
-    """Return what lets these parameters, and no other, have a codec."""
-    pattern = "|".join(map(re.escape, sorted(names)))
-    return (Rule(f"^(?:{pattern})$", codec),) if names else ()
+def by_codec(codecs: Mapping[str, Codec]) -> dict[Codec, list[str]]:
+    """Return the sorted names of the parameters that have each codec."""
+    found: dict[Codec, list[str]] = {}
+    for name, codec in sorted(codecs.items()):
+        found.setdefault(codec, []).append(name)
+    return found
 
 
-def in_words(plan: Plan, names: Collection[str], most: float) -> str:
-    """Return what is said of the parameters with another codec; nothing where there is none."""
-    if not names:
-        return ""
-    shown = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-    gentler = plan.encoding_of(min(names))
-    return (
-        f"{counted(len(names), 'parameter')} ({shown}) with {gentler}, since {plan.codec} would lose more "
-        f"than {most:.0%} of the gradient"
-    )
+def rules_for(codecs: Mapping[str, Codec]) -> tuple[Rule, ...]:
+    """Return what lets these parameters, and no other, have the codecs that they are to have."""
+    patterns = {codec: "|".join(map(re.escape, names)) for codec, names in by_codec(codecs).items()}
+    return tuple(Rule(f"^(?:{pattern})$", codec) for codec, pattern in patterns.items())
+
+
+def in_words(codec: Codec, others: Mapping[str, Codec], most: float) -> str:
+    """Return what is said of the parameters with other codecs; nothing where there is none."""
+    said = []
+    for other, names in by_codec(others).items():
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        said.append(f"{counted(len(names), 'parameter')} ({shown}) with {other}")
+    because = f", since {codec} would lose more than {most:.0%} of the gradient"
+    return " and ".join(said) + because if said else ""
 
 
 @dataclass
@@ -186,14 +212,12 @@ class Contract:
             return []
         if not samples.finite:
             return [0.0] * (1 + _FIGURES * len(samples.names))
-        shares = [self._exchanged(samples, present.encoding, present.algorithm)]
-        gentler = [each for each in present.encodings if each != present.encoding]
-        shares += [
-            self._exchanged(samples, gentler[0], present.algorithm) if gentler else [0.0] * len(shares[0])
-        ]
+        own = {each: self._exchanged(samples, each, present.algorithm) for each in present.encodings}
+        codecs = map(present.encoding_of, samples.names)
+        shares = [own[present.encoding], [own[codec][i] for i, codec in enumerate(codecs)]]
         found = samples.shadow
-        for each in (found.plain, found.planned) if found is not None else ({}, {}):
-            shares.append([each.get(name, _UNKNOWN) for name in samples.names])
+        seen = ({}, {}) if found is None else (found.plain, found.planned)
+        shares += [[each.get(name, _UNKNOWN) for name in samples.names] for each in seen]
         return [1.0, *(share for each in shares for share in each)]
 
     def judge(
@@ -214,9 +238,8 @@ class Contract:
         shares = {name: max(share, self.seen.get(name, 0.0)) for name, share in plain.items()}
         kept = excepted(present, names)
         wanted = beyond(shares, self.most, kept)
-        bad = any(max(gentler[name], planned[name]) > self.most for name in kept & wanted)
-        if bad:
-            self.refused |= {rule.codec for rule in present.rules}
+        bad = {name for name in kept & wanted if max(gentler[name], planned[name]) > self.most}
+        self.refused |= {*map(present.encoding_of, bad)}
         return wanted if bad or wanted != kept else None
 
     def _exchanged(self, samples: Samples, codec: Codec, algorithm: str) -> list[float]:

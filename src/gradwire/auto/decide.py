@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
-from gradwire import collectives
-from gradwire.auto.contract import Lost, in_words, rules_for
+from gradwire.auto.contract import Lost, by_codec, in_words, rules_for
 from gradwire.codecs import Codec
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -22,8 +21,11 @@ from gradwire.records import read_object
 from gradwire.timing.replay.environment import Environment
 from gradwire.units import format_duration, format_rate
 
+SAME = 0.05
+"""Of plans whose expected times differ by less, the one with the fewest bytes is the best: predictions are no
+closer, and bytes are sure."""
 STAY = 0.05
-"""Another plan has to be better than the present one by more than this share."""
+"""Another plan has to be better than the present one by more than this share, in time or in bytes."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ def decide(
     steps are limited by the gradients' noise, they grow by at most that share (McCandlish et al., "An
     Empirical Model of Large-Batch Training", 2018, section 2).
 
-    Parameters of which a codec would lose too much get another one. A step is expected to take a time between
-    those with either codec, by their shares of the values, and the latency of one more exchange of a bucket
-    for each of them, or for each bucket if those are fewer.
+    Parameters of which a codec would lose too much get others. A step is expected to take a time between
+    those with either codec, by their shares of the values, and for each other codec what one more exchange of
+    a bucket costs whatever its size, for each of its parameters, or for each bucket if those are fewer.
 
     Parameters
     ----------
@@ -115,18 +117,27 @@ def decide(
         whole=False,
         refused=set(product(suited, lost)) - mixtures.keys(),
     )
-    slack = UNCERTAINTY + max((each.noise + each.part for each in mixtures.values()), default=0.0)
+    slack = UNCERTAINTY + max((each.slack for each in mixtures.values()), default=0.0)
     found = choose(predictor, space, min(0.9, slack))
+
+    def mixed(plan: Plan, measure: Callable[[Prediction], float]) -> float:
+        """Return what a plan takes, by the shares of the values that its codecs have."""
+        own = measure(predictor.predict(plan))
+        others = mixtures[plan.codec, plan.algorithm].parts.items()
+        return own + sum(
+            part * (measure(predictor.predict(replace(plan, codec=codec))) - own) for codec, part in others
+        )
 
     @cache
     def step_s(plan: Plan) -> float:
-        mixture, own_s = mixtures[plan.codec, plan.algorithm], predictor.predict(plan).step_s
-        if not mixture.names:
-            return own_s
-        other_s = predictor.predict(replace(plan, codec=mixture.gentler)).step_s
-        rounds = sum(1 for _ in collectives.get(plan.algorithm).schedule(0, world))
-        exchanges = min(len(mixture.names), len(workload.counts))
-        return own_s + mixture.part * (other_s - own_s) + exchanges * rounds * environment.line.latency_s
+        more_s = 0.0
+        for codec, names in by_codec(mixtures[plan.codec, plan.algorithm].gentler).items():
+            exchanges = min(len(names), len(workload.counts))
+            more_s += exchanges * predictor.exchange_s(replace(plan, codec=codec), 1)
+        return mixed(plan, lambda each: each.step_s) + more_s
+
+    def nbytes(each: Prediction) -> float:
+        return mixed(each.plan, lambda each: each.cost.wire_nbytes)
 
     def expected_s(each: Prediction) -> float:
         return step_s(each.plan) * (1 + mixtures[each.plan.codec, each.plan.algorithm].noise)
@@ -135,15 +146,17 @@ def decide(
         worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
         return each.plan.codec.EXACT or expected_s(each) <= worth_s
 
-    best = min(filter(worthwhile, (*found.ranking, found.uncompressed)), key=expected_s)
+    worth = [*filter(worthwhile, (*found.ranking, found.uncompressed))]
+    least_s = min(map(expected_s, worth))
+    best = min((each for each in worth if expected_s(each) <= (1 + SAME) * least_s), key=nbytes)
     staying = [each for each in found.ranking if _same(each.plan, present) and worthwhile(each)]
-    if staying and expected_s(staying[0]) <= (1 + STAY) * expected_s(best):
+    if staying and all(of(staying[0]) <= (1 + STAY) * of(best) for of in (expected_s, nbytes)):
         best = staying[0]
     mixture = mixtures[best.plan.codec, best.plan.algorithm]
-    rules = rules_for(mixture.names, mixture.gentler)
+    rules = rules_for(mixture.gentler)
     plan = replace(best.plan, bucket_nbytes=None, residual=False, codecs=rules)
     left_out = [str(codec) for codec in every if codec not in suited]
-    exceptions = in_words(plan, mixture.names, most)
+    exceptions = in_words(plan.codec, mixture.gentler, most)
     reason = (
         f"{plan.codec} over {plan.algorithm}, {format_duration(step_s(best.plan))} a step expected, "
         f"{format_duration(found.uncompressed.step_s)} without compression, of which "
@@ -158,21 +171,27 @@ def decide(
 
 @dataclass(frozen=True)
 class _Mixture:
-    """The parameters that need another codec than the rest, that one, and their share of the values.
+    """The parameters that need other codecs than the rest, with these, and the codecs' shares of the values.
 
-    ``noise`` is the share of extra steps that both codecs' noise may cost.
+    ``noise`` is the share of extra steps that the noise of all codecs may cost: the mean over all values.
     """
 
-    names: frozenset[str]
-    gentler: Codec
-    part: float
+    gentler: Mapping[str, Codec]
+    parts: Mapping[Codec, float]
     noise: float
 
     @classmethod
     def of(cls, codec: Codec, names: frozenset[str], lost: Lost, most: float) -> _Mixture:
         gentler = lost.gentler(codec, names, most)
-        worst = max(lost.worst(codec, lost.counts.keys() - names), lost.worst(gentler, names))
-        return cls(names, gentler, lost.part(names), worst**2)
+        every = by_codec(dict.fromkeys(lost.counts, codec) | gentler)
+        noise = sum(lost.noise(each, own) for each, own in every.items())
+        parts = {each: lost.part(own) for each, own in by_codec(gentler).items()}
+        return cls(gentler, parts, noise)
+
+    @property
+    def slack(self) -> float:
+        """The largest share of a step by which the noise and the other codecs may change its time."""
+        return self.noise + sum(self.parts.values())
 
 
 def _same(plan: Plan, present: Plan) -> bool:

@@ -304,8 +304,8 @@ class Pilot:
         text = ""
         if self._rank == 0:
             gentler = lost.gentler(present.codec, names, most, self._contract.refused)
-            plan = replace(present, codecs=rules_for(names, gentler))
-            reason = in_words(plan, names, most) or f"{plan.codec} for all parameters again"
+            plan = replace(present, codecs=rules_for(gentler))
+            reason = in_words(plan.codec, gentler, most) or f"{plan.codec} for all parameters again"
             text = replace(self.decisions[-1][1], plan=plan, reason=reason).to_json()
         return broadcast(exchange, text, self._timeout_s)
 

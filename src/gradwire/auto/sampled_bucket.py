@@ -20,7 +20,7 @@ from gradwire.plan import Plan
 
 COMPARED = 1 << 18
 """At most so many floats of a drawn bucket are compared with their exact average, which costs their bytes."""
-FEWEST = 1 << 15
+FEWEST = 1 << 13
 """So many, or an eighth, are compared of a bucket that has no more than eight times ``COMPARED``."""
 
 

@@ -13,9 +13,15 @@ from gradwire.errors import SpecError, shown
 from gradwire.plan import Plan, PlanLike
 
 NAME = "auto"
-CODECS = (*FREE_OF_SCALE, "ecsq:0.25", "ecsq:0.25,foot", "ecsq:0.5,sum=0.25")
+CODECS = (
+    *FREE_OF_SCALE,
+    "ecsq:0.25",
+    "ecsq:0.25,block=64",
+    "ecsq:0.5,sum=0.25",
+    "ecsq:0.5,block=64,sum=0.25",
+)
 """What may be chosen by default: the planner's codecs, and those with the fewest bytes that cost a GPT no
-more than 0.2 % of its loss (docs/which_codec.md)."""
+more than 0.2 % of its loss (docs/which_codec.md). Small blocks suit parameters whose rows differ in scale."""
 PLACE = "GRADWIRE_AUTO"
 """The environment variable that names the file of decisions, where ``Auto`` names none."""
 
@@ -31,8 +37,8 @@ class Auto:
     ----------
     max_lost_norm
         The largest share of a parameter's averaged gradient, in the l2 norm, that an exchange may lose; above
-        0 and at most 1. Parameters of which a codec would lose more get a gentler one, and a codec that suits
-        less than half of the values is left out.
+        0 and at most 1. Parameters of which a codec would lose more get gentler ones, and a codec that suits
+        less than a fifth of the values is left out.
     codecs
         Codecs or their specs that may be chosen, besides no compression; by default those whose error is a
         known share of the values. Codecs that keep residuals are used without them.

@@ -137,12 +137,19 @@ class Predictor:
         parts = self._parts(plan.bucket_nbytes)
         return self._prediction(plan, parts, self._costs(plan, parts, self._times.least)).to_loss_s
 
+    def exchange_s(self, plan: Plan, count: int) -> float:
+        """Return the seconds that an exchange of one bucket of so many floats takes by itself."""
+        return self._times.terms(self._way(plan), count).total_s
+
+    def _way(self, plan: Plan) -> Way:
+        way = Way.of(plan)
+        return way if self._half is None else replace(way, half=self._half)
+
     def _costs(
         self, plan: Plan, parts: list[Part], find: Callable[[Way, int], ExchangeCost]
     ) -> list[ExchangeCost]:
         """Return what the exchange of each bucket costs, with that of weights if they travel."""
-        way = Way.of(plan)
-        way = way if self._half is None else replace(way, half=self._half)
+        way = self._way(plan)
         costs = [find(way, part.count) for part in parts]
         if plan.is_sharded:
             weights = Way(plan.algorithm, plan.segment_nbytes, WEIGHTS, half="broadcast")
