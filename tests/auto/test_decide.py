@@ -6,7 +6,8 @@ import pytest
 
 from gradwire import Plan
 from gradwire.auto.contract import Lost, exchanged
-from gradwire.auto.decide import Decision, decide
+from gradwire.auto.decide import decide
+from gradwire.auto.decision import Decision
 from gradwire.codecs import Identity, parse
 from gradwire.errors import SpecError
 from gradwire.planner.inputs.workload import Workload
@@ -45,7 +46,7 @@ def chosen(
     rate: float, most: float = 0.2, present: str = "fp8", world: int = WORLD, **others: dict[str, float]
 ) -> Decision:
     now = Plan.of(present, residual=False)
-    return decide(environment(rate), BUCKETS, world, lost(LOST, world, **others), most, now)
+    return decide(environment(rate), BUCKETS, world, lost(LOST, world, **others), most, now)[0]
 
 
 def test_a_fast_line_wants_no_compression() -> None:
@@ -73,7 +74,7 @@ def test_what_loses_more_than_the_contract_allows_is_left_out_and_named() -> Non
 @pytest.mark.parametrize(("share", "codec"), [(0.02, "quantize:4"), (0.2, "fp8")])
 def test_noise_counts_against_a_codec_where_its_bytes_save_little(share: float, codec: str) -> None:
     shares = lost(LOST | {"quantize:4": share}, 16)
-    decision = decide(environment(3e8), BUCKETS, 16, shares, 0.9, Plan.of("bf16"))
+    decision = decide(environment(3e8), BUCKETS, 16, shares, 0.9, Plan.of("bf16"))[0]
     assert str(decision.plan.codec) == codec
 
 
@@ -117,7 +118,7 @@ def test_of_plans_that_take_as_long_the_one_with_the_fewest_bytes_is_chosen(
     longer: float, codec: str
 ) -> None:
     def of(shares: dict[str, float]) -> Decision:
-        return decide(environment(3e8), BUCKETS, WORLD, lost(shares), 0.9, Plan.of("bf16"))
+        return decide(environment(3e8), BUCKETS, WORLD, lost(shares), 0.9, Plan.of("bf16"))[0]
 
     alone = {spec: of({"identity": 0.0, spec: 0.0}).step_s for spec in ("fp8", "quantize:4")}
     # The noise with which quantize:4 takes longer than fp8 by this share, and what an encoding then loses.

@@ -30,7 +30,7 @@ def test_shards_go_through_half_a_ring_with_one_codec_for_all() -> None:
         lost = Lost({"a": 900_000, "b": 100_000}, shares, dict.fromkeys(codecs, 4.0), form.most_excepted)
         found[form.name] = decide(
             environment, Workload((1_000_000,)), 4, {"ring": lost}, 0.25, Plan(), form.half
-        )
+        )[0]
     assert str(found["buckets"].plan.codec) == "quantize:4"
     assert found["buckets"].plan.codecs
     assert str(found["shards"].plan.codec) == "fp8", "quantize:4 does not suit b"

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from gradwire import Auto, Exchange, Link, Plan
-from gradwire.auto import network, pilot, samples
+from gradwire.auto import costs, decide, network, pilot, samples
 from gradwire.auto.pilot import WARM_UP, Pilot
 from gradwire.auto.sampled_bucket import SampledBucket
 from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT
+from gradwire.auto.trial import STEPS
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import ExchangeError
 from gradwire.exchange.division import divided
@@ -33,6 +34,7 @@ class Run:
     def __init__(self, link: Link, settings: Auto) -> None:
         self.exchange = Exchange(link, settings.first_plan)
         self.now, self.exposed_s, self.small, self.faint, self.weak = 0.0, 0.1, False, False, False
+        self.exposed_by: dict[str, float] = {}
         shapes = [[each] for each in COUNTS]
         self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
         self.plans: list[Plan] = []
@@ -63,7 +65,7 @@ class Run:
                 drawn = self.pilot.samples.drawn == index
                 way = SampledBucket(way, self.exchange, self.pilot.samples, names, shapes, drawn)
             way.all_reduce(values)
-        self.now += self.exposed_s
+        self.now += self.exposed_by.get(self.exchange.plan.algorithm, self.exposed_s)
         self.pilot.end()
 
 
@@ -89,6 +91,47 @@ def test_all_ranks_take_one_plan_in_the_same_step(world: int) -> None:
     assert plans[WARM_UP:] == [decision.plan] * 2
     assert decision.plan.codec != Identity(), "at 100 kB/s"
     assert decision.uncompressed_s > decision.step_s
+
+
+def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    settings, last = Auto(path=tmp_path / "auto.json"), WARM_UP + 1 + 3 * STEPS
+    expected = run_ranks(4, train, Auto(), WARM_UP + 1)[0].plans[-1]
+
+    def run(link: Link) -> Run:
+        one = Run(link, settings)
+        one.exposed_by = {expected.algorithm: 0.3}  # those that nobody expects to be the fastest take 0.1 s
+        for number in range(1, last + 4 * KEPT):
+            one.step(number)
+        return one
+
+    with caplog.at_level(logging.INFO, "gradwire"):
+        runs = run_ranks(4, run)
+    assert all(run.plans == runs[0].plans for run in runs)
+    decisions = runs[0].pilot.decisions
+    assert [step for step, _ in decisions] == [WARM_UP + 1 + each * STEPS for each in range(4)]
+    tried = [decision.plan.algorithm for _, decision in decisions]
+    assert tried[0] == expected.algorithm
+    assert len({(each.plan.algorithm, bool(each.plan.codecs)) for _, each in decisions[:3]}) == 3
+    assert tried[3] != expected.algorithm
+    assert decisions[3][1].step_s == pytest.approx(0.2), "what was measured"
+    assert runs[0].plans[-1] == decisions[3][1].plan
+    assert "tried for 8 steps each" in caplog.text
+    assert "on trial" not in caplog.text, "one line tells what was chosen"
+    again = run_ranks(4, train, settings, 2)
+    assert again[0].plans == [decisions[3][1].plan] * 2
+
+
+def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    settings = Auto(path=tmp_path / "auto.json")
+    first = run_ranks(4, train, settings, WARM_UP + 2 + STEPS)[0].pilot.decisions
+    assert len(first) == 2
+    assert run_ranks(4, train, settings, 2)[0].plans == [first[0][1].plan] * 2
 
 
 def test_on_a_fast_line_the_answer_is_no_compression(line: dict[str, Any]) -> None:
@@ -173,7 +216,7 @@ def test_a_line_that_changes_lets_the_figures_of_codecs_and_gradients_stand(
             one.step(number)
         return one
 
-    monkeypatch.setattr(pilot, "codec_cost", codec_cost)
+    monkeypatch.setattr(costs, "codec_cost", codec_cost)
     runs = run_ranks(2, run)
     assert len(runs[0].pilot.decisions) == 2
     assert len(measured) == len(set(measured)) > 1

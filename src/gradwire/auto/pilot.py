@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-import torch
-
-from gradwire.auto import network, saved
+from gradwire.auto import network, saved, trial
 from gradwire.auto.contract import (
     Contract,
     Lost,
@@ -23,28 +21,23 @@ from gradwire.auto.contract import (
     rules_for,
     suits,
 )
-from gradwire.auto.decide import Decision, decide
+from gradwire.auto.costs import Costs, typical
+from gradwire.auto.decide import decide
+from gradwire.auto.decision import Decision
 from gradwire.auto.form import BUCKETS, Form
 from gradwire.auto.messages import broadcast, gather
 from gradwire.auto.samples import Samples
 from gradwire.auto.settings import Auto
 from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT, StepTime, StepTimes, slowest
+from gradwire.auto.trial import Trial
 from gradwire.auto.watch import Watch
-from gradwire.codecs import Codec, parse
+from gradwire.codecs import parse
 from gradwire.collectives import backend
-from gradwire.errors import GradwireError, LinkError
+from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
-from gradwire.machine import cores
-from gradwire.plan import FLOAT_NBYTES, Plan
-from gradwire.planner.inputs.calibration import SEGMENT_NBYTES, excerpt
-from gradwire.planner.inputs.cluster import Cluster
-from gradwire.planner.inputs.frame_cost import measure_host
-from gradwire.planner.inputs.threads import use_threads
+from gradwire.plan import Plan
 from gradwire.planner.inputs.workload import Workload
-from gradwire.timing.measure.calibrate import codec_cost, rest_between_segments
-from gradwire.timing.replay.environment import CodecCost, Environment
-from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line
 
 WARM_UP = 5
@@ -56,9 +49,6 @@ WIDE = 0.1
 """If more of the values come to have a gentler codec, another choice is due: one codec may suit them all."""
 SOON = 0.25
 """This part of the watch's patience has to pass before that."""
-
-_REPEATS = 3
-"""Enough to tell codecs apart, and for the cost of frames; training waits meanwhile."""
 
 _RESUMED = "resumed "
 """Begins the text of a state, in place of a decision."""
@@ -123,10 +113,9 @@ class Pilot:
         self._decide_at, self._delay = WARM_UP + 1, 1
         self._begun, self._steps, self._before = False, 0, 0
         self._loaded: State | None = None
-        self._host: HostCost | None = None
+        self._costs, self._trial = Costs(world), Trial(())
         self._own_shares: list[float] = []  # with the codecs' costs, until the gradients may be others
         self._own_line: tuple[float, ...] = ()  # until the times of steps change
-        self._codecs: dict[str, CodecCost] = {}
 
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         """Return the plan from ``step`` on, counted from 1 up, or None where the present one stays.
@@ -195,6 +184,8 @@ class Pilot:
         """Decide or look, where that is due."""
         if step == self._decide_at:
             return self._decide(step, present, ask)
+        if self._trial.present is not None:
+            return self._try_next(step, ask) if step == self._decide_at + trial.STEPS else None
         if step > self._decide_at and (step - self._decide_at) % KEPT == 0 and len(self._times):
             return self._look(step, present, ask)
         return None
@@ -202,7 +193,7 @@ class Pilot:
     def _start(self, step: int, ask: Ask) -> Plan | None:
         """Go on where a checkpoint was written, or with what a run before has decided, if rank 0 has that."""
         self._begun, self._before, self._decide_at = True, 0, step + WARM_UP
-        self._own_shares, self._own_line = [], ()
+        self._own_shares, self._own_line, self._trial = [], (), Trial(())
         place, text = self._settings.place, ""
         if self._rank == 0 and self._loaded is not None:
             text = _RESUMED + self._loaded.to_json()
@@ -239,10 +230,20 @@ class Pilot:
         if not text:  # a sample was empty, or not finite; a later one may be better
             self._decide_at, self._delay = step + self._delay, min(2 * self._delay, RESAMPLE)
             return None
-        return self._adopt(step, Decision.from_json(text), "")
+        self._trial = Trial.from_json(text)
+        return self._adopt(step, self._trial.present or self._trial.best())
 
-    def _adopt(self, step: int, decision: Decision, why: str) -> Plan:
-        self._watch.decided(step)
+    def _try_next(self, step: int, ask: Ask) -> Plan:
+        """Let all ranks know what steps took with the plan on trial; go on with the next one, or the best."""
+        row = [self._times.median.step_s if len(self._times) else 0.0]
+        rows = ask("the times of steps", lambda exchange: gather(exchange, row, self._timeout_s))
+        self._trial.took_s.append(max(each for (each,) in rows))
+        self._decide_at = step
+        return self._adopt(step, self._trial.present or self._trial.best())
+
+    def _adopt(self, step: int, decision: Decision, why: str = "") -> Plan:
+        if self._trial.present is None:
+            self._watch.decided(step)
         self._times.forget()
         self._contract.begin()
         return self._take(step, decision, why)
@@ -251,13 +252,15 @@ class Pilot:
         self.decisions.append((step, decision))
         self._tell(step, decision, why)
         if self._rank == 0 and self._settings.place is not None:
-            saved.save(self._settings.place, self._key, decision)
+            kept = decision if self._trial.present is None else self._trial.decisions[0]
+            saved.save(self._settings.place, self._key, kept)
         return decision.plan
 
     def _tell(self, step: int, decision: Decision, why: str) -> None:
         told = replace(decision, reason=why + decision.reason)
         if self._rank == 0:
-            _LOG.info("from step %d on, %s", step, told.reason)
+            level = logging.INFO if self._trial.present is None else logging.DEBUG
+            _LOG.log(level, "from step %d on, %s", step, told.reason)
         if self.note is not None:
             self.note(step, told)
 
@@ -329,7 +332,7 @@ class Pilot:
         for name, share in self._contract.seen.items():
             if name in shares.get(present.codec, ()):
                 shares[present.codec][name] = max(share, shares[present.codec][name])
-        part = _excerpt(samples)
+        part = typical(samples.flat)
         nbytes = {codec: mean_nbytes(codec, part) for codec in codecs}
         return Lost(samples.size_of, shares, nbytes, self._form.most_excepted)
 
@@ -340,7 +343,8 @@ class Pilot:
         if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
             return ""
         if not self._own_shares:
-            self._own_shares, self._codecs = self._shares(samples), {}
+            self._own_shares = self._shares(samples)
+            self._costs.forget()
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
         self._own_line = self._own_line or network.own_line(exchange.link)
         row += self._own_line
@@ -352,49 +356,23 @@ class Pilot:
             may = self._form.algorithms
             may = tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
             lost = {each: self._lost(shares, samples, present, each) for each in may}
-            text = self._decided(samples, line, slowest(rows), lost, present).to_json()
+            text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
         return broadcast(exchange, text, self._timeout_s)
 
     def _decided(
         self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, Lost], present: Plan
-    ) -> Decision:
+    ) -> tuple[Decision, ...]:
         """Return what rank 0 decides, by what is lost over each algorithm; where that fails, all stay."""
         workload = Workload(
             (sum(samples.counts),) if self._form.whole else tuple(reversed(samples.counts)),
             forward_s=now.compute_s - now.backward_s,
             backward_s=now.backward_s,
         )
-        cluster = Cluster(self._world, line)
+        most = self._settings.max_lost_norm
+        involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(most, present))
         try:
-            most = self._settings.max_lost_norm
-            involved = dict.fromkeys(
-                codec for each in lost.values() for codec in each.involved(most, present)
-            )
-            new = [each for each in involved if str(each) not in self._codecs]
-            self._codecs |= _costs(new, _excerpt(samples), line, cluster.threads)
-            costs = {str(each): self._codecs[str(each)] for each in involved}
-            environment = Environment(line, costs, self._host_cost(cluster))
+            environment = self._costs.environment(line, involved, typical(samples.flat))
             return decide(environment, workload, self._world, lost, most, present, self._form.half)
         except GradwireError as error:
             reason = f"{present.codec} over {present.algorithm} stays, since no plan could be chosen: {error}"
-            return Decision(present, now.step_s, now.step_s, now.compute_s, reason)
-
-    def _host_cost(self, cluster: Cluster) -> HostCost:
-        """Measure once what frames cost."""
-        if self._host is None:
-            sharing = self._world if cluster.is_shared else 1
-            try:
-                self._host = measure_host(cores(), sharing, _REPEATS)
-            except LinkError:  # no local network
-                self._host = HostCost(cores=cores(), ranks_per_machine=sharing)
-        return self._host
-
-
-def _excerpt(samples: Samples) -> torch.Tensor:
-    return excerpt(samples.flat, SEGMENT_NBYTES // FLOAT_NBYTES)
-
-
-def _costs(codecs: Iterable[Codec], part: torch.Tensor, line: Line, threads: int) -> dict[str, CodecCost]:
-    rest_s = rest_between_segments(line, SEGMENT_NBYTES)
-    with use_threads(threads):
-        return {str(each): codec_cost(each, [part], 1, SEGMENT_NBYTES, rest_s, _REPEATS) for each in codecs}
+            return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from gradwire.auto.decide import Decision
+from gradwire.auto.decision import Decision
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.samples import Samples, Shadow, lost_shares
 from gradwire.auto.state import State

@@ -1,0 +1,66 @@
+"""What rank 0 measures of its codecs and its host, once, so that another choice need not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from gradwire.codecs import Codec
+from gradwire.errors import LinkError
+from gradwire.machine import cores
+from gradwire.plan import FLOAT_NBYTES
+from gradwire.planner.inputs.calibration import SEGMENT_NBYTES, excerpt
+from gradwire.planner.inputs.cluster import Cluster
+from gradwire.planner.inputs.frame_cost import measure_host
+from gradwire.planner.inputs.threads import use_threads
+from gradwire.timing.measure.calibrate import codec_cost, rest_between_segments
+from gradwire.timing.replay.environment import CodecCost, Environment
+from gradwire.timing.replay.host import HostCost
+from gradwire.timing.replay.line import Line
+
+_REPEATS = 3
+"""Enough to tell codecs apart, and for the cost of frames; training waits meanwhile."""
+
+
+class Costs:
+    """The seconds of codecs and frames on this host, for ``world`` ranks."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._host: HostCost | None = None
+        self._codecs: dict[str, CodecCost] = {}
+
+    def forget(self) -> None:
+        """Measure codecs anew, because gradients may be others."""
+        self._codecs.clear()
+
+    def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Environment:
+        """Return where plans with these codecs run, with what they take of ``values``.
+
+        What wasn't measured yet is measured. Raises ``GradwireError`` where that fails.
+        """
+        cluster = Cluster(self._world, line)
+        every = list(codecs)
+        new = [each for each in every if str(each) not in self._codecs]
+        rest_s = rest_between_segments(line, SEGMENT_NBYTES)
+        with use_threads(cluster.threads):
+            self._codecs |= {
+                str(each): codec_cost(each, [values], 1, SEGMENT_NBYTES, rest_s, _REPEATS) for each in new
+            }
+        return Environment(line, {str(each): self._codecs[str(each)] for each in every}, self._of(cluster))
+
+    def _of(self, cluster: Cluster) -> HostCost:
+        """Return what frames cost."""
+        if self._host is None:
+            sharing = self._world if cluster.is_shared else 1
+            try:
+                self._host = measure_host(cores(), sharing, _REPEATS)
+            except LinkError:  # no local network
+                self._host = HostCost(cores=cores(), ranks_per_machine=sharing)
+        return self._host
+
+
+def typical(values: torch.Tensor) -> torch.Tensor:
+    """Return the part of a gradient with which codecs are measured."""
+    return excerpt(values, SEGMENT_NBYTES // FLOAT_NBYTES)

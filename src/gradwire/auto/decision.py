@@ -1,0 +1,76 @@
+"""What was decided, and which of two decisions is the better one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from gradwire.errors import SpecError
+from gradwire.plan import Plan
+from gradwire.records import read_object
+
+SAME = 0.05
+"""Of plans whose times differ by less, the one with the fewest bytes is the best: times are no more certain,
+and bytes are sure."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided.
+
+    Attributes
+    ----------
+    plan
+        What all ranks use from now on.
+    step_s, uncompressed_s, compute_s
+        Seconds of a step that are expected with it, with the fastest plan without compression, and of
+        computation alone.
+    reason
+        The sentence that tells users of it.
+    extra
+        The share of extra steps that its noise may cost.
+    nbytes
+        What the rank that sends most sends in a step.
+    """
+
+    plan: Plan
+    step_s: float
+    uncompressed_s: float
+    compute_s: float
+    reason: str
+    extra: float = 0.0
+    nbytes: float = 0.0
+
+    @property
+    def to_loss_s(self) -> float:
+        """Seconds that bring training as far as one exact step does."""
+        return self.step_s * (1 + self.extra)
+
+    @property
+    def in_short(self) -> str:
+        """The codec, whether some parameters have others, and the algorithm."""
+        others = " and others" if self.plan.codecs else ""
+        return f"{self.plan.codec}{others} over {self.plan.algorithm}"
+
+    def to_json(self) -> str:
+        """Return it as a JSON object."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps(values | {"plan": json.loads(self.plan.to_json())})
+
+    @classmethod
+    def from_json(cls, text: str) -> Decision:
+        """Read what ``to_json`` wrote. Raises ``SpecError``."""
+        values = read_object(text, "a decision")
+        try:
+            plan = Plan.from_json(json.dumps(values.pop("plan")))
+            return cls(plan, **values)
+        except (KeyError, TypeError) as error:
+            raise SpecError(f"this is no decision: {error}") from error
+
+
+def best_of(decisions: Iterable[Decision]) -> Decision:
+    """Return the fastest to a loss, or of those that are as fast the one with the fewest bytes."""
+    every = list(decisions)
+    least_s = min(each.to_loss_s for each in every)
+    return min((each for each in every if each.to_loss_s <= (1 + SAME) * least_s), key=lambda it: it.nbytes)

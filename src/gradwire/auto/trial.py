@@ -1,0 +1,74 @@
+"""Plans whose expected times are close are tried for some steps each, and the fastest one stays.
+
+A prediction can't know everything: hosts that share cores, and networks whose lines differ, prefer other
+algorithms than it. Steps of a trial are steps of the training, so that a trial costs what slower plans cost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+from gradwire.auto.decision import Decision, best_of
+from gradwire.errors import SpecError
+from gradwire.planner.search.select import UNCERTAINTY
+from gradwire.units import format_duration
+
+STEPS = 8
+"""The steps of each plan; the first one, in which connections and buffers are new, doesn't count."""
+
+
+class Trial:
+    """The decisions that are tried, the most promising first, and what steps have taken with them.
+
+    Attributes
+    ----------
+    decisions
+        One or more.
+    took_s
+        Seconds of a step with each that was tried, in their order.
+    """
+
+    def __init__(self, decisions: Sequence[Decision]) -> None:
+        self.decisions = tuple(decisions)
+        self.took_s: list[float] = []
+
+    def to_json(self) -> str:
+        """Return the decisions as a JSON list."""
+        return json.dumps([json.loads(each.to_json()) for each in self.decisions])
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what ``to_json`` wrote. Raises ``SpecError``."""
+        decisions = [Decision.from_json(json.dumps(each)) for each in json.loads(text)]
+        if not decisions:
+            raise SpecError("a trial has one decision or more, but this list is empty")
+        return cls(decisions)
+
+    @property
+    def present(self) -> Decision | None:
+        """The decision whose turn it is; None once all had theirs, or if there is nothing to compare."""
+        number = len(self.took_s)
+        if len(self.decisions) == 1 or number == len(self.decisions):
+            return None
+        found = self.decisions[number]
+        return replace(found, reason=f"{found.reason}; on trial, {number + 1} of {len(self.decisions)}")
+
+    def best(self) -> Decision:
+        """Return what stays: the fastest to a loss, by what steps took, or as fast with fewer bytes.
+
+        A plan that compresses has to be faster than those that don't by more than times are uncertain.
+        """
+        if not self.took_s:
+            return self.decisions[0]
+        tried = [
+            replace(each, step_s=took_s) for each, took_s in zip(self.decisions, self.took_s, strict=True)
+        ]
+        exact_s = [each.step_s for each in tried if each.plan.codec.EXACT]
+        worth_s = (1 - UNCERTAINTY) * min(exact_s, default=float("inf"))
+        worth = [each for each in tried if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
+        best = best_of(worth)
+        times = ", ".join(f"{each.in_short} {format_duration(each.step_s)}" for each in tried)
+        return replace(best, reason=f"{best.reason}; tried for {STEPS} steps each: {times}")

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gradwire import Plan
+from gradwire.auto.contract import rules_for
+from gradwire.auto.decision import Decision, best_of
+from gradwire.codecs import parse
+from gradwire.errors import SpecError
+
+PLAN = Plan.of("quantize:8", codecs=rules_for({"bias": parse("bf16")}))
+DECISION = Decision(PLAN, 0.5, 1.25, 0.25, "why", extra=0.02, nbytes=1e6)
+
+
+def test_a_decision_travels_as_json() -> None:
+    assert Decision.from_json(DECISION.to_json()) == DECISION
+    for text in ("", "[]", "{}", '{"plan": 3}', '{"plan": {}, "step": 1}'):
+        with pytest.raises(SpecError):
+            Decision.from_json(text)
+
+
+def test_extra_steps_are_part_of_the_time_to_a_loss() -> None:
+    assert math.isclose(DECISION.to_loss_s, 0.51)
+    assert DECISION.in_short == "quantize:8 and others over ring"
+    assert Decision(Plan.of("bf16"), 1.0, 1.0, 1.0, "").in_short == "bf16 over ring"
+
+
+@pytest.mark.parametrize(("slower", "number"), [(1.04, 1), (1.06, 0)])
+def test_the_fastest_is_best_unless_another_is_as_fast_with_fewer_bytes(slower: float, number: int) -> None:
+    others = [Decision(PLAN, 1.0, 2.0, 0.5, "", nbytes=2.0), Decision(PLAN, slower, 2.0, 0.5, "", nbytes=1.0)]
+    assert best_of(others) == others[number]
+    assert best_of(others[::-1]) == others[number]

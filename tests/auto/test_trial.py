@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gradwire import Plan
+from gradwire.auto.decision import Decision
+from gradwire.auto.trial import STEPS, Trial
+from gradwire.errors import SpecError
+
+EXACT = Decision(Plan(), 1.0, 1.0, 0.1, "no compression", nbytes=4e6)
+RING = Decision(Plan.of("quantize:8"), 0.5, 1.0, 0.1, "quantize:8 over ring", nbytes=1e6)
+STAR = replace(RING, plan=Plan.of("quantize:4", algorithm="star"), reason="star", extra=0.1, nbytes=5e5)
+
+
+def after(*seconds: float, of: tuple[Decision, ...] = (EXACT, RING, STAR)) -> Trial:
+    trial = Trial(of)
+    trial.took_s += seconds
+    return trial
+
+
+def test_each_decision_has_its_turn() -> None:
+    shown = []
+    for count in range(4):
+        present = after(*[1.0] * count).present
+        shown.append(None if present is None else (present.plan, present.reason.split("; ")[-1]))
+    assert shown == [
+        (EXACT.plan, "on trial, 1 of 3"),
+        (RING.plan, "on trial, 2 of 3"),
+        (STAR.plan, "on trial, 3 of 3"),
+        None,
+    ]
+
+
+def test_one_decision_is_not_tried() -> None:
+    alone = Trial((RING,))
+    assert alone.present is None
+    assert alone.best() == RING
+
+
+def test_the_fastest_by_what_steps_took_stays_whatever_was_expected() -> None:
+    best = after(0.02, 0.03, 0.04, of=(RING, EXACT, STAR)).best()
+    assert (best.plan, best.step_s) == (RING.plan, 0.02)
+    best = after(0.05, 0.04, 0.02).best()
+    assert (best.plan, best.step_s) == (STAR.plan, 0.02)
+    assert best.reason.startswith(
+        "star; tried for 8 steps each: identity over ring 50ms, quantize:8 over ring"
+    )
+    assert STEPS == 8
+
+
+def test_extra_steps_count() -> None:
+    assert after(1.0, 0.02, 0.0195).best().plan == RING.plan, "the star needs a tenth more steps"
+
+
+def test_of_those_that_are_as_fast_the_one_with_the_fewest_bytes_stays() -> None:
+    equal = replace(STAR, extra=0.0)
+    assert after(1.0, 0.02, 0.0208, of=(EXACT, RING, equal)).best().plan == STAR.plan
+    assert after(1.0, 0.02, 0.0212, of=(EXACT, RING, equal)).best().plan == RING.plan
+
+
+def test_compression_has_to_be_worth_its_noise() -> None:
+    assert after(0.02, 0.0198, 0.0197).best().plan == EXACT.plan
+    assert after(0.02, 0.019, 0.0197).best().plan == RING.plan
+    assert after(0.02, 0.0199, of=(RING, STAR)).best().plan == RING.plan, "nothing exact was tried"
+
+
+def test_a_trial_travels_as_json() -> None:
+    assert Trial.from_json(Trial((RING, STAR)).to_json()).decisions == (RING, STAR)
+    for text in ("[]", "[3]", '[{"plan": 3}]'):
+        with pytest.raises(SpecError):
+            Trial.from_json(text)
