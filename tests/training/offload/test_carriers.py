@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 
@@ -62,24 +61,29 @@ def test_the_format_of_a_message_may_differ_from_the_one_before() -> None:
     assert torch.equal(replicas[0].view(torch.int32), masters[0].view(torch.int32) & -1 << 8)
 
 
-def test_a_look_packs_what_pack_would_and_returns_the_norm() -> None:
+def test_a_look_packs_what_pack_would_and_returns_the_squares_of_weights() -> None:
     masters = [torch.randn(40, 9), torch.randn(9), torch.randn(3, 5).t()]
     carrier = BitpackCarrier(transfer(masters, [torch.zeros_like(each) for each in masters]))
-    norm = math.sqrt(sum(float(each.double().square().sum()) for each in masters if each.dim() > 1))
+    squares = pytest.approx({number: float(masters[number].double().square().sum()) for number in (0, 2)})
     for bits in (8, 16, 24, 32):
         nbytes = carrier.pack(alike(carrier, bits), full=False)
         packed = carrier.host[:nbytes].clone()
         carrier.host.fill_(255)
         look = carrier.look(alike(carrier, bits))
-        assert look.norm == pytest.approx(norm)
+        assert look.squares == squares
         assert look.packed_nbytes == nbytes
         spans = [slice(*each) for each in carrier.spans.values()]
         assert all(torch.equal(carrier.host[each], packed[each]) for each in spans)
+    some = carrier.look({0: 8, 1: 8})
+    assert some.squares == squares
+    assert some.packed_nbytes == carrier.pack({0: 8, 1: 8}, full=False)
     carrier.host.fill_(255)
-    assert carrier.look(None).packed_nbytes is None
+    none = carrier.look(None)
+    assert none.squares == squares
+    assert none.packed_nbytes is None
     assert int(carrier.host.min()) == 255, "nothing was to be packed"
     deltas = DeltaCarrier(transfer(masters, [torch.zeros_like(each) for each in masters]), "bf16", 1)
-    assert deltas.look(alike(deltas, 16)).norm == pytest.approx(norm)
+    assert deltas.look(alike(deltas, 16)).squares == squares
     assert deltas.look(alike(deltas, 16)).packed_nbytes is None, "to pack deltas twice is to lose one"
 
 

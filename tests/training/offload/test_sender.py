@@ -12,6 +12,7 @@ from torch import nn
 
 from gradwire.devices.cpu import CPU
 from gradwire.errors import DeviceError, SpecError
+from gradwire.training.offload import sender as sender_module
 from gradwire.training.offload.carriers import BitpackCarrier, Bits
 from gradwire.training.offload.host_offload import HostOffload
 from gradwire.training.offload.layers import Layer, layers_of
@@ -38,13 +39,15 @@ class Recorded(Policy):
 
 
 @pytest.fixture
-def parts() -> Iterator[tuple[nn.Module, list[Layer], Recorded, Sender]]:
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[nn.Module, list[Layer], Recorded, Sender]]:
+    """A sender of three layers, each of which has a message of its own."""
+    monkeypatch.setattr(sender_module, "_TOGETHER_NBYTES", 0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     layers, policy = layers_of(model, copy.deepcopy(model)), Recorded()
-    sender = Sender([Place(CPU, layers)], policy, OffloadLedger())
-    yield model, layers, policy, sender
-    sender.close()
+    own = Sender([Place(CPU, layers)], policy, OffloadLedger())
+    yield model, layers, policy, own
+    own.close()
 
 
 def arrived(layer: Layer) -> bool:
@@ -156,6 +159,7 @@ def test_only_layers_whose_bits_change_are_packed_twice(
 def test_a_layer_whose_bits_are_known_leaves_before_the_norms_of_others_are(
     foretold: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sender_module, "_TOGETHER_NBYTES", 0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2), nn.Linear(2, 2))
     layers, policy = layers_of(model, copy.deepcopy(model)), Recorded()
@@ -250,6 +254,48 @@ def test_a_layer_that_is_not_sent_is_looked_at_but_not_packed(
     assert sender._ledger.packing_cpu_s > 0
     assert sender._ledger.layers["0"].sends == sent
     assert sender._ledger.layers["2"].sends == sent + 1
+
+
+@pytest.mark.parametrize("foretold", [True, False])
+def test_layers_of_one_message_have_norms_and_bits_of_their_own(
+    foretold: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    layers, policy, ledger = layers_of(model, copy.deepcopy(model)), Recorded(), OffloadLedger()
+    own, wanted, packs = Sender([Place(CPU, layers)], policy, ledger), [32, 32], list[Bits]()
+    pack = BitpackCarrier.pack
+
+    def counted(carrier: BitpackCarrier, bits: Bits, *, full: bool) -> int:
+        packs.append(bits)
+        return pack(carrier, bits, full=full)
+
+    def observe(norms: Sequence[float]) -> list[int]:
+        policy.norms.append([*norms])
+        return [*wanted]
+
+    monkeypatch.setattr(BitpackCarrier, "pack", counted)
+    monkeypatch.setattr(policy, "observe", observe)
+    if foretold:
+        monkeypatch.setattr(policy, "bits_for", lambda layer, _: wanted[layer])
+    for wanted, expected in (([32, 32], 1), ([32, 16], 1), ([32, 16], 0), ([8, 16], 1)):
+        own.send(layers, observe=True, full=False, only=change(model))
+        own.arrive(layers)
+        for layer, bits in zip(layers, (wanted[0], 32, wanted[1]), strict=True):
+            for master, replica in zip(layer.masters, layer.replicas, strict=True):
+                kept = -1 << (32 - bits if master.dim() > 1 else 0)
+                assert torch.equal(replica.view(torch.int32), master.view(torch.int32) & kept)
+        assert len(packs) == expected, "once more, if one of them changes"
+        weights = [model.get_parameter(f"{name}.weight").detach() for name in (0, 2)]
+        assert policy.norms[-1] == pytest.approx([math.sqrt(float((each**2).sum())) for each in weights])
+        packs.clear()
+    change(model)
+    own.send(layers, observe=True, full=False, only={layers[0].masters[0]})
+    own.arrive(layers)
+    assert [arrived(each) for each in layers] == [False, False, False], "8 bits, and what was not sent"
+    weights = [model.get_parameter(f"{name}.weight").detach() for name in (0, 2)]
+    assert policy.norms[-1] == pytest.approx([math.sqrt(float((each**2).sum())) for each in weights])
+    own.close()
 
 
 @pytest.mark.parametrize("counts", [[], [9], [3, 3, 3, 3], [1, 1, 99, 1, 1], [99, 99], [0, 5, 5, 5, 0, 0]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -54,13 +53,13 @@ class Look(NamedTuple):
 
     Attributes
     ----------
-    norm
-        The l2 norm of the weights.
+    squares
+        The sum of the squares of the weights of each master that has some, by its number.
     packed_nbytes
         The bytes of the message that was packed meanwhile; None where none was.
     """
 
-    norm: float
+    squares: Mapping[int, float]
     packed_nbytes: int | None
 
 
@@ -108,10 +107,10 @@ class Carrier(ABC):
         """Fill ``host`` from these masters, in ``full`` where devices have nothing; return the bytes used."""
 
     def look(self, bits: Bits | None) -> Look:  # noqa: ARG002 - for BitpackCarrier
-        """Return the norm of the weights; unless ``bits`` are None, ``host`` may be filled meanwhile."""
-        weights = [_flat(each) for each in self._masters if each.dim() > 1]
-        squares = [_native.sum_norms(Pass.LOOK, each, each) for each in weights]
-        return Look(math.sqrt(math.fsum(squares)), None)
+        """Return the squares of all weights; unless ``bits`` are None, ``host`` may be filled meanwhile."""
+        return Look(
+            {number: _squares(each) for number, each in enumerate(self._masters) if each.dim() > 1}, None
+        )
 
     def receive(self, end: int) -> None:  # noqa: B027 - most leave everything to the device
         """Do what the host can do as soon as an end has the bytes, on another thread than ``unpack``'s."""
@@ -152,13 +151,17 @@ class BitpackCarrier(Carrier):
         return _end_of(self.spans)
 
     def look(self, bits: Bits | None) -> Look:
-        """Return the norm, after the one pass over the masters in which they were packed, too."""
+        """Return the squares, after the one pass over the masters in which they were packed, too."""
         if bits is None:
             return super().look(None)
-        return Look(math.sqrt(math.fsum(self._write(bits, summed=True))), _end_of(self.spans))
+        squares = self._write(bits, summed=True)
+        for number, master in enumerate(self._masters):
+            if master.dim() > 1 and number not in squares:  # the message doesn't bring it
+                squares[number] = _squares(master)
+        return Look(squares, _end_of(self.spans))
 
-    def _write(self, bits: Bits, *, summed: bool) -> list[float]:
-        """Fill ``host``, and return sums of squares, of the weights alone."""
+    def _write(self, bits: Bits, *, summed: bool) -> dict[int, float]:
+        """Fill ``host``, and return the squares of the weights, if they are to be ``summed``."""
         self.spans, packed, end = {}, list[Packed](), 0
         for number, wanted in bits.items():
             master, begin = self._masters[number], aligned(end)
@@ -167,7 +170,8 @@ class BitpackCarrier(Carrier):
             end = begin + codec.max_nbytes(master.numel())
             self.spans[number], self._kept_bytes[number] = (begin, end), codec.kept_bytes
             packed.append(Packed(_flat(master), begin, 8 * codec.kept_bytes, summed and is_weight))
-        return _native.pack_message(packed, self.host)
+        sums = zip(bits, packed, _native.pack_message(packed, self.host), strict=True)
+        return {number: squares for number, each, squares in sums if each.summed}
 
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
         weights = replica if replica.is_contiguous() else torch.zeros_like(replica).contiguous()
@@ -262,6 +266,11 @@ class DeltaCarrier(Carrier):
 
 def _flat(master: torch.Tensor) -> torch.Tensor:
     return master if master.dim() == 1 and master.is_contiguous() else master.detach().reshape(-1)
+
+
+def _squares(master: torch.Tensor) -> float:
+    flat = _flat(master)
+    return _native.sum_norms(Pass.LOOK, flat, flat)
 
 
 def _end_of(spans: Mapping[int, tuple[int, int]]) -> int:

@@ -1,12 +1,13 @@
 """Weights on their way out: a thread packs layers while those before are copied and the model computes.
 
 Each message costs the threads a hand-over, and the interpreter, the same however small it is. So consecutive
-small layers travel in one. Where a policy wants norms, it chooses bits layer by layer, and each layer has a
-message of its own, which leaves as soon as its bits are known.
+small layers travel in one. A policy that wants norms chooses bits layer by layer, and a message leaves as
+soon as those of its layers are known.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
@@ -99,9 +100,8 @@ class Sender:
         first = places[0].layers
         self._weighted = [each for each in first if each.weights]
         self._streams = [each.device.stream() for each in places]
-        alone = (range(number, number + 1) for number in range(len(first)))
         together = _split([each.count for each in first], _TOGETHER_NBYTES)
-        self._routes = [self._route(numbers) for numbers in (alone if policy.wants_norms else together)]
+        self._routes = [self._route(numbers) for numbers in together]
         parts = [(route, part) for route in self._routes for part in route.parts]
         self._way_of = {
             id(layer): (route, part, place)
@@ -200,32 +200,34 @@ class Sender:
         jobs = {job.route: job for job in left}
         every = (*jobs, *(route for route in self._routes if route not in jobs))
         for route in every if self._policy.wants_norms else ():
-            (part,) = route.parts
-            place, is_known = part.bits_index, part.bits_index is None
-            if place is not None:
-                bits = self._bits([part]) if before is not None and route in jobs else None
+            weighted = [(place, numbers) for _, numbers, place in route.parts if place is not None]
+            told = dict[int, int]()
+            if weighted:
+                bits = self._bits(jobs[route].parts) if before is not None and route in jobs else None
                 if bits is not None:
                     self._empty(route)
                 with self._packing("norm_s"):
-                    norms[place], nbytes = route.carrier.look(bits)
+                    squares, nbytes = route.carrier.look(bits)
+                for place, numbers in weighted:
+                    norms[place] = math.sqrt(math.fsum(squares[each] for each in numbers if each in squares))
                 if bits is not None and before is not None and nbytes is not None:
                     packed[route] = bits, nbytes
-                    is_known = self._policy.bits_for(place, norms[place]) == before[place]
-            if is_known and failure is None and len(left) > 1 and left[0].route is route:
+                    ahead = {place: self._policy.bits_for(place, norms[place]) for place, _ in weighted}
+                    told = {place: given for place, given in ahead.items() if given == before[place]}
+            if len(told) == len(weighted) and failure is None and len(left) > 1 and left[0].route is route:
                 try:
                     self._send_next(left, packed, full)
                 except BaseException as error:
                     failure = error
-                if place is not None and before is not None:
-                    foretold[place] = before[place]
+                foretold |= told
         self.bits = self._policy.observe(norms)
         self.bits_by_batch.append(self.bits)
         if failure is not None:
             raise failure
-        for layer, told in foretold.items():
-            if self.bits[layer] != told:
+        for layer, wanted in foretold.items():
+            if self.bits[layer] != wanted:
                 raise SpecError(
-                    f"{type(self._policy).__name__}.bits_for foretold {told} bits for layer {layer}, but "
+                    f"{type(self._policy).__name__}.bits_for foretold {wanted} bits for layer {layer}, but "
                     f"observe gave it {self.bits[layer]}; let both say the same, or bits_for None"
                 )
         return packed
