@@ -86,7 +86,7 @@ def _value(stage: Pipeline, mantissa: Value, shared: Value, bits: int) -> Value:
     sign, is_zero = stage.hold(sign), stage.hold(magnitude == 0)
     magnitude, shared = stage.hold(magnitude), stage.hold(shared)
 
-    left = (23 - bits + Mux(is_normal, zeros, shared))[:5]
+    left = (23 - bits + Mux(is_normal, zeros, shared[:4]))[:5]
     exponent = Mux(is_normal, shared + 1 - zeros, 0)[:8]
     finite = Cat(Mux(is_zero | (shared == 0), 0, Cat((magnitude << left)[:23], exponent)), sign & ~is_zero)
     return stage.hold(Mux(shared == NAN_EXPONENT, _QUIET_NAN, finite))
