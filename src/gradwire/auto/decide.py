@@ -23,8 +23,8 @@ STAY = 0.05
 MOST_TRIED = 3
 """So many plans are compared by steps that were really taken, at most."""
 _CLOSE = 1.5
-"""Those whose expected times are up to so many times the least one: where hosts share cores, predictions are as
-wrong as that."""
+"""Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
+hosts share cores."""
 _EXPOSED = 0.1
 """If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
 

@@ -27,7 +27,7 @@ from gradwire.training.offload.places import Place
 from gradwire.training.offload.policies import Policy
 from gradwire.training.offload.workers import packing_thread
 
-_TOGETHER_NBYTES = 256 << 10
+_TOGETHER_NBYTES = 1 << 20
 """How large the masters of layers that travel together are at most, so that a pipeline has many parts."""
 
 
