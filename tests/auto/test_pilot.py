@@ -1,84 +1,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-import torch
 
-from gradwire import Auto, Exchange, Link, Plan
-from gradwire.auto import costs, decide, network, pilot, samples
-from gradwire.auto.pilot import WARM_UP, Pilot
-from gradwire.auto.sampled_bucket import SampledBucket
+from gradwire import Auto, Link, Plan
+from gradwire.auto import costs, network, pilot, samples
+from gradwire.auto.pilot import WARM_UP
 from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT
-from gradwire.auto.trial import STEPS
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import ExchangeError
-from gradwire.exchange.division import divided
 from gradwire.timing.measure import calibrate
 from gradwire.timing.replay.environment import CodecCost
+from support.piloted import NAMES, Run, train
 from support.ranks import run_ranks
 from support.told_line import FAST, SLOW, Told, tell_line
-
-T = TypeVar("T")
-COUNTS, BIAS = (5000, 3000), 30
-NAMES = (["0.weight", "0.bias"], ["1.weight", "1.bias"])
-
-
-class Run:
-    """One rank's run: a loop like that of DDP's hook, with a line of which a test decides."""
-
-    def __init__(self, link: Link, settings: Auto) -> None:
-        self.exchange = Exchange(link, settings.first_plan)
-        self.now, self.exposed_s, self.small, self.faint, self.weak = 0.0, 0.1, False, False, False
-        self.exposed_by: dict[str, float] = {}
-        shapes = [[each] for each in COUNTS]
-        self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
-        self.plans: list[Plan] = []
-        self.generator = torch.Generator().manual_seed(link.rank)
-
-    def ask(self, what: str, work: Callable[[Exchange], T]) -> T:
-        assert what
-        return work(self.exchange)
-
-    def step(self, number: int, scale: float = 1.0) -> None:
-        chosen = self.pilot.begin(number, self.exchange.plan, self.ask)
-        if chosen is not None:
-            self.exchange.follow(chosen)
-        self.plans.append(self.exchange.plan)
-        for index, count in enumerate(COUNTS):
-            values = torch.randn(count, generator=self.generator) * scale
-            if self.faint:  # all but what a short sample sees
-                values[60:] *= 1e-4
-            if self.weak and index == 1:
-                values *= 1e-3
-            if self.small:  # they share a block with weights that are much larger
-                values[-BIAS:] *= 1e-4
-            way = divided(self.exchange, NAMES[index], [count - BIAS, BIAS])
-            self.now += 0.05
-            self.pilot.handed_over(count)
-            if self.pilot.samples is not None:
-                names, shapes = NAMES[index], [(10, (count - BIAS) // 10), (BIAS,)]
-                drawn = self.pilot.samples.drawn == index
-                way = SampledBucket(way, self.exchange, self.pilot.samples, names, shapes, drawn)
-            way.all_reduce(values)
-        self.now += self.exposed_by.get(self.exchange.plan.algorithm, self.exposed_s)
-        self.pilot.end()
 
 
 @pytest.fixture(autouse=True)
 def line(monkeypatch: pytest.MonkeyPatch) -> Told:
     return tell_line(monkeypatch)
-
-
-def train(link: Link, settings: Auto, steps: int, scales: dict[int, float] | None = None) -> Run:
-    run = Run(link, settings)
-    for number in range(1, steps + 1):
-        run.step(number, (scales or {}).get(number, 1.0))
-    return run
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -91,47 +35,6 @@ def test_all_ranks_take_one_plan_in_the_same_step(world: int) -> None:
     assert plans[WARM_UP:] == [decision.plan] * 2
     assert decision.plan.codec != Identity(), "at 100 kB/s"
     assert decision.uncompressed_s > decision.step_s
-
-
-def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(decide, "MOST_TRIED", 3)
-    settings, last = Auto(path=tmp_path / "auto.json"), WARM_UP + 1 + 3 * STEPS
-    expected = run_ranks(4, train, Auto(), WARM_UP + 1)[0].plans[-1]
-
-    def run(link: Link) -> Run:
-        one = Run(link, settings)
-        one.exposed_by = {expected.algorithm: 0.3}  # those that nobody expects to be the fastest take 0.1 s
-        for number in range(1, last + 4 * KEPT):
-            one.step(number)
-        return one
-
-    with caplog.at_level(logging.INFO, "gradwire"):
-        runs = run_ranks(4, run)
-    assert all(run.plans == runs[0].plans for run in runs)
-    decisions = runs[0].pilot.decisions
-    assert [step for step, _ in decisions] == [WARM_UP + 1 + each * STEPS for each in range(4)]
-    tried = [decision.plan.algorithm for _, decision in decisions]
-    assert tried[0] == expected.algorithm
-    assert len({(each.plan.algorithm, bool(each.plan.codecs)) for _, each in decisions[:3]}) == 3
-    assert tried[3] != expected.algorithm
-    assert decisions[3][1].step_s == pytest.approx(0.2), "what was measured"
-    assert runs[0].plans[-1] == decisions[3][1].plan
-    assert "tried for 8 steps each" in caplog.text
-    assert "on trial" not in caplog.text, "one line tells what was chosen"
-    again = run_ranks(4, train, settings, 2)
-    assert again[0].plans == [decisions[3][1].plan] * 2
-
-
-def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(decide, "MOST_TRIED", 3)
-    settings = Auto(path=tmp_path / "auto.json")
-    first = run_ranks(4, train, settings, WARM_UP + 2 + STEPS)[0].pilot.decisions
-    assert len(first) == 2
-    assert run_ranks(4, train, settings, 2)[0].plans == [first[0][1].plan] * 2
 
 
 def test_on_a_fast_line_the_answer_is_no_compression(line: dict[str, Any]) -> None:

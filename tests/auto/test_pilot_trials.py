@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from gradwire import Auto, Link
+from gradwire.auto import decide
+from gradwire.auto.pilot import WARM_UP
+from gradwire.auto.step_times import KEPT
+from gradwire.auto.trial import STEPS
+from support.piloted import Run, train
+from support.ranks import run_ranks
+from support.told_line import Told, tell_line
+
+
+@pytest.fixture(autouse=True)
+def line(monkeypatch: pytest.MonkeyPatch) -> Told:
+    told = tell_line(monkeypatch)
+    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    return told
+
+
+def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, last = Auto(path=tmp_path / "auto.json"), WARM_UP + 1 + 3 * STEPS
+    expected = run_ranks(4, train, Auto(), WARM_UP + 1)[0].plans[-1]
+
+    def run(link: Link) -> Run:
+        one = Run(link, settings)
+        one.exposed_by = {expected.algorithm: 0.3}  # those that nobody expects to be the fastest take 0.1 s
+        for number in range(1, last + 4 * KEPT):
+            one.step(number)
+        return one
+
+    with caplog.at_level(logging.INFO, "gradwire"):
+        runs = run_ranks(4, run)
+    assert all(run.plans == runs[0].plans for run in runs)
+    decisions = runs[0].pilot.decisions
+    assert [step for step, _ in decisions] == [WARM_UP + 1 + each * STEPS for each in range(4)]
+    tried = [decision.plan.algorithm for _, decision in decisions]
+    assert tried[0] == expected.algorithm
+    assert len({(each.plan.algorithm, bool(each.plan.codecs)) for _, each in decisions[:3]}) == 3
+    assert tried[3] != expected.algorithm
+    assert decisions[3][1].step_s == pytest.approx(0.2), "what was measured"
+    assert runs[0].plans[-1] == decisions[3][1].plan
+    assert "tried for 8 steps each" in caplog.text
+    assert "on trial" not in caplog.text, "one line tells what was chosen"
+    again = run_ranks(4, train, settings, 2)
+    assert again[0].plans == [decisions[3][1].plan] * 2
+
+
+def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(tmp_path: Path) -> None:
+    settings = Auto(path=tmp_path / "auto.json")
+    first = run_ranks(4, train, settings, WARM_UP + 2 + STEPS)[0].pilot.decisions
+    assert len(first) == 2
+    assert run_ranks(4, train, settings, 2)[0].plans == [first[0][1].plan] * 2
