@@ -139,6 +139,19 @@ def test_each_gets_its_own_codec_where_that_saves_bytes_and_all_share_one_where_
     assert lost.gentler(Q4, {"middle", "small"}, 0.2, {Q8}) == {"middle": BF16, "small": BF16}
 
 
+def test_what_suits_no_codec_does_not_let_the_others_have_one_each() -> None:
+    near = parse("quantize:8,block=64")
+    counts = {"large": 399, "a": 300, "b": 300, "tiny": 1}
+    fit = {"a": {Q8, near}, "b": {near}, "tiny": set[Codec]()}
+    shares = {
+        codec: {name: 0.1 if codec in fit.get(name, {codec}) else 0.3 for name in counts}
+        for codec in (Q4, Q8, near)
+    } | {Identity(): dict.fromkeys(counts, 0.0)}
+    lost = Lost(counts, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0, near: 1.01})
+    assert lost.gentler(Q4, {"a", "b"}, 0.2) == {"a": near, "b": near}
+    assert lost.gentler(Q4, {"a", "b", "tiny"}, 0.2) == {"a": near, "b": near, "tiny": Identity()}
+
+
 def test_all_ranks_draw_the_same_bucket_and_each_its_turn() -> None:
     drawn = [draw(step, 4) for step in range(0, 4000, 20)]
     assert drawn == [draw(step, 4) for step in range(0, 4000, 20)]

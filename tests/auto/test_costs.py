@@ -60,5 +60,5 @@ def test_a_host_without_a_local_network_has_cores_alone(monkeypatch: pytest.Monk
 
 
 def test_codecs_are_measured_with_a_part_of_a_large_gradient() -> None:
-    assert typical(VALUES).numel() <= VALUES.numel()
+    assert torch.equal(typical(VALUES), VALUES)
     assert typical(torch.zeros(1 << 22)).numel() < 1 << 22

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from gradwire import Auto, Link
-from gradwire.auto import decide
+from gradwire.auto import decide, pilot
 from gradwire.auto.pilot import WARM_UP
+from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT
 from gradwire.auto.trial import STEPS
 from support.piloted import Run, train
@@ -57,3 +59,65 @@ def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(tmp_pat
     first = run_ranks(4, train, settings, WARM_UP + 2 + STEPS)[0].pilot.decisions
     assert len(first) == 2
     assert run_ranks(4, train, settings, 2)[0].plans == [first[0][1].plan] * 2
+
+
+def test_a_run_that_resumes_from_the_midst_of_a_trial_decides_anew() -> None:
+    saved_at = WARM_UP + 1 + STEPS + 2
+    runs = run_ranks(4, train, Auto(), saved_at)
+    state = runs[0].pilot.state()
+    assert len(state.decisions) == 2
+    assert State.from_json(state.to_json()) == state
+
+    def again(link: Link) -> Run:
+        run = Run(link, Auto())
+        first = run.pilot.load(state)
+        assert first is not None
+        assert first == state.decisions[-1][1].plan
+        run.exchange.follow(first)
+        for number in range(1, WARM_UP + 2 + 3 * STEPS):
+            run.step(number)
+        return run
+
+    resumed = run_ranks(4, again)
+    assert all(run.plans == resumed[0].plans for run in resumed)
+    assert resumed[0].plans[:WARM_UP] == [state.decisions[-1][1].plan] * WARM_UP
+    steps = [step for step, _ in resumed[0].pilot.decisions[2:]]
+    assert steps == [saved_at + 1 + WARM_UP + each * STEPS for each in range(4)]
+
+
+def test_a_line_that_changes_is_answered_by_another_trial(line: Told) -> None:
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(max_lost_norm=0.25))
+        for number in range(1, 240):
+            if number == 120:
+                line["line"], one.exposed_s = (1e-4, 3e4, 0.0, 1.0), 0.3
+            one.step(number)
+        return one
+
+    runs = run_ranks(4, run)
+    assert all(run.plans == runs[0].plans for run in runs)
+    steps = [step for step, _ in runs[0].pilot.decisions]
+    before, after = ([each for each in steps if (each < 120) == first] for first in (True, False))
+    assert before == [WARM_UP + 1 + each * STEPS for each in range(4)]
+    assert len(after) > 1
+    assert {b - a for a, b in pairwise(after)} == {STEPS}
+
+
+def test_a_codec_of_an_earlier_run_that_is_no_candidate_any_more_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
+    place = tmp_path / "auto.json"
+    run_ranks(2, train, Auto(codecs=["quantize:8"], path=place), WARM_UP + 1)
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["bf16"], path=place))
+        one.small = True  # so that quantize:8 breaks the contract
+        for number in range(1, 3 * KEPT):
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    assert str(runs[0].plans[0].codec) == "quantize:8"
+    assert str(runs[0].plans[-1].codec) == "bf16"

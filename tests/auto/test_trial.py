@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,32 @@ def test_compression_has_to_be_worth_its_noise() -> None:
 
 def test_a_trial_travels_as_json() -> None:
     assert Trial.from_json(Trial((RING, STAR)).to_json()).decisions == (RING, STAR)
-    for text in ("[]", "[3]", '[{"plan": 3}]'):
+    for text in ("", "{", "3", "null", "[3]", '[{"plan": 3}]'):
         with pytest.raises(SpecError):
             Trial.from_json(text)
+
+
+def test_the_plan_in_use_stays_unless_another_is_clearly_better() -> None:
+    near = replace(RING, plan=Plan.of("quantize:8", algorithm="star"), nbytes=0.99e6)
+    for present, took, stays in (
+        (RING.plan, (0.02, 0.0204), True),
+        (None, (0.02, 0.0204), False),
+        (near.plan, (0.02, 0.0204), False),
+        (RING.plan, (0.0204, 0.02), True),
+        (RING.plan, (0.0212, 0.02), False),
+    ):
+        trial = Trial((RING, near), present)
+        trial.took_s += took
+        assert (trial.best().plan == RING.plan) == stays
+
+
+def test_what_was_measured_without_compression_is_what_compression_is_compared_with() -> None:
+    best = after(0.05, 0.04, 0.02).best()
+    assert (best.step_s, best.uncompressed_s) == (0.02, 0.05)
+    assert after(0.02, 0.0199, of=(RING, STAR)).best().uncompressed_s == 1.0, "as expected"
+
+
+def test_without_times_the_most_promising_stays() -> None:
+    assert after(math.inf, math.inf, math.inf, of=(RING, EXACT, STAR)).best() == RING
+    assert after(math.inf, 0.02, math.inf, of=(RING, EXACT, STAR)).best().plan == EXACT.plan
+    assert Trial(()).present is None

@@ -131,27 +131,32 @@ class Lost:
     ) -> dict[str, Codec]:
         """Return what each of these parameters gets, and the others ``codec``.
 
-        Each codec is an exchange of its own. So all get the one with the fewest bytes of those that keep the
-        contract for all of them, or none if that hardly counts; but those for which a smaller one keeps it
-        get that, where this saves the share ``FEW`` of all bytes.
+        That is the codec with the fewest bytes that keeps the contract. Each codec is an exchange of its own,
+        so parameters get the next larger one that others have and that suits them, too, unless this costs
+        more than the share ``FEW`` of all bytes; and none, if that hardly counts.
         """
-        usable = (each for each in self.shares if each != codec and each not in refused)
-        others = sorted(usable, key=lambda each: self.nbytes[each])
-        rest, little = {*names}, FEW * self.nbytes[codec]
-        found: dict[str, Codec] = {}
-        most_nbytes = self.nbytes.get(self._least(others, rest, most), FLOAT_NBYTES)
-        for each in others:
-            own = {name for name in rest if self.shares[each][name] <= most}
-            if self.part(own) * (most_nbytes - self.nbytes[each]) > little:
-                found |= dict.fromkeys(own, each)
-                rest -= own
-        hardly_counts = FLOAT_NBYTES * self.part(rest) <= little
-        last = Identity() if hardly_counts else self._least(others, rest, most)
-        return found | dict.fromkeys(rest, last)
+        none = Identity()
+        usable = (each for each in self.shares if each not in (codec, none) and each not in refused)
+        order = [*sorted(usable, key=lambda each: self.nbytes[each]), none]
+        groups = {each: set[str]() for each in order}
+        for name in names:
+            groups[next(each for each in order if self._suits(each, [name], most))].add(name)
+        little = FEW * self.nbytes[codec]
+        for at, each in enumerate(order):
+            own, larger = groups[each], order[at + 1 :]
+            other = next((it for it in larger if groups[it] and self._suits(it, own, most)), each)
+            more = self.part(own) * (self._size(other) - self._size(each))
+            hardly_counts = FLOAT_NBYTES * self.part(own) <= little
+            target = other if other != each and more <= little else none if hardly_counts else each
+            groups[each] = set()
+            groups[target] |= own
+        return {name: each for each, own in groups.items() for name in own}
 
-    def _least(self, codecs: Iterable[Codec], names: Collection[str], most: float) -> Codec:
-        """Return the first of these codecs that keeps the contract for all names; none where no one does."""
-        return next((each for each in codecs if self.worst(each, names) <= most), Identity())
+    def _suits(self, codec: Codec, names: Iterable[str], most: float) -> bool:
+        return codec.EXACT or self.worst(codec, names) <= most
+
+    def _size(self, codec: Codec) -> float:
+        return FLOAT_NBYTES if codec == Identity() else self.nbytes[codec]
 
 
 def beyond(shares: Mapping[str, float], most: float, kept: Collection[str]) -> frozenset[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from gradwire.auto.contract import Lost, in_words, rules_for
-from gradwire.auto.decision import Decision, best_of
+from gradwire.auto.decision import Decision, best_of, same_way, stays
 from gradwire.auto.mixture import Mixture
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.workload import Workload
@@ -18,8 +18,6 @@ from gradwire.planner.search.select import UNCERTAINTY, choose
 from gradwire.timing.replay.environment import Environment
 from gradwire.units import format_duration, format_rate
 
-STAY = 0.05
-"""Another plan has to be better than the present one by more than this share, in time or in bytes."""
 MOST_TRIED = 3
 """So many plans are compared by steps that were really taken, at most."""
 _CLOSE = 1.5
@@ -98,12 +96,12 @@ def decide(
         said = in_words(each.plan.codec, mixture.gentler, most)
         return replace(decided, reason=_reason(decided, environment, said, left_out, most))
 
-    options = [decision(each) for each in (*found.ranking, found.uncompressed)]
+    options = [decision(each) for each in found.ranking]
     worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
     worth = [each for each in options if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
     best = best_of(worth)
-    staying = [each for each in worth if _same(each.plan, present)]
-    if staying and _stays(staying[0], best):
+    staying = [each for each in worth if same_way(each.plan, present)]
+    if staying and stays(staying[0], best):
         best = staying[0]
     return best, *_rivals(best, options)
 
@@ -124,11 +122,6 @@ def _kind(each: Decision) -> tuple[str, bool, bool]:
     return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs)
 
 
-def _stays(present: Decision, best: Decision) -> bool:
-    pairs = (present.to_loss_s, best.to_loss_s), (present.nbytes, best.nbytes)
-    return all(own <= (1 + STAY) * least for own, least in pairs)
-
-
 def _reason(
     each: Decision, environment: Environment, exceptions: str, left_out: Sequence[str], most: float
 ) -> str:
@@ -142,9 +135,3 @@ def _reason(
     if left_out:
         said += f"; {', '.join(left_out)} would lose more than {most:.0%} of a parameter's gradient"
     return said
-
-
-def _same(plan: Plan, present: Plan) -> bool:
-    """Return whether two plans exchange a bucket in the same way."""
-    ways = [(each.codec, each.algorithm, each.segment_nbytes) for each in (plan, present)]
-    return ways[0] == ways[1]

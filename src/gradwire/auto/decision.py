@@ -10,6 +10,8 @@ from gradwire.errors import SpecError
 from gradwire.plan import Plan
 from gradwire.records import read_object
 
+STAY = 0.05
+"""Another plan has to be better than the present one by more than this share, in time or in bytes."""
 SAME = 0.05
 """Of plans whose times differ by less, the one with the fewest bytes is the best: times are no more certain,
 and bytes are sure."""
@@ -25,7 +27,7 @@ class Decision:
         What all ranks use from now on.
     step_s, uncompressed_s, compute_s
         Seconds of a step that are expected with it, with the fastest plan without compression, and of
-        computation alone.
+        computation alone. Those of plans that were tried are what steps took.
     reason
         The sentence that tells users of it.
     extra
@@ -67,6 +69,18 @@ class Decision:
             return cls(plan, **values)
         except (KeyError, TypeError) as error:
             raise SpecError(f"this is no decision: {error}") from error
+
+
+def same_way(plan: Plan, present: Plan) -> bool:
+    """Return whether two plans exchange a bucket in the same way, apart from exceptions."""
+    ways = [(each.codec, each.algorithm, each.segment_nbytes) for each in (plan, present)]
+    return ways[0] == ways[1]
+
+
+def stays(present: Decision, best: Decision) -> bool:
+    """Return whether the plan in use is as good as the best one."""
+    pairs = (present.to_loss_s, best.to_loss_s), (present.nbytes, best.nbytes)
+    return all(own <= (1 + STAY) * least for own, least in pairs)
 
 
 def best_of(decisions: Iterable[Decision]) -> Decision:

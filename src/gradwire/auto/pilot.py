@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from time import perf_counter
 from typing import Protocol, TypeVar
 
@@ -89,6 +90,8 @@ class Pilot:
         The steps before which plans were chosen, and what was decided.
     note
         Called with each of them, if it is not None.
+    settles_at
+        Up to this step, steps take another time than later, so that no plans are tried.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Pilot:
     ) -> None:
         self.decisions: list[tuple[int, Decision]] = []
         self.note: Callable[[int, Decision], None] | None = None
+        self.settles_at = 0
         self._settings, self._rank, self._world, self._timeout_s = settings, rank, world, timeout_s
         self._form, self._key = form, saved.fingerprint(shapes, world, form.name)
         self._clock, self._times, self._watch = clock, StepTimes(clock), Watch()
@@ -162,7 +166,9 @@ class Pilot:
         if self._loaded is not None:  # and no step was taken since
             return self._loaded
         contract, watch = self._contract, self._watch
-        counts = (self._world, self._steps, self._decide_at, watch.patience, watch.since)
+        # What steps took with plans on trial is of no use to another run, which has to decide anew.
+        decide_at = self._decide_at if self._trial.present is None else self._steps + 1
+        counts = (self._world, self._steps, decide_at, watch.patience, watch.since)
         refused = sorted(map(str, contract.refused))
         return State(*counts, list(self.decisions), dict(contract.seen), refused)
 
@@ -230,12 +236,14 @@ class Pilot:
         if not text:  # a sample was empty, or not finite; a later one may be better
             self._decide_at, self._delay = step + self._delay, min(2 * self._delay, RESAMPLE)
             return None
-        self._trial = Trial.from_json(text)
+        self._trial = Trial.from_json(text, present)
+        if step <= self.settles_at:
+            self._trial = Trial(self._trial.decisions[:1])
         return self._adopt(step, self._trial.present or self._trial.best())
 
     def _try_next(self, step: int, ask: Ask) -> Plan:
         """Let all ranks know what steps took with the plan on trial; go on with the next one, or the best."""
-        row = [self._times.median.step_s if len(self._times) else 0.0]
+        row = [self._times.median.step_s if len(self._times) else inf]
         rows = ask("the times of steps", lambda exchange: gather(exchange, row, self._timeout_s))
         self._trial.took_s.append(max(each for (each,) in rows))
         self._decide_at = step
@@ -300,6 +308,8 @@ class Pilot:
         ``_ANEW`` where they have become too many.
         """
         most = self._settings.max_lost_norm
+        if present.codec not in self._settings.candidates:  # that of an earlier run
+            return _ANEW
         rows = gather(exchange, self._shares(samples), self._timeout_s)
         lost = self._lost(rows, samples, present, present.algorithm)
         if lost.part(names) > lost.most_excepted or not self.decisions:

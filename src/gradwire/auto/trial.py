@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf, isinf
 from typing import Self
 
-from gradwire.auto.decision import Decision, best_of
+from gradwire.auto.decision import Decision, best_of, same_way, stays
 from gradwire.errors import SpecError
+from gradwire.plan import Plan
 from gradwire.planner.search.select import UNCERTAINTY
 from gradwire.units import format_duration
 
@@ -23,35 +25,43 @@ STEPS = 8
 class Trial:
     """The decisions that are tried, the most promising first, and what steps have taken with them.
 
-    Attributes
+    Parameters
     ----------
     decisions
-        One or more.
+        Those, of which there is none where nothing was decided yet.
+    present
+        The plan that was in use before. If it is the first to be tried, it stays unless another is clearly
+        better.
+
+    Attributes
+    ----------
     took_s
-        Seconds of a step with each that was tried, in their order.
+        Seconds of a step with each that was tried, in their order; infinite if no step was timed.
     """
 
-    def __init__(self, decisions: Sequence[Decision]) -> None:
+    def __init__(self, decisions: Sequence[Decision], present: Plan | None = None) -> None:
         self.decisions = tuple(decisions)
         self.took_s: list[float] = []
+        self._before = present
 
     def to_json(self) -> str:
         """Return the decisions as a JSON list."""
         return json.dumps([json.loads(each.to_json()) for each in self.decisions])
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, text: str, present: Plan | None = None) -> Self:
         """Read what ``to_json`` wrote. Raises ``SpecError``."""
-        decisions = [Decision.from_json(json.dumps(each)) for each in json.loads(text)]
-        if not decisions:
-            raise SpecError("a trial has one decision or more, but this list is empty")
-        return cls(decisions)
+        try:
+            decisions = [Decision.from_json(json.dumps(each)) for each in json.loads(text)]
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"these are no decisions: {error}") from error
+        return cls(decisions, present)
 
     @property
     def present(self) -> Decision | None:
         """The decision whose turn it is; None once all had theirs, or if there is nothing to compare."""
         number = len(self.took_s)
-        if len(self.decisions) == 1 or number == len(self.decisions):
+        if len(self.decisions) <= 1 or number == len(self.decisions):
             return None
         found = self.decisions[number]
         return replace(found, reason=f"{found.reason}; on trial, {number + 1} of {len(self.decisions)}")
@@ -61,14 +71,20 @@ class Trial:
 
         A plan that compresses has to be faster than those that don't by more than times are uncertain.
         """
-        if not self.took_s:
+        if all(map(isinf, self.took_s)):
             return self.decisions[0]
-        tried = [
-            replace(each, step_s=took_s) for each, took_s in zip(self.decisions, self.took_s, strict=True)
-        ]
-        exact_s = [each.step_s for each in tried if each.plan.codec.EXACT]
-        worth_s = (1 - UNCERTAINTY) * min(exact_s, default=float("inf"))
+        pairs = zip(self.decisions, self.took_s, strict=True)
+        tried = [replace(each, step_s=took_s) for each, took_s in pairs]
+        exact_s = min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
+        worth_s = (1 - UNCERTAINTY) * exact_s
         worth = [each for each in tried if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
-        best = best_of(worth)
-        times = ", ".join(f"{each.in_short} {format_duration(each.step_s)}" for each in tried)
-        return replace(best, reason=f"{best.reason}; tried for {STEPS} steps each: {times}")
+        best, first = best_of(worth), tried[0]
+        if self._before is not None and same_way(first.plan, self._before) and first in worth:
+            best = first if stays(first, best) else best
+        timed = [each for each in tried if not isinf(each.step_s)]
+        times = ", ".join(f"{each.in_short} {format_duration(each.step_s)}" for each in timed)
+        return replace(
+            best,
+            uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,
+            reason=f"{best.reason}; tried for {STEPS} steps each: {times}",
+        )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 from gradwire import Auto, Link, PipeSGD
+from gradwire.auto import decide, trial
 from gradwire.auto.pilot import WARM_UP
 from gradwire.codecs import Identity, parse
 from gradwire.errors import StateError
@@ -27,7 +30,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Told:
     return tell_line(monkeypatch)
 
 
-def run(link: Link, kind: type[Any], plan: Any, steps: int) -> tuple[Any, torch.Tensor]:
+def run(link: Link, kind: Callable[..., Any], plan: Any, steps: int) -> tuple[Any, torch.Tensor]:
     model = copy.deepcopy(MODEL)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     generator = torch.Generator().manual_seed(link.rank)
@@ -52,6 +55,29 @@ def test_all_ranks_take_one_plan_in_the_same_step(kind: type[Any], world: int) -
     assert decision.plan.codec != Identity(), "at 100 kB/s"
     assert decision.plan.pipeline == (2 if kind is PipeSGD else 1)
     assert all(torch.equal(each, weights[0]) for each in weights)
+
+
+TRIED = WARM_UP + 3 * trial.STEPS + 2
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_all_ranks_try_the_same_plans_and_keep_the_same_one(
+    kind: type[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    ranks = run_ranks(4, run, kind, "auto", TRIED)
+    methods, weights = zip(*ranks, strict=True)
+    steps = [step for step, _ in methods[0].decisions]
+    assert steps == [WARM_UP + 1 + each * trial.STEPS for each in range(4)]
+    assert all(each.plan == methods[0].decisions[-1][1].plan for each in methods)
+    assert all(torch.equal(each, weights[0]) for each in weights)
+
+
+def test_no_plan_is_tried_while_a_pipeline_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    steps = WARM_UP + 2 * trial.STEPS  # before what exchanges lose is looked at
+    ranks = run_ranks(4, run, partial(PipeSGD, warmup_steps=60), "auto", steps)
+    assert all(len(method.decisions) == 1 for method, _ in ranks)
 
 
 HALF, STEPS = WARM_UP + 4, WARM_UP + 10

@@ -147,7 +147,7 @@ class Receiver(wiring.Component):
         ]
         m.submodules.coming = coming = SkidBuffer(width)  # what the decompressor takes is known late
         wiring.connect(m, aligned, coming.s_axis)
-        registered(m, coming.m_axis, decompressor.s_axis)
+        wiring.connect(m, coming.m_axis, decompressor.s_axis)
         restored = stream(width)
         payloads, has_room = open_memory(m, "payloads", restored, 2 * words + 8)
         registered(m, decompressor.m_axis, bounded.s_axis, has_room)

@@ -201,9 +201,11 @@ class Sender:
         every = (*jobs, *(route for route in self._routes if route not in jobs))
         for route in every if self._policy.wants_norms else ():
             weighted = [(place, numbers) for _, numbers, place in route.parts if place is not None]
+            brought = jobs[route].parts if route in jobs else ()
+            wanted = {each.bits_index for each in brought if each.bits_index is not None}
             told = dict[int, int]()
             if weighted:
-                bits = self._bits(jobs[route].parts) if before is not None and route in jobs else None
+                bits = self._bits(brought) if before is not None and brought else None
                 if bits is not None:
                     self._empty(route)
                 with self._packing("norm_s"):
@@ -212,9 +214,9 @@ class Sender:
                     norms[place] = math.sqrt(math.fsum(squares[each] for each in numbers if each in squares))
                 if bits is not None and before is not None and nbytes is not None:
                     packed[route] = bits, nbytes
-                    ahead = {place: self._policy.bits_for(place, norms[place]) for place, _ in weighted}
+                    ahead = {place: self._policy.bits_for(place, norms[place]) for place in wanted}
                     told = {place: given for place, given in ahead.items() if given == before[place]}
-            if len(told) == len(weighted) and failure is None and len(left) > 1 and left[0].route is route:
+            if len(told) == len(wanted) and failure is None and len(left) > 1 and left[0].route is route:
                 try:
                     self._send_next(left, packed, full)
                 except BaseException as error:
@@ -224,10 +226,10 @@ class Sender:
         self.bits_by_batch.append(self.bits)
         if failure is not None:
             raise failure
-        for layer, wanted in foretold.items():
-            if self.bits[layer] != wanted:
+        for layer, given in foretold.items():
+            if self.bits[layer] != given:
                 raise SpecError(
-                    f"{type(self._policy).__name__}.bits_for foretold {wanted} bits for layer {layer}, but "
+                    f"{type(self._policy).__name__}.bits_for foretold {given} bits for layer {layer}, but "
                     f"observe gave it {self.bits[layer]}; let both say the same, or bits_for None"
                 )
         return packed

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
+from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import ExchangeError, SpecError, shown
@@ -139,6 +140,11 @@ class PipeSGD(WorkerMethod):
         self._optimizer, self._dropped = optimizer, 0
         check_optimizer(optimizer, "PipeSGD")
         super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, auto)
+
+    def _new_pilot(self, auto: Auto) -> Pilot:
+        pilot = super()._new_pilot(auto)
+        pilot.settles_at = self.warmup_steps
+        return pilot
 
     def _check_ranks(self) -> None:
         check_options(f"{self._options}, gradwire {version()}", self.exchange)
