@@ -49,7 +49,8 @@ TARGETS = MappingProxyType(
         ),
         "intel": Target(
             "Intel Cyclone V",
-            "synth_intel_alm -family cyclonev -noiopad -noclkbuf",
+            # The chip's MLABs can have initial contents, such as zeros, but Yosys doesn't know that yet.
+            "delete t:$meminit_v2; synth_intel_alm -family cyclonev -noiopad -noclkbuf",
             {
                 "ALUT": {"MISTRAL_ALUT.*": 1, "MISTRAL_MLAB": 1},
                 "FF": {"MISTRAL_FF": 1},

@@ -32,9 +32,9 @@ ADDER, RING, COMPRESSOR, DECOMPRESSOR = "float-adder", "ring-engine", "bfp-compr
 CODECS = {RING: "identity", COMPRESSOR: "bfp:7x16", DECOMPRESSOR: "bfp:7x16", ADDER: None}
 KEPT = MappingProxyType(
     {
-        RING: {"ALUT": 8231, "FF": 10925, "M10K": 39, "DSP": 0},
-        COMPRESSOR: {"ALUT": 3710, "FF": 4726, "M10K": 0, "DSP": 0},
-        DECOMPRESSOR: {"ALUT": 2143, "FF": 1800, "M10K": 0, "DSP": 0},
+        RING: {"ALUT": 8841, "FF": 5638, "M10K": 46, "DSP": 0},
+        COMPRESSOR: {"ALUT": 2310, "FF": 1824, "M10K": 0, "DSP": 0},
+        DECOMPRESSOR: {"ALUT": 2361, "FF": 825, "M10K": 0, "DSP": 0},
         ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
     }
 )
