@@ -9,7 +9,6 @@ from gradwire.auto.contract import Lost, exchanged
 from gradwire.auto.decide import decide
 from gradwire.auto.decision import Decision
 from gradwire.codecs import Identity, parse
-from gradwire.errors import SpecError
 from gradwire.planner.inputs.workload import Workload
 from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.replay.line import Line
@@ -144,12 +143,3 @@ def test_the_present_plan_stays_unless_another_is_clearly_better() -> None:
 
 def test_a_codec_that_saves_nothing_any_more_does_not_stay() -> None:
     assert chosen(1e12, present="fp8").plan.codec == Identity()
-
-
-def test_a_decision_travels_as_json() -> None:
-    decision = chosen(1e7)
-    assert Decision.from_json(decision.to_json()) == decision
-    for text in ("", "[]", "{}", '{"plan": 3}', '{"plan": {}, "step": 1}'):
-        with pytest.raises(SpecError):
-            Decision.from_json(text)
-    assert math.isfinite(decision.step_s)

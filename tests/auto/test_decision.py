@@ -15,7 +15,9 @@ DECISION = Decision(PLAN, 0.5, 1.25, 0.25, "why", extra=0.02, nbytes=1e6)
 
 
 def test_a_decision_travels_as_json() -> None:
-    assert Decision.from_json(DECISION.to_json()) == DECISION
+    again = Decision.from_json(DECISION.to_json())
+    assert again == DECISION
+    assert math.isfinite(again.step_s)
     for text in ("", "[]", "{}", '{"plan": 3}', '{"plan": {}, "step": 1}'):
         with pytest.raises(SpecError):
             Decision.from_json(text)
