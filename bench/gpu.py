@@ -2,11 +2,14 @@
 
 First every codec's bytes, decoded bits, and sums are compared with the host's, for random values with NaN,
 infinities, and subnormals among them. A speed is the float bytes of a call, 4 n, over its median time. The
-copy moves the same n floats from one place of the device's memory to another.
+copy moves the same n floats from one place of the device's memory to another. Other copies are queued before
+each call that is measured, so that the device never waits for the host. What the host takes to queue an
+encode is beside it: for small chunks that is what counts.
 
 Then two ranks, which are threads, all-reduce a gradient that is encoded on the device. The bytes that cross
-the bus are compared with those of copying the floats, and a trace shows that no stream is synchronised and
-that nothing is copied to or from pageable memory.
+the bus are compared with those of copying the floats there and back, and a trace shows that no stream is
+synchronised and that nothing is copied to or from pageable memory. The time of it stands beside that of
+copying the floats, and encoding them on the host.
 
 ``--interpret`` does the same on the CPU, with few values, a simulated device, and Triton's interpreter. It
 shows that this script and the kernels work, and nothing about speed.
@@ -22,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import cache
 from time import perf_counter
 
 import numpy as np
@@ -54,6 +58,8 @@ SPECS = (
     "topk:0.01",
 )
 REPEATS = 20
+AHEAD = 20
+"""Copies that are queued before a call: they take longer than the host needs to queue the call."""
 SYNCHRONISES = {"cudaStreamSynchronize"}  # the profiler itself synchronises the device at its end
 PAGEABLE = "Pageable"
 """What the profiler's name of a copy says if it is through memory that is not pinned."""
@@ -71,13 +77,21 @@ def main(arguments: list[str] | None = None) -> int:
         print("This machine has no GPU that PyTorch sees, so nothing was measured; --interpret needs none.")
         return 0
     print(f"{name}, torch {torch.__version__}, {args.values:,} float32")
-    for spec in args.codecs:
-        compare(parse(spec), args.identity_values, device)
+    faults = [
+        fault for spec in args.codecs for fault in differences(parse(spec), args.identity_values, device)
+    ]
+    if faults:
+        print("\n".join(faults))
+        return 1
     print(f"bytes, bits and sums are the host's for {args.identity_values:,} random values of every kind\n")
     measure(args.codecs, args.values, device)
-    print(f"\n{'codec':30} {'bytes over the bus':>18}   (shares of copying the floats there and back)")
+    few = args.values if args.interpret else args.values // 4
+    print(
+        f"\n{'all-reduce':30} {'bytes over the bus':>18} {'device, ms':>11} {'host, ms':>9}   (n = {few:,})"
+    )
     for spec in args.codecs:
-        show_crossings(Plan(parse(spec), residual=args.residual), args.values, device)
+        plan = Plan(parse(spec), residual=args.residual, segment_nbytes=args.segment)
+        show_crossings(plan, few, device)
     return 0
 
 
@@ -86,6 +100,7 @@ def parse_args(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("codecs", nargs="*", default=SPECS, help="specs; by default one of each format")
     parser.add_argument("--values", type=int, help="float32 to measure with; by default 2^26")
     parser.add_argument("--identity-values", type=int, help="float32 to compare; by default 100 million")
+    parser.add_argument("--segment", type=int, default=1 << 24, help="segment_nbytes; by default 2^24")
     parser.add_argument("--residual", action="store_true", help="keep residuals on the device")
     parser.add_argument("--interpret", action="store_true", help="need no GPU, and measure nothing")
     args = parser.parse_args(arguments)
@@ -95,18 +110,28 @@ def parse_args(arguments: list[str] | None) -> argparse.Namespace:
     return args
 
 
+@cache
 def gradient(n: int, seed: int = 1) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).laplace(0.0, 1e-3, n).astype(np.float32))
 
 
-def compare(codec: Codec, n: int, device: torch.device) -> None:
-    """Stop with an error where the GPU's result is not the host's."""
-    for kind, x in inputs(n):
+@cache
+def random_bits(n: int) -> torch.Tensor:
+    """Return all bit patterns: a share of these are NaN, infinite or subnormal."""
+    bits = np.random.default_rng(2).integers(0, 1 << 32, n, dtype=np.uint32)
+    bits[:: 1 << 20] = 0x7F800000
+    return torch.from_numpy(bits.view(np.float32))
+
+
+def differences(codec: Codec, n: int, device: torch.device) -> Iterator[str]:
+    """Yield where the GPU's result is not the host's."""
+    for kind, x in ("gradients", gradient(n)), ("random bits", random_bits(n)):
         wanted, encoded = codec.encode(x), gpu.encode(codec, x.to(device))
-        if not torch.equal(encoded.payload().cpu(), wanted):
-            raise SystemExit(f"{codec} encodes {kind} to other bytes than the host")
-        out, acc = torch.empty_like(x), gradient(n)
         payload = encoded.payload().clone()
+        if not torch.equal(payload.cpu(), wanted):
+            yield f"{codec} encodes {kind} to other bytes than the host"
+            payload = wanted.to(device, copy=True)
+        out, acc = torch.empty_like(x), gradient(n, 3).clone()
         there, sums = torch.empty_like(x, device=device), acc.to(device, copy=True)
         gpu.decode(codec, payload, there).check()
         gpu.decode_add(codec, payload, sums).check()
@@ -114,56 +139,65 @@ def compare(codec: Codec, n: int, device: torch.device) -> None:
         codec.decode_add(wanted, acc)
         for what, here, host in (("decodes", there, out), ("adds", sums, acc)):
             if not torch.equal(here.cpu().view(torch.int32), host.view(torch.int32)):
-                raise SystemExit(f"{codec} {what} {kind} to other bits than the host")
-
-
-def inputs(n: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield values like gradients, and all bit patterns: a share of these are NaN, infinite or subnormal."""
-    yield "gradients", gradient(n)
-    bits = np.random.default_rng(2).integers(0, 1 << 32, n, dtype=np.uint32)
-    bits[:: 1 << 20] = 0x7F800000
-    yield "random bits", torch.from_numpy(bits.view(np.float32))
+                yield f"{codec} {what} {kind} to other bits than the host"
 
 
 def measure(specs: Sequence[str], n: int, device: torch.device) -> None:
     """Print the speeds of encode, decode and decode_add."""
     x = gradient(n).to(device)
     spare = torch.empty_like(x)
-    copy_s = median_s(lambda: spare.copy_(x), device)
-    print(f"{'codec':30} {'encode':>8} {'decode':>8} {'add':>8}   (shares of a device copy)")
+
+    def copy() -> None:
+        spare.copy_(x)
+
+    ahead = copy if device.type == "cuda" else lambda: None
+    copy_s, _ = median_s(copy, ahead, device)
+    print(
+        f"{'codec':30} {'encode':>8} {'decode':>8} {'add':>8} {'queue, us':>10}   (shares of a device copy)"
+    )
     for spec in specs:
-        shares = (copy_s / each for each in times_s(parse(spec), x))
-        print(f"{spec:30} " + " ".join(f"{each:8.2f}" for each in shares), flush=True)
+        taken = list(times_s(parse(spec), x, ahead))
+        shares = " ".join(f"{copy_s / device_s:8.2f}" for device_s, _ in taken)
+        print(f"{spec:30} {shares} {taken[0][1] * 1e6:10.0f}", flush=True)
     print(f"copy: {8 * n / copy_s / 1e9:.0f} GB/s read and written")
 
 
-def times_s(codec: Codec, x: torch.Tensor) -> Iterator[float]:
-    """Yield the median seconds of encode, decode and decode_add."""
+def times_s(codec: Codec, x: torch.Tensor, ahead: Callable[[], None]) -> Iterator[tuple[float, float]]:
+    """Yield the median seconds of encode, decode and decode_add: the device's, and the host's."""
     encoded = gpu.encode(codec, x)
     payload, out = encoded.payload().clone(), torch.zeros_like(x)
-    yield median_s(lambda: gpu.encode(codec, x, encoded.buffer), x.device)
-    yield median_s(lambda: gpu.decode(codec, payload, out), x.device)
-    yield median_s(lambda: gpu.decode_add(codec, payload, out), x.device)
+    yield median_s(lambda: gpu.encode(codec, x, encoded.buffer), ahead, x.device)
+    yield median_s(lambda: gpu.decode(codec, payload, out), ahead, x.device)
+    yield median_s(lambda: gpu.decode_add(codec, payload, out), ahead, x.device)
 
 
-def median_s(call: Callable[[], object], device: torch.device) -> float:
+def median_s(
+    call: Callable[[], object], ahead: Callable[[], None], device: torch.device
+) -> tuple[float, float]:
     call()
     repeats = REPEATS if device.type == "cuda" else 1
-    return float(statistics.median(seconds(call, device) for _ in range(repeats)))
+    taken = [seconds(call, ahead, device) for _ in range(repeats)]
+    device_s, host_s = (float(statistics.median(each)) for each in zip(*taken, strict=True))
+    return device_s, host_s
 
 
-def seconds(call: Callable[[], object], device: torch.device) -> float:
-    """Return how long the device takes for a call, once all before is done."""
-    if device.type == "cpu":
-        started = perf_counter()
-        call()
-        return perf_counter() - started
-    start, end = _event(), _event()
-    start.record()
+def seconds(
+    call: Callable[[], object], ahead: Callable[[], None], device: torch.device
+) -> tuple[float, float]:
+    """Return how long the device takes for a call, once all before is done, and the host to queue it."""
+    for _ in range(AHEAD):
+        ahead()
+    start, end = (_event(), _event()) if device.type == "cuda" else (None, None)
+    if start is not None:
+        start.record()
+    started = perf_counter()
     call()
+    host_s = perf_counter() - started
+    if start is None or end is None:
+        return host_s, host_s
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) / 1000
+    return float(start.elapsed_time(end)) / 1000, host_s
 
 
 def _event() -> torch.cuda.Event:
@@ -171,13 +205,22 @@ def _event() -> torch.cuda.Event:
 
 
 def show_crossings(plan: Plan, n: int, device: torch.device) -> None:
-    """All-reduce between two ranks twice, once to warm up; print what crosses the bus of each."""
-    ranks = [Rank(link, plan, n, device) for link in loopback(2, timeout_s=600.0)]
-    all_reduce(ranks)
-    with nullcontext() if device.type == "cpu" else torch.profiler.profile() as trace:
-        costs = all_reduce(ranks)
+    """All-reduce between two ranks; print what crosses the bus of each, and the median times."""
+    taken_ms = []
+    for encodes_here in (True, False):
+        ranks = [Rank(link, plan, n, device, encodes_here) for link in loopback(2, timeout_s=600.0)]
+        all_reduce(ranks)  # warms up
+        times = []
+        for _ in range(3):
+            began = perf_counter()
+            all_reduce(ranks)
+            times.append(perf_counter() - began)
+        taken_ms.append(f"{statistics.median(times) * 1e3:.1f}" if device.type == "cuda" else "")
+        if encodes_here:
+            with nullcontext() if device.type == "cpu" else torch.profiler.profile() as trace:
+                costs = all_reduce(ranks)
     crossed = max(cost.device_nbytes for cost in costs)
-    print(f"{plan.codec!s:30} {crossed / (8 * n):18.3f}", flush=True)
+    print(f"{plan.codec!s:30} {crossed / (8 * n):18.3f} {taken_ms[0]:>11} {taken_ms[1]:>9}", flush=True)
     names = Counter(event.name for event in trace.events()) if trace is not None else Counter[str]()
     found = {name: count for name, count in names.items() if name in SYNCHRONISES or PAGEABLE in name}
     if found:
@@ -185,10 +228,14 @@ def show_crossings(plan: Plan, n: int, device: torch.device) -> None:
 
 
 class Rank:
-    """One of two ranks, which are threads on one device, with a gradient there and a stream."""
+    """One of two ranks, which are threads on one device, with a gradient there and a stream.
 
-    def __init__(self, link: Link, plan: Plan, n: int, device: torch.device) -> None:
+    It encodes there, or copies the floats to the host and back.
+    """
+
+    def __init__(self, link: Link, plan: Plan, n: int, device: torch.device, encodes_here: bool) -> None:
         self._exchange = Exchange(link, plan)
+        self._floats = None if encodes_here else torch.empty(n, pin_memory=device.type == "cuda")
         self._x = gradient(n, link.rank).to(device)
         self._residual = torch.zeros_like(self._x) if plan.keeps_residual else None
         self._stream: torch.cuda.Stream | None = None
@@ -204,7 +251,12 @@ class Rank:
     def all_reduce(self) -> ExchangeCost:
         """Do it on this rank's stream."""
         with torch.cuda.stream(self._stream):
-            return self._exchange.all_reduce(self._x, residual=self._residual)
+            if self._floats is None:
+                return self._exchange.all_reduce(self._x, residual=self._residual)
+            self._floats.copy_(self._x)
+            cost = self._exchange.all_reduce(self._floats)
+            self._x.copy_(self._floats)
+            return cost
 
 
 def all_reduce(ranks: list[Rank]) -> list[ExchangeCost]:

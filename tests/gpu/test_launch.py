@@ -30,11 +30,11 @@ WIDE = {
     "truncate:16": {"move_kernel": {"load", "store"}, "move_back_kernel+": {"load", "store"}},
     "bitpack:1": {"move_kernel": {"load"}, "move_back_kernel+": {"load", "store"}},
     "bitpack:3": {"unpack_kernel+": {"load", "store"}},
-    "bfp:7x16": {"decode_kernel+": {"load", "store"}},
-    "errbound:rel=0.05,block=64": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
+    "bfp:7x16": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
+    "errbound:rel=0.05,block=64": {"decode_kernel+": {"load", "store"}},
     "topk:0.01": {"count_kernel": {"load"}, "tally_kernel": {"load"}, "write_kernel": {"load"}},
     "terngrad": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
-    "inceptionn:2^-10": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
+    "inceptionn:2^-10": {"count_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
 }
 """Which accesses are 128 bits wide; others are of single bytes by their layout, or gather."""
 

@@ -24,25 +24,41 @@ def _fold(lanes, ROWS: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
-def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Sum the squares of the finite values of ROWS blocks a program, and count these."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+def longest_row(n, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Return how long the longest of the blocks of this program is: shorter than BLOCK in a short chunk."""
+    return tl.minimum(n - tl.program_id(0).to(tl.int64) * ROWS * BLOCK, BLOCK).to(tl.int32)
+
+
+@triton.jit
+def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
+    """Return the sums of the squares of the finite values of ROWS blocks, and how many values are.
+
+    AHEAD times 16 values of each block are on their way at a time.
+    """
     lane = tl.arange(0, 16)[None, :]
     lanes = tl.zeros([ROWS, 16], tl.float64)
-    count = tl.zeros([ROWS, 16], tl.int64)
-    longest = tl.minimum(n - tl.program_id(0).to(tl.int64) * ROWS * BLOCK, BLOCK).to(tl.int32)
-    for at in range(0, longest, 16):
-        value = row[:, None] * BLOCK + at + lane
-        words = tl.load(x + value, mask=value < n, other=INFINITY).to(tl.uint32)
-        finite = (words & MAGNITUDE) < INFINITY
-        number = float_of(tl.where(finite, words, 0).to(tl.uint32)).to(tl.float64)
-        lanes += number * number
-        count += finite.to(tl.int64)
+    count = tl.zeros([ROWS, 16], tl.int32)
+    for at in range(0, longest_row(n, BLOCK, ROWS), 16 * AHEAD):
+        for each in tl.static_range(AHEAD):
+            value = row[:, None] * BLOCK + at + 16 * each + lane
+            words = tl.load(x + value, mask=value < n, other=INFINITY).to(tl.uint32)
+            finite = (words & MAGNITUDE) < INFINITY
+            number = float_of(tl.where(finite, words, 0).to(tl.uint32)).to(tl.float64)
+            lanes += number * number
+            count += finite.to(tl.int32)
     eight = _fold(lanes, ROWS, 8)
     two = _fold(_fold(eight, ROWS, 4), ROWS, 2)
     total = tl.sum(two, axis=1)  # of two values: their order doesn't matter
+    return total, tl.sum(count, axis=1).to(tl.int64)
+
+
+@triton.jit
+def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
+    """Sum up ROWS blocks a program."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD)
     tl.store(sums + row, total, mask=row < blocks)
-    tl.store(counts + row, tl.sum(count, axis=1), mask=row < blocks)
+    tl.store(counts + row, count, mask=row < blocks)
 
 
 @triton.jit
@@ -58,17 +74,38 @@ def add_up_kernel(sums, counts, blocks):
 
 
 @triton.jit
+def exponent_of_share(total, count, share):
+    """Return the largest power of two that is not above share * RMS, as a biased exponent."""
+    mean = total / tl.maximum(count, 1).to(tl.float64)
+    rms = tl.sqrt(mean) * share.to(tl.float64)
+    exponent = ((rms.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + 127
+    exponent = tl.minimum(tl.maximum(exponent, 1), 253)
+    return tl.where(total > 0.0, exponent, 1)
+
+
+@triton.jit
 def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
-    """Write the largest power of two that is not above share * RMS, as a biased exponent."""
+    """Write the exponents of SIZE blocks a program."""
     block = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     total = tl.load(sums + block, mask=block < blocks, other=0.0)
     count = tl.load(counts + block, mask=block < blocks, other=1)
-    mean = total / tl.maximum(count, 1).to(tl.float64)
-    rms = tl.sqrt(mean) * float_of(tl.load(share)).to(tl.float64)
-    exponent = ((rms.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + 127
-    exponent = tl.minimum(tl.maximum(exponent, 1), 253)
-    exponent = tl.where(total > 0.0, exponent, 1)
+    exponent = exponent_of_share(total, count, float_of(tl.load(share)))
     tl.store(head + block, exponent.to(tl.uint8), mask=block < blocks)
+
+
+def rows_of(length: int) -> int:
+    """Return how many blocks of this length a program of one warp sums up."""
+    return max(min(2048 // length, 32), 1)
+
+
+def ahead_of(length: int, rows: int) -> int:
+    """Return AHEAD for these blocks: 16 loads a thread at most."""
+    return max(min(length, 128) // 16 // max(rows // 2, 1), 1)
+
+
+def share_of(share: int, x: torch.Tensor) -> torch.Tensor:
+    """Return the share, which is the bits of a float, where ``x`` is."""
+    return words_of(torch.full((1,), share, dtype=torch.int32, device=x.device))
 
 
 def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: int) -> None:
@@ -79,8 +116,7 @@ def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: i
     blocks = ceil_div(n, length)
     sums = torch.empty(blocks, dtype=torch.float64, device=x.device)
     counts = torch.empty(blocks, dtype=torch.int64, device=x.device)
-    bits = torch.full((1,), share, dtype=torch.int32, device=x.device)
-    rows = max(min(2048 // length, 32), 1)
+    rows = rows_of(length)
     launch(
         sum_kernel,
         ceil_div(blocks, rows),
@@ -88,8 +124,10 @@ def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: i
         warps=1,
         BLOCK=length,
         ROWS=rows,
+        AHEAD=ahead_of(length, rows),
     )
     if head.numel() < blocks:
         launch(add_up_kernel, 1, *(sums, counts, blocks), warps=1)
     written = head.numel()
-    launch(exponents_kernel, ceil_div(written, 256), *(sums, counts, words_of(bits), head, written), SIZE=256)
+    named = sums, counts, share_of(share, x), head, written
+    launch(exponents_kernel, ceil_div(written, 256), *named, SIZE=256)

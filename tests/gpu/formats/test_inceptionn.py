@@ -20,13 +20,14 @@ def test_the_bytes_are_the_host_s(interpreted: Callable[..., Any], spec: str) ->
 def check_segments() -> None:
     from gradwire.gpu.formats import inceptionn  # imports Triton, which here is the interpreter
 
-    before, inceptionn._SEGMENT = inceptionn._SEGMENT, 128
+    before = inceptionn._SEGMENT, inceptionn._GROUP, inceptionn._SPREAD
+    inceptionn._SEGMENT, inceptionn._GROUP, inceptionn._SPREAD = 128, 3, 2
     try:
         for spec in ("inceptionn:2^-10", "inceptionn:2^-6"):
             for x in (gpu_cases.any_bits(333), gpu_cases.gradients_of_layers(700), torch.zeros(1200)):
                 gpu_cases.check_chunk(parse(spec), x)
     finally:
-        inceptionn._SEGMENT = before
+        inceptionn._SEGMENT, inceptionn._GROUP, inceptionn._SPREAD = before
 
 
 def test_a_payload_of_many_segments(interpreted: Callable[..., Any]) -> None:

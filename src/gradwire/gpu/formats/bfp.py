@@ -1,7 +1,8 @@
 """``bfp``: mantissas beside an exponent that a block shares (native/kernels/bfp_scalar.cc).
 
 A block's record has 1 + block (M + 1) / 8 bytes, at any address, so that each byte is stored on its own. It
-is made of the 1 to 5 values whose bits it holds; these are read again, from the cache.
+is made of the 1 to 5 values whose bits it holds; these are read again, from the cache, unless each byte is
+one value.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gradwire.gpu.words import (
     bits_of,
     float_of,
     power_of_two,
+    put,
     put_words,
     round_half_even,
 )
@@ -40,6 +42,21 @@ def mantissas_of(words, exponent, BITS: tl.constexpr):
     scale = power_of_two(tl.where(ordinary, BITS - 2 + 127 - exponent, 0))
     rounded = round_half_even(float_of(tl.where(ordinary, words, 0).to(tl.uint32)) * scale)
     return tl.minimum(tl.maximum(rounded, -largest), largest) & ((1 << BITS) - 1)
+
+
+@triton.jit
+def _encode_bytes(
+    x, out, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr
+):
+    """Encode ROWS blocks whose mantissas have 8 bits: a byte is a value."""
+    tile = take_tile(x, 0, left, BLOCK, ROWS, WIDTH, FULL)
+    exponent = exponent_of(peak_of(tile))[:, None]
+    record = out + tl.arange(0, ROWS)[:, None] * (BLOCK + 1)
+    column = tl.arange(0, WIDTH)[None, :]
+    exists = tl.arange(0, ROWS)[:, None] * BLOCK < left
+    put(record, 0, exponent.to(tl.uint8), exists, FULL)
+    byte = mantissas_of(tile, exponent, 8).to(tl.uint8)
+    put(record, 1 + column, byte, exists & (column < BLOCK), FULL and BLOCK == WIDTH)
 
 
 @triton.jit
@@ -59,6 +76,12 @@ def encode_kernel(
     x += row * BLOCK
     left = n - row * BLOCK
     out += row * (nbytes + 1)
+    if BITS == 8:
+        if left >= ROWS * BLOCK:
+            _encode_bytes(x, out, left, BLOCK, ROWS, WIDTH, True)
+        else:
+            _encode_bytes(x, out, left, BLOCK, ROWS, WIDTH, False)
+        return
     rows = tl.arange(0, ROWS)[:, None]
     exponent = exponent_of(peak_of(take_tile(x, 0, left, BLOCK, ROWS, WIDTH, False)))[:, None]
     exists = rows * BLOCK < left

@@ -12,7 +12,15 @@ import triton.language as tl
 
 from gradwire.gpu.contract import Format, Params
 from gradwire.gpu.launch import ceil_div, launch, words_of
-from gradwire.gpu.squares import relative_exponents
+from gradwire.gpu.squares import (
+    ahead_of,
+    exponent_of_share,
+    longest_row,
+    relative_exponents,
+    rows_of,
+    share_of,
+    sum_rows,
+)
 from gradwire.gpu.words import (
     MAGNITUDE,
     bits_of,
@@ -20,53 +28,127 @@ from gradwire.gpu.words import (
     power_of_two,
     put,
     put_words,
-    round_half_even,
     take,
 )
 
 _SIZE = 1024
-_TOO_LARGE = tl.constexpr(0x47000000)  # 32768, as bits
+_ROWS = 8
+_COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
+"""Blocks of which a program has whole ones, and _SIZE values in all at least."""
 
 
 @triton.jit
-def exponents_at(head, value, inside, EXPONENT: tl.constexpr, BLOCK: tl.constexpr):
-    """Return the biased exponent of the bound of each value."""
+def exponents_at(head, start, at, inside, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
+    """Return the biased exponent of the bound of each of SIZE values; one for all where they share it."""
     if EXPONENT != 0:
-        return tl.full(value.shape, EXPONENT, tl.int32)
+        return tl.full([1], EXPONENT, tl.int32)
     elif BLOCK == 0:
-        return tl.zeros(value.shape, tl.int32) + tl.load(head).to(tl.int32)
+        return tl.load(head + tl.zeros([1], tl.int32)).to(tl.int32)
+    elif BLOCK % SIZE == 0:
+        return tl.load(head + start // BLOCK + tl.zeros([1], tl.int32)).to(tl.int32)
     else:
-        return tl.load(head + value // BLOCK, mask=inside, other=127).to(tl.int32)
+        return tl.load(head + (start + at) // BLOCK, mask=inside, other=127).to(tl.int32)
 
 
 @triton.jit
-def classes_and_codes(words, exponent):
-    """Return the class of each value, and the bits that it may send."""
-    scaled = bits_of(float_of(words) * power_of_two(126 - exponent))
-    fits = (scaled & MAGNITUDE) < _TOO_LARGE
-    q = round_half_even(float_of(tl.where(fits, scaled, 0).to(tl.uint32)))
-    magnitude = tl.abs(q)
+def _first_above(code):
+    """Return the bits of the least magnitude that rounds to more than ``code``, which is 0 or odd."""
+    return bits_of(code.to(tl.float32) + 0.5).to(tl.int32, bitcast=True) + (code == 0).to(tl.int32)
+
+
+@triton.jit
+def coded(words, exponent):
+    """Return what rounds to each value's code, and whether it takes 1, 2 and 4 bytes at least.
+
+    Values are compared before they are rounded, which is an addition: the last 16 bits of the sum are those
+    of the code.
+    """
+    scaled = float_of(words) * power_of_two(126 - exponent)
+    magnitude = (bits_of(scaled) & MAGNITUDE).to(tl.int32, bitcast=True)
     # 2^(254 - E) times 2 bound is 2^128, which overflows a float.
-    overflow = 1 << tl.where(exponent > 238, 254 - exponent, 16)
-    whole = (magnitude > tl.minimum(32767, overflow - 1)) | (fits == 0)
-    wide = magnitude > tl.minimum(127, overflow - 1)
-    kind = tl.where(whole, 3, tl.where(wide, 2, tl.where(magnitude == 0, 0, 1)))
-    return kind, tl.where(whole, words, q.to(tl.uint32, bitcast=True)).to(tl.uint32)
+    largest = (1 << tl.where(exponent > 238, 254 - exponent, 16)) - 1
+    some = magnitude > 0x3F000000  # a half rounds to 0
+    wide = magnitude >= _first_above(tl.minimum(127, largest))
+    whole = magnitude >= _first_above(tl.minimum(32767, largest))
+    return bits_of(scaled + 12582912.0), some, wide, whole
 
 
 @triton.jit
-def nbytes_of(kind):
-    """Return how many bytes a value of a class takes: 0, 1, 2, 4."""
-    return kind + (kind == 3).to(tl.int32)
+def nbytes_of(some, wide, whole):
+    """Return how many bytes values take: 0, 1, 2, 4."""
+    return some.to(tl.int32) + wide.to(tl.int32) + tl.where(whole, 2, 0)
 
 
 @triton.jit
 def count_kernel(x, head, n, totals, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
     """Count the data bytes of SIZE values a program."""
-    value = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    words = tl.load(x + value, mask=value < n, other=0)
-    kind, _ = classes_and_codes(words, exponents_at(head, value, value < n, EXPONENT, BLOCK))
-    tl.store(totals + tl.program_id(0), tl.sum(nbytes_of(kind), axis=0).to(tl.int64))
+    start = tl.program_id(0).to(tl.int64) * SIZE
+    at = tl.arange(0, SIZE)
+    there = at < n - start
+    words = tl.load(x + start + at, mask=there, other=0)
+    _, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE))
+    tl.store(totals + tl.program_id(0), tl.sum(nbytes_of(some, wide, whole), axis=0).to(tl.int64))
+
+
+@triton.jit
+def bound_and_count_kernel(
+    x,
+    n,
+    share,
+    head,
+    blocks,
+    totals,
+    programs,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Choose the bounds of ROWS blocks a program, and count their data bytes, which then are in the cache."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD)
+    exponent = exponent_of_share(total, count, float_of(tl.load(share)))
+    tl.store(head + row, exponent.to(tl.uint8), mask=row < blocks)
+    nbytes = tl.zeros([ROWS, 16], tl.int32)
+    for at in range(0, longest_row(n, BLOCK, ROWS), 16 * AHEAD):
+        for each in tl.static_range(AHEAD):
+            value = row[:, None] * BLOCK + at + 16 * each + tl.arange(0, 16)[None, :]
+            words = tl.load(x + value, mask=value < n, other=0)
+            _, some, wide, whole = coded(words, exponent[:, None])
+            nbytes += nbytes_of(some, wide, whole)
+    parts = tl.reshape(tl.sum(nbytes, axis=1), (ROWS * BLOCK // SIZE, SIZE // BLOCK))
+    program = tl.program_id(0) * (ROWS * BLOCK // SIZE) + tl.arange(0, ROWS * BLOCK // SIZE)
+    tl.store(totals + program, tl.sum(parts, axis=1).to(tl.int64), mask=program < programs)
+
+
+@triton.jit
+def _encode_half(
+    x,
+    head,
+    n,
+    start,
+    EXPONENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HALF: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    # One value after the other a thread: bytes are stored at any address, and four values at a time would
+    # have to change threads before.
+    at = tl.max_contiguous(tl.arange(0, HALF), 1)
+    there = at < n - start
+    words = take(x + start, at, there, FULL)
+    code, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, HALF))
+    return tl.where(whole, words, code).to(tl.uint32), nbytes_of(some, wide, whole)
+
+
+@triton.jit
+def _put_half(tags, place, code, size, left, HALF: tl.constexpr, FULL: tl.constexpr):
+    for byte in tl.static_range(4):
+        tl.store(place + byte, (code >> (8 * byte)).to(tl.uint8), mask=size > byte)
+    kind = size - (size >> 2)
+    quartets = tl.reshape(kind, (HALF // 4, 4)) << (2 * tl.arange(0, 4))[None, :]
+    quartet = tl.arange(0, HALF // 4)
+    put(tags, quartet, tl.sum(quartets, axis=1).to(tl.uint8), quartet * 4 < left, FULL)
 
 
 @triton.jit
@@ -76,25 +158,20 @@ def _encode_part(
     tags,
     data,
     n,
-    before,
     EXPONENT: tl.constexpr,
     BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
     FULL: tl.constexpr,
 ):
+    half: tl.constexpr = SIZE // 2
     start = tl.program_id(0).to(tl.int64) * SIZE
-    at = tl.arange(0, SIZE)
-    there = at < n - start
-    words = take(x + start, at, there, FULL)
-    kind, code = classes_and_codes(words, exponents_at(head, start + at, there, EXPONENT, BLOCK))
-    size = nbytes_of(kind)
-    place = data + before + (tl.cumsum(size, axis=0) - size)
-    for byte in tl.static_range(4):
-        tl.store(place + byte, ((code >> (8 * byte)) & 0xFF).to(tl.uint8), mask=size > byte)
-    quartets = tl.reshape(kind, (SIZE // 4, 4)) << (2 * tl.arange(0, 4))[None, :]
-    quartet = tl.arange(0, SIZE // 4)
-    tag = tl.sum(quartets, axis=1).to(tl.uint8)
-    put(tags + start // 4, quartet, tag, quartet * 4 < n - start, FULL)
+    middle = start + half
+    code, size = _encode_half(x, head, n, start, EXPONENT, BLOCK, half, FULL)
+    code2, size2 = _encode_half(x, head, n, middle, EXPONENT, BLOCK, half, FULL)
+    ends = tl.cumsum(size | (size2 << 16), axis=0)  # of both halves at once
+    _put_half(tags + start // 4, data + ((ends & 0xFFFF) - size), code, size, n - start, half, FULL)
+    data += tl.sum(size, axis=0)
+    _put_half(tags + middle // 4, data + ((ends >> 16) - size2), code2, size2, n - middle, half, FULL)
 
 
 @triton.jit
@@ -105,9 +182,9 @@ def encode_kernel(
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
     if n - program.to(tl.int64) * SIZE >= SIZE:
-        _encode_part(x, head, tags, data, n, before, EXPONENT, BLOCK, SIZE, True)
+        _encode_part(x, head, tags, data + before, n, EXPONENT, BLOCK, SIZE, True)
     else:
-        _encode_part(x, head, tags, data, n, before, EXPONENT, BLOCK, SIZE, False)
+        _encode_part(x, head, tags, data + before, n, EXPONENT, BLOCK, SIZE, False)
 
 
 @triton.jit
@@ -127,13 +204,32 @@ def kinds_at(tags, value, n):
 
 
 @triton.jit
-def count_tags_kernel(tags, n, totals, status, SIZE: tl.constexpr):
-    """Count the data bytes that tags announce, and look at the unused ones."""
-    value = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    used = (n + 3) // 4 * 4  # whole bytes: values past the chunk have no data
-    kind = kinds_at(tags, value, used)
-    tl.atomic_max(status, tl.max(((kind != 0) & (value >= n)).to(tl.int32), axis=0) * 2)
-    tl.store(totals + tl.program_id(0), tl.sum(nbytes_of(kind), axis=0).to(tl.int64))
+def _nbytes_of_tags(tag):
+    """Return how many data bytes four values take: sums of neighbouring classes, and 3 counts as 4."""
+    whole = tag & (tag >> 1) & 0x55
+    pairs = (tag & 0x33) + ((tag >> 2) & 0x33) + (whole & 0x11) + ((whole >> 2) & 0x11)
+    return (pairs & 0xF) + (pairs >> 4)
+
+
+@triton.jit
+def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROWS: tl.constexpr):
+    """Count the data bytes that tags announce, of ROWS times SIZE values, and look at the unused ones."""
+    row = tl.program_id(0).to(tl.int64) * ROWS
+    rows = tl.arange(0, ROWS)
+    at = rows[:, None] * (SIZE // 4) + tl.arange(0, SIZE // 4)[None, :]
+    tags += row * (SIZE // 4)
+    totals += row
+    left = n - row * SIZE
+    if left >= ROWS * SIZE:
+        tag = tl.load(tags + at).to(tl.int32)
+        tl.store(totals + rows, tl.sum(_nbytes_of_tags(tag), axis=1).to(tl.int64))
+    else:
+        used = ((left + 3) // 4).to(tl.int32)
+        tag = tl.load(tags + at, mask=at < used, other=0).to(tl.int32)
+        in_last = 2 * ((left + 3) % 4 + 1).to(tl.int32)  # bits of the last tag that values have
+        unused = (at == used - 1) & ((tag >> in_last) != 0)
+        tl.atomic_max(status, tl.max(tl.max(unused.to(tl.int32), axis=1), axis=0) * 2)
+        tl.store(totals + rows, tl.sum(_nbytes_of_tags(tag), axis=1).to(tl.int64), mask=row + rows < programs)
 
 
 @triton.jit
@@ -160,7 +256,7 @@ def _decode_part(
     start = tl.program_id(0).to(tl.int64) * SIZE
     at = tl.arange(0, SIZE)
     kind = kinds_at(tags, start + at, n)
-    size = nbytes_of(kind)
+    size = kind + (kind == 3).to(tl.int32)
     place = data + before + (tl.cumsum(size, axis=0) - size)
     code = tl.zeros([SIZE], tl.uint32)
     for byte in tl.static_range(4):
@@ -170,7 +266,7 @@ def _decode_part(
     wide = (signed ^ 0x8000) - 0x8000
     q = tl.where(kind == 1, narrow, tl.where(kind == 2, wide, 0))
     there = at < n - start
-    exponent = exponents_at(head, start + at, there, EXPONENT, BLOCK)
+    exponent = exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE)
     words = bits_of(q.to(tl.float32) * power_of_two(exponent - 126))
     put_words(out + start, at, tl.where(kind == 3, code, words).to(tl.uint32), there, FULL, ADD)
 
@@ -224,12 +320,18 @@ class ErrBound(Format):
             head.fill_(1)
             size.fill_(fixed_nbytes)
             return
-        if count:
-            relative_exponents(x, head, share, block or n)
         programs = ceil_div(n, _SIZE)
         totals = torch.empty(programs, dtype=torch.int64, device=x.device)
         constants = {"EXPONENT": exponent, "BLOCK": block, "SIZE": _SIZE}
-        launch(count_kernel, programs, *(words_of(x), out, n, totals), **constants)
+        if block in _COUNTED_AT_ONCE:
+            bound = words_of(x), n, share_of(share, x), head, count, totals, programs
+            rows = rows_of(block)
+            shape = {"ROWS": rows, "AHEAD": ahead_of(block, rows), "BLOCK": block, "SIZE": _SIZE}
+            launch(bound_and_count_kernel, ceil_div(count, rows), *bound, warps=1, **shape)
+        else:
+            if count:
+                relative_exponents(x, head, share, block or n)
+            launch(count_kernel, programs, *(words_of(x), out, n, totals), **constants)
         ends = totals.cumsum(0)
         data = out[fixed_nbytes:]
         launch(encode_kernel, programs, *(words_of(x), out, tags, data, n, ends, totals), **constants)
@@ -252,7 +354,8 @@ class ErrBound(Format):
         tags, data = payload[count:], payload[count + tagged :]
         programs = ceil_div(n, _SIZE)
         totals = torch.empty(programs, dtype=torch.int64, device=out.device)
-        launch(count_tags_kernel, programs, *(tags, n, totals, status), SIZE=_SIZE)
+        counted = tags, n, totals, programs, status
+        launch(count_tags_kernel, ceil_div(programs, _ROWS), *counted, SIZE=_SIZE, ROWS=_ROWS)
         ends = totals.cumsum(0)
         launch(compare_kernel, 1, *(ends, programs, data.numel(), status), warps=1)
         launch(

@@ -1,9 +1,9 @@
 """``inceptionn``: bursts of eight values with four sizes of code (native/kernels/inceptionn_scalar.cc).
 
 A burst is found only after the one before it. So that decoding needs no chain of all bursts, the payload is
-cut into segments: each is walked from all offsets at which a burst can begin in it, one program chains the
-segments, and each is walked again from the offset that is the right one. The bursts are then decoded side by
-side.
+cut into segments: each is walked from all offsets at which a burst can begin in it. Segments are joined to
+groups, from all offsets, too; one program chains the groups, the groups chain their segments, and each
+segment is walked again from the offset that is the right one. The bursts are then decoded side by side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from gradwire.gpu.launch import ceil_div, launch, words_of
 from gradwire.gpu.words import MAGNITUDE, bits_of, put_words
 
 _BURSTS = 128
-_SEGMENT = 4096
+_SEGMENT = 1024
+_GROUP = 128  # segments
+_SPREAD = 8
 _LANES = 64  # offsets of a segment at which a burst may begin: 34, to a power of two
 
 
@@ -43,9 +45,13 @@ def classes_and_codes(words, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: t
 
 
 @triton.jit
-def _take_bursts(x, n, BURSTS: tl.constexpr):
+def _take_bursts(x, n, BURSTS: tl.constexpr, BURST_A_THREAD: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BURSTS * 8
     value = tl.arange(0, BURSTS)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    if (
+        BURST_A_THREAD
+    ):  # which is slower to load, but then bytes, which have any address, stay in their thread
+        value = tl.max_contiguous(value, [1, 1])
     if n - start >= BURSTS * 8:
         words = tl.load(x + start + value)
     else:
@@ -64,7 +70,7 @@ def count_kernel(
     BURSTS: tl.constexpr,
 ):
     """Count the bytes of BURSTS bursts a program."""
-    kind, _ = classes_and_codes(_take_bursts(x, n, BURSTS), FIRST1, FIRST2, BASE)
+    kind, _ = classes_and_codes(_take_bursts(x, n, BURSTS, False), FIRST1, FIRST2, BASE)
     burst = tl.program_id(0).to(tl.int64) * BURSTS + tl.arange(0, BURSTS)
     size = tl.sum(nbytes_of(kind), axis=1) + 2
     tl.store(totals + tl.program_id(0), tl.sum(tl.where(burst * 8 < n, size, 0), axis=0).to(tl.int64))
@@ -84,7 +90,7 @@ def encode_kernel(
 ):
     """Encode BURSTS bursts a program, whose bytes end at ``ends``."""
     program = tl.program_id(0)
-    kind, code = classes_and_codes(_take_bursts(x, n, BURSTS), FIRST1, FIRST2, BASE)
+    kind, code = classes_and_codes(_take_bursts(x, n, BURSTS, True), FIRST1, FIRST2, BASE)
     size = nbytes_of(kind)
     whole = tl.sum(size, axis=1) + 2
     burst = program.to(tl.int64) * BURSTS + tl.arange(0, BURSTS)
@@ -94,8 +100,11 @@ def encode_kernel(
     tl.store(place, (tags & 0xFF).to(tl.uint8), mask=there)
     tl.store(place + 1, (tags >> 8).to(tl.uint8), mask=there)
     data = place[:, None] + 2 + (tl.cumsum(size, axis=1) - size)
-    for byte in tl.static_range(4):
-        tl.store(data + byte, ((code >> (8 * byte)) & 0xFF).to(tl.uint8), mask=there[:, None] & (size > byte))
+    size = tl.where(there[:, None], size, 0)
+    tl.store(data, (code & 0xFF).to(tl.uint8), mask=size > 0)
+    if tl.max(tl.max(size, axis=1), axis=0) > 1:
+        for byte in tl.static_range(1, 4):
+            tl.store(data + byte, ((code >> (8 * byte)) & 0xFF).to(tl.uint8), mask=size > byte)
 
 
 @triton.jit
@@ -119,45 +128,94 @@ def walk_kernel(payload, nbytes, exits, counts, LANES: tl.constexpr, SEGMENT: tl
     """Walk a segment a program from each offset: where the next one is entered, after how many bursts."""
     start = tl.program_id(0).to(tl.int64) * SEGMENT
     lane = tl.arange(0, LANES)
-    end = tl.minimum(start + SEGMENT, nbytes - 1)  # a burst has two bytes at least
-    position = start + lane
+    end = tl.minimum(nbytes - 1 - start, SEGMENT).to(tl.int32)  # a burst has two bytes at least
+    position = lane
     count = tl.zeros([LANES], tl.int32)
     while tl.max((position < end).to(tl.int32), axis=0) > 0:
-        inside = position < end
-        position += tl.where(inside, _burst_nbytes(payload, position, inside), 0)
-        count += inside.to(tl.int32)
+        for _ in tl.static_range(4):
+            inside = position < end
+            position += tl.where(inside, _burst_nbytes(payload + start, position, inside), 0)
+            count += inside.to(tl.int32)
     at = tl.program_id(0).to(tl.int64) * LANES + lane
-    tl.store(exits + at, (position - start - SEGMENT).to(tl.int32))
+    tl.store(exits + at, position - SEGMENT)
     tl.store(counts + at, count)
+
+
+@triton.jit
+def join_kernel(exits, counts, segments, group_exits, group_counts, LANES: tl.constexpr, GROUP: tl.constexpr):
+    """Join the segments of a group a program, from each offset."""
+    lane = tl.arange(0, LANES)
+    offset, count = lane, tl.zeros([LANES], tl.int32)
+    first = tl.program_id(0).to(tl.int64) * GROUP
+    exits += first * LANES
+    counts += first * LANES
+    for each in range(tl.minimum(segments - first, GROUP).to(tl.int32)):
+        at = each * LANES + offset
+        count += tl.load(counts + at)
+        offset = tl.load(exits + at)
+    at = tl.program_id(0).to(tl.int64) * LANES + lane
+    tl.store(group_exits + at, offset)
+    tl.store(group_counts + at, count)
 
 
 @triton.jit
 def chain_kernel(
     exits,
     counts,
-    segments,
+    groups,
     entries,
     firsts,
+    last,
     nbytes,
     bursts,
     status,
     LANES: tl.constexpr,
-    SEGMENT: tl.constexpr,
 ):
-    """Chain the segments: at which offset each is entered, and with which burst. One program does it all."""
+    """Chain the groups: at which offset each is entered, and with which burst. One program does it all.
+
+    The exit of the last one counts from ``last``.
+    """
     offset = tl.zeros([1], tl.int32)
     burst = tl.zeros([1], tl.int64)
     here = tl.arange(0, 1)
-    for segment in range(segments):
-        tl.store(entries + segment + here, offset)
-        tl.store(firsts + segment + here, burst)
-        at = here + segment * LANES + offset
+    for group in range(groups):
+        tl.store(entries + group + here, offset)
+        tl.store(firsts + group + here, burst)
+        at = here + group * LANES + offset
         burst += tl.load(counts + at).to(tl.int64)
         offset = tl.load(exits + at)
-    end = offset.to(tl.int64) + tl.zeros([1], tl.int64) + segments * SEGMENT
+    end = offset.to(tl.int64) + tl.zeros([1], tl.int64) + last
     cut = (burst < bursts) | ((burst == bursts) & (end > nbytes))
     fault = tl.where(cut, 3, tl.where((burst > bursts) | (end < nbytes), 2, 0))
     tl.atomic_max(status, tl.max(fault.to(tl.int32), axis=0))
+
+
+@triton.jit
+def spread_kernel(
+    exits,
+    counts,
+    segments,
+    group_entries,
+    group_firsts,
+    groups,
+    entries,
+    firsts,
+    LANES: tl.constexpr,
+    GROUP: tl.constexpr,
+    SPREAD: tl.constexpr,
+):
+    """Chain the segments of SPREAD groups a program, each from where the group is entered."""
+    group = tl.program_id(0) * SPREAD + tl.arange(0, SPREAD)
+    offset = tl.load(group_entries + group, mask=group < groups, other=0)
+    burst = tl.load(group_firsts + group, mask=group < groups, other=0)
+    for each in range(GROUP):
+        segment = group.to(tl.int64) * GROUP + each
+        exists = segment < segments
+        tl.store(entries + segment, offset, mask=exists)
+        tl.store(firsts + segment, burst, mask=exists)
+        at = segment * LANES + offset
+        burst += tl.load(counts + at, mask=exists, other=0).to(tl.int64)
+        offset = tl.load(exits + at, mask=exists, other=0)
 
 
 @triton.jit
@@ -297,13 +355,19 @@ def _find_bursts(payload: torch.Tensor, bursts: int, status: torch.Tensor) -> to
     """Queue the kernels that write where the bursts of a payload begin, and that raise ``status``."""
     nbytes, device = payload.numel(), payload.device
     segments = ceil_div(nbytes, _SEGMENT)
+    groups = ceil_div(segments, _GROUP)
     exits, counts = torch.empty(2, segments * _LANES, dtype=torch.int32, device=device)
-    entries = torch.empty(segments, dtype=torch.int32, device=device)
-    firsts = torch.empty(segments, dtype=torch.int64, device=device)
+    group_exits, group_counts = torch.empty(2, groups * _LANES, dtype=torch.int32, device=device)
+    entries, group_entries = (torch.empty(n, dtype=torch.int32, device=device) for n in (segments, groups))
+    firsts, group_firsts = (torch.empty(n, dtype=torch.int64, device=device) for n in (segments, groups))
     starts = torch.empty(bursts, dtype=torch.int64, device=device)
-    launch(walk_kernel, segments, payload, nbytes, exits, counts, warps=2, LANES=_LANES, SEGMENT=_SEGMENT)
-    chained = exits, counts, segments, entries, firsts, nbytes, bursts, status
-    launch(chain_kernel, 1, *chained, warps=1, LANES=_LANES, SEGMENT=_SEGMENT)
+    lanes, group = {"LANES": _LANES}, {"LANES": _LANES, "GROUP": _GROUP}
+    launch(walk_kernel, segments, payload, nbytes, exits, counts, warps=1, SEGMENT=_SEGMENT, **lanes)
+    launch(join_kernel, groups, exits, counts, segments, group_exits, group_counts, warps=2, **group)
+    chained = group_exits, group_counts, groups, group_entries, group_firsts, segments * _SEGMENT
+    launch(chain_kernel, 1, *chained, nbytes, bursts, status, warps=1, **lanes)
+    spread = exits, counts, segments, group_entries, group_firsts, groups, entries, firsts
+    launch(spread_kernel, ceil_div(groups, _SPREAD), *spread, warps=1, SPREAD=_SPREAD, **group)
     placed = payload, nbytes, entries, firsts, segments, starts, bursts
     launch(place_kernel, ceil_div(segments, _LANES), *placed, warps=2, SEGMENT=_SEGMENT, WALKED=_LANES)
     return starts

@@ -13,13 +13,18 @@ from gradwire.gpu.launch import ceil_div, launch, words_of
 from gradwire.gpu.words import INFINITY, MAGNITUDE, QUIET_NAN, float_of, is_nan, put, put_words, take
 
 _SIZE = 1024
+_SEARCHED = 8192
 
 
 @triton.jit
 def peak_kernel(x, peak, n, SIZE: tl.constexpr):
     """Raise ``peak`` to the largest magnitude, as bits."""
-    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
-    words = tl.load(x + at, mask=at < n, other=0)
+    start = tl.program_id(0).to(tl.int64) * SIZE
+    at = tl.arange(0, SIZE)
+    if n - start >= SIZE:
+        words = tl.load(x + start + at)
+    else:
+        words = tl.load(x + start + at, mask=at < n - start, other=0)
     tl.atomic_max(peak, tl.max((words & MAGNITUDE).to(tl.int32, bitcast=True), axis=0))
 
 
@@ -118,7 +123,7 @@ class TernGrad(Format):
             return
         scale, codes = split(out, 4)
         peak = torch.zeros(1, dtype=torch.int32, device=x.device)
-        launch(peak_kernel, ceil_div(n, _SIZE), *(words_of(x), peak, n), SIZE=_SIZE)
+        launch(peak_kernel, ceil_div(n, _SEARCHED), *(words_of(x), peak, n), warps=8, SIZE=_SEARCHED)
         word, added = queue_crc32c(x)
         numbers = (_word(number, x) for number in (added, *params))
         launch(
