@@ -236,10 +236,14 @@ class Plan:
         return self
 
     @cached_property
+    def places_parameters(self) -> bool:
+        """Whether parameters of a bucket have several codecs, or may begin blocks of their own."""
+        return bool(self.codecs) or (self.encoding.parameter_unit > 1 and not self.keeps_residual)
+
+    @cached_property
     def keeps_residual(self) -> bool:
         """Whether training keeps residuals: the value of ``residual``, or else whether a codec wants them."""
-        wanted = any(each.WANTS_RESIDUAL for each in self.encodings)
-        return wanted if self.residual is None else self.residual
+        return any(each.WANTS_RESIDUAL for each in self.encodings) if self.residual is None else self.residual
 
     @classmethod
     def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
@@ -344,9 +348,8 @@ def _check_replaceable(path: Path, overwrite: bool) -> None:
         try:
             Plan.load(path)
         except SpecError as error:
-            raise OSError(
-                errno.EEXIST, "it holds something else; name another file, or pass overwrite=True"
-            ) from error
+            found = "it holds something else; name another file, or pass overwrite=True"
+            raise OSError(errno.EEXIST, found) from error
 
 
 def _is_path(text: str) -> bool:

@@ -131,3 +131,48 @@ def test_a_plan_with_one_codec_has_nothing_to_divide(run_ranks: RunRanks) -> Non
         return divided(exchange, NAMES, COUNTS) is exchange and not isinstance(exchange, Division)
 
     assert run_ranks(1, run) == [True]
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("spec", ["ecsq:0.25", "ecsq:0.25,block=64"])
+def test_a_bias_begins_a_block_of_its_own_and_keeps_its_values(
+    spec: str, world: int, run_ranks: RunRanks
+) -> None:
+    names, counts, plan = ("w", "bias", "v"), (30_000, 70, 30_000), Plan(parse(spec), "pairwise")
+
+    def gradient(rank: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(rank)
+        scales = (1.0, 1e-3, 1.0)
+        return torch.cat(
+            [scale * torch.randn(n, generator=generator) for n, scale in zip(counts, scales, strict=True)]
+        )
+
+    def run(link: Link) -> tuple[torch.Tensor, torch.Tensor, list[float]]:
+        placed, mixed = gradient(link.rank), gradient(link.rank)
+        norms = Norms([0, *np.cumsum(counts).tolist()])
+        exchange = Exchange(link, plan)
+        divided(exchange, names, counts).all_reduce(placed, norms=norms)
+        exchange.all_reduce(mixed)
+        return placed, mixed, norms.own.tolist()
+
+    exact = torch.stack([gradient(rank) for rank in range(world)]).mean(0)
+
+    def lost(found: torch.Tensor) -> float:
+        own, bias = exact[30_000:30_070], found[30_000:30_070]
+        return float((bias - own).norm() / own.norm())
+
+    results = run_ranks(world, run)
+    for rank, (placed, mixed, own) in enumerate(results):
+        assert torch.equal(bits(placed), bits(results[0][0]))
+        parts = torch.split(gradient(rank), list(counts))
+        if world > 1:
+            assert lost(placed) < 0.2 < 0.4 < lost(mixed)
+            assert own == pytest.approx([float(part.double().square().sum()) for part in parts], rel=1e-6)
+
+
+def test_where_a_residual_is_kept_parameters_lie_as_in_the_bucket(run_ranks: RunRanks) -> None:
+    def run(link: Link) -> bool:
+        exchange = Exchange(link, Plan(parse("ecsq:0.5"), residual=True))
+        return divided(exchange, NAMES, COUNTS) is exchange
+
+    assert run_ranks(1, run) == [True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 from random import Random
 
@@ -14,7 +15,7 @@ from gradwire.auto.samples import Samples, Shadow, lost_shares
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.exchange import Exchange, Norms
-from gradwire.exchange.division import AllReduces
+from gradwire.exchange.division import AllReduces, placement_of
 from gradwire.exchange.residual import Residual
 from gradwire.plan import Plan
 
@@ -104,11 +105,16 @@ class SampledBucket:
         """Average ``own`` exactly, and with the plan's codec alone if the parameters have several."""
         exact, plain = own.clone(), found
         cost = Exchange(self._exchange.link, Plan()).all_reduce(exact, average, timeout_s=timeout_s)
-        if self._inner is not self._exchange:
-            plain = own
-            cost += self._exchange.all_reduce(plain, average, timeout_s=timeout_s)
+        names, shapes = self._names[compared], self._shapes[compared]
+        plan = self._exchange.plan
+        if plan.codecs:
+            counts = [*map(math.prod, shapes)] if len(shapes) > 1 else [own.numel()]
+            whole = placement_of(self._exchange, plan.encoding, [*map(math.prod, self._shapes)])
+            placement = replace(whole, counts=tuple(counts))
+            values = placement.joined(torch.split(own, counts))
+            cost += self._exchange.all_reduce(values, average, timeout_s=timeout_s)
+            plain = torch.cat(placement.apart(values))
         if bool(exact.isfinite().all()):
-            names, shapes = self._names[compared], self._shapes[compared]
             planned, plainly = (
                 dict(zip(names, lost_shares(exact, each, shapes), strict=True)) for each in (found, plain)
             )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 
 from gradwire.codecs import Codec
+from gradwire.exchange.placement import Placement, placed
 
 MOST_COUNT = 1 << 20
 """The most floats of a bucket that are kept."""
@@ -113,9 +115,14 @@ def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:
 def _lost(codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:
     if codec.EXACT or values.numel() == 0:
         return [0.0] * len(shapes)
-    decoded = torch.empty_like(values)
-    codec.decode(codec.encode(values), decoded)
-    return lost_shares(values, decoded, shapes)
+    counts = [*map(math.prod, shapes)]
+    starts = [*accumulate(counts, initial=0)]
+    kept = [max(min(len(values) - start, count), 0) for start, count in zip(starts, counts, strict=False)]
+    placement = Placement(tuple(kept), placed(codec, counts).unit)
+    sent = placement.joined(torch.split(values, kept))
+    decoded = torch.empty_like(sent)
+    codec.decode(codec.encode(sent), decoded)
+    return lost_shares(values, torch.cat(placement.apart(decoded)), shapes)
 
 
 def lost_shares(values: torch.Tensor, found: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:

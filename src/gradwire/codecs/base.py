@@ -66,6 +66,11 @@ class Codec(ABC):
         return self
 
     @property
+    def parameter_unit(self) -> int:
+        """Values at a multiple of which a parameter should begin, in a bucket whose parameters are known."""
+        return 1
+
+    @property
     def is_scalable(self) -> bool:
         """Whether its bound is absolute, so that values need a scale to fit it."""
         return False

@@ -112,6 +112,11 @@ class Ecsq(NativeCodec):
         """The codec with the step for finished sums."""
         return self if self.sum is None else Ecsq(self.sum, self.block, self.foot)
 
+    @property
+    def parameter_unit(self) -> int:
+        """The block: zeros behind a parameter cost little, coded in as few bits as they deserve."""
+        return self.block
+
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Ecsq:
         """Return the codec of ``ecsq:0.5``, ``ecsq:0.25,block=256,foot``, or ``ecsq:0.5,sum=0.25``."""

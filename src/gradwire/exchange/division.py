@@ -1,7 +1,7 @@
-"""A bucket whose parameters have different codecs: those of one codec are exchanged together.
+"""A bucket whose parameters have different codecs, or a codec that wants each at the beginning of a block.
 
-They lie apart in the bucket, so they are copied to where they lie side by side, and back: a copy takes less
-than the latency of another exchange for each of them.
+Those of one codec are exchanged together. They lie apart in the bucket, so they are copied to their places
+(``Placement``), and back: a copy takes less than the latency of another exchange for each of them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Protocol
 
 import torch
 
+from gradwire import collectives
 from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.exchange.exchange import Exchange
 from gradwire.exchange.norms import Norms
+from gradwire.exchange.placement import Placement, placed
 from gradwire.exchange.residual import Residual
 
 
@@ -37,23 +39,24 @@ class AllReduces(Protocol):
 
 @dataclass(frozen=True)
 class _Part:
-    """The parameters of one codec: their numbers in the bucket, and where each begins and ends."""
+    """The parameters of one codec: their numbers in the bucket, where each begins and ends, and its place."""
 
     codec: Codec
     numbers: tuple[int, ...]
     ranges: tuple[tuple[int, int], ...]
+    placement: Placement
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return these parameters' elements side by side, in the tensor's own memory if they lie so."""
+        """Return these parameters' elements in their places, in the tensor's own memory if they lie so."""
         (start, _), (_, stop) = self.ranges[0], self.ranges[-1]
-        if stop - start == sum(self._counts):
+        if stop - start == self.placement.borders[-1] == sum(self.placement.counts):
             return tensor[start:stop]
-        return torch.cat([tensor[start:stop] for start, stop in self.ranges])
+        return self.placement.joined([tensor[start:stop] for start, stop in self.ranges])
 
     def put(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """Copy to ``tensor`` what ``of`` has returned, unless it is its memory."""
         if values.data_ptr() != tensor[self.ranges[0][0] :].data_ptr():
-            for (start, stop), part in zip(self.ranges, torch.split(values, self._counts), strict=True):
+            for (start, stop), part in zip(self.ranges, self.placement.apart(values), strict=True):
                 tensor[start:stop] = part
 
     def lend(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
@@ -74,15 +77,13 @@ class _Part:
 
     def norms(self) -> Norms:
         """Return norms of these parameters."""
-        return Norms([0, *accumulate(self._counts)])
-
-    @property
-    def _counts(self) -> list[int]:
-        return [stop - start for start, stop in self.ranges]
+        return Norms(self.placement.borders)
 
 
 class Division:
     """Exchanges buckets of one layout, with a codec for each parameter.
+
+    Where the plan keeps no residual, parameters lie as ``placed`` says.
 
     Parameters
     ----------
@@ -101,9 +102,10 @@ class Division:
         for number, codec in enumerate(codecs):
             numbers.setdefault(codec, []).append(number)
         self._exchange = exchange
-        self._parts = [
-            _Part(codec, tuple(own), tuple(ranges[each] for each in own)) for codec, own in numbers.items()
-        ]
+        self._parts = []
+        for codec, own in numbers.items():
+            placement = placement_of(exchange, codec, [counts[each] for each in own])
+            self._parts.append(_Part(codec, tuple(own), tuple(ranges[each] for each in own), placement))
 
     def all_reduce(
         self,
@@ -134,7 +136,19 @@ class Division:
 
 
 def divided(exchange: Exchange, names: Sequence[str], counts: Sequence[int]) -> AllReduces:
-    """Return what exchanges buckets of these parameters: the exchange itself where its plan has one codec."""
-    if not exchange.plan.codecs:
+    """Return what exchanges buckets of these parameters: the exchange itself where they lie as they are to.
+
+    That is where the plan has one codec, which needs no zeros between them.
+    """
+    plan = exchange.plan
+    if not plan.codecs and placement_of(exchange, plan.encoding, counts).is_dense:
         return exchange
-    return Division(exchange, [exchange.plan.encoding_of(name) for name in names], counts)
+    return Division(exchange, [plan.encoding_of(name) for name in names], counts)
+
+
+def placement_of(exchange: Exchange, codec: Codec, counts: Sequence[int]) -> Placement:
+    """Return where parameters of one codec lie in its exchange."""
+    plan = exchange.plan
+    if plan.keeps_residual:
+        return Placement(tuple(counts))
+    return placed(codec, counts, collectives.get(plan.algorithm).chunks(exchange.link.world))

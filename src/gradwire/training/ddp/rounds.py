@@ -242,7 +242,7 @@ class Rounds:
         averaged, residuals = awaited(buffer), self._own_residuals(bucket)
         staged = Staged(buffer, staging=Staging(self._exchange.plan.encodes_on_device))
         way: AllReduces = self._exchange
-        if self._exchange.plan.codecs:
+        if self._exchange.plan.places_parameters:
             way = self._layouts.divided(bucket)
         if self._pilot is not None:
             way = self._sampled(self._pilot, bucket, way)

@@ -1,0 +1,77 @@
+"""Parameters in blocks of their own: nothing of one is lost beside another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradwire.codecs import parse
+from gradwire.exchange.placement import Placement, placed
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.sampled_from([1, 2, 64, 1024]))
+def test_each_parameter_begins_at_a_multiple_and_comes_back(counts: list[int], unit: int) -> None:
+    placement = Placement(tuple(counts), unit)
+    parameters = [torch.randn(count) for count in counts]
+    values = placement.joined(parameters)
+    assert values.numel() == placement.borders[-1]
+    assert all(border % unit == 0 for border in placement.borders[:-1])
+    for own, found in zip(parameters, placement.apart(values), strict=True):
+        assert torch.equal(own, found)
+    assert float(values.abs().sum()) == pytest.approx(
+        float(sum(each.abs().sum() for each in parameters)), rel=1e-5
+    )
+    if placement.is_dense:
+        assert torch.equal(values, torch.cat(parameters))
+
+
+def test_what_it_returns_are_views() -> None:
+    placement = Placement((3, 5), 4)
+    values = placement.joined([torch.zeros(3), torch.zeros(5)])
+    placement.apart(values)[1].fill_(7.0)
+    assert values.tolist() == [0.0] * 4 + [7.0] * 5 + [0.0] * 3
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.integers(1, 9))
+def test_chunks_begin_at_multiples_too(counts: list[int], chunks: int) -> None:
+    placement = Placement(tuple(counts), 64, chunks)
+    n = placement.borders[-1]
+    assert all((n * chunk // chunks) % 64 == 0 for chunk in range(chunks))
+    assert 0 <= n - sum(-(-count // 64) * 64 for count in counts) < 64 * chunks
+    assert [
+        each.numel() for each in placement.apart(placement.joined([torch.ones(n) for n in counts]))
+    ] == counts
+
+
+def test_codecs_without_blocks_of_an_own_scale_leave_no_gaps() -> None:
+    for spec in ("bf16", "fp8", "identity"):
+        assert placed(parse(spec), [100, 3, 50]).is_dense
+
+
+def test_large_blocks_are_filled_up_only_where_that_is_cheap() -> None:
+    codec = parse("ecsq:0.25")
+    assert placed(codec, [100_000, 10, 100_000]).unit == 1024
+    assert placed(codec, [2000, 10, 2000]).unit == 1
+    assert placed(codec, [30_000, 10, 30_000], 2).unit == 1024
+    assert placed(codec, [20_000, 10, 20_000], 64).unit == 1
+    assert placed(parse("ecsq:0.25,block=64"), [100, 10, 100]).unit == 64
+
+
+@pytest.mark.parametrize("spec", ["ecsq:0.25", "ecsq:0.25,block=64"])
+def test_a_bias_a_thousand_times_smaller_is_not_lost(spec: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    scales = (1.0, 1e-3, 1.0)
+    parameters = [
+        torch.randn(n, generator=generator) * s for n, s in zip((20_000, 100, 20_000), scales, strict=True)
+    ]
+    codec, lost = parse(spec), []
+    for placement in (Placement((20_000, 100, 20_000)), placed(codec, [20_000, 100, 20_000])):
+        values = placement.joined(parameters)
+        decoded = torch.empty_like(values)
+        codec.decode(codec.encode(values), decoded)
+        bias = placement.apart(decoded)[1]
+        lost.append(float((bias - parameters[1]).norm() / parameters[1].norm()))
+    assert lost[0] > 0.4
+    assert lost[1] < 0.1
