@@ -25,7 +25,7 @@ from gradwire.testbed.network.topology import Topology
 from gradwire.testbed.run.variables import KEPT_MEMORY
 
 RATES = ("1gbit", "100mbit", "1gbit")
-FIXED = ("identity", "bf16", "fp8", "ecsq:0.25", "ecsq:0.25,foot")
+FIXED = ("identity", "bf16", "fp8", "ecsq:0.25", "ecsq:0.25,block=64")
 AUTO = "auto"
 
 

@@ -311,7 +311,7 @@ class Pilot:
         if present.codec not in self._settings.candidates:  # that of an earlier run
             return _ANEW
         rows = gather(exchange, self._shares(samples), self._timeout_s)
-        lost = self._lost(rows, samples, present, present.algorithm)
+        (lost,) = self._lost(rows, samples, present, [present.algorithm]).values()
         if lost.part(names) > lost.most_excepted or not self.decisions:
             return _ANEW
         text = ""
@@ -326,7 +326,9 @@ class Pilot:
         """Return what each encoding of the codecs that may be chosen loses of this rank's gradient."""
         return [share for each in encodings(self._settings.candidates) for share in samples.shares(each)]
 
-    def _lost(self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan, algorithm: str) -> Lost:
+    def _lost(
+        self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan, algorithms: Sequence[str]
+    ) -> dict[str, Lost]:
         """Return what exchanges lose, from all ranks' rows, and from what those with this plan have lost."""
         codecs, count = self._settings.candidates, len(samples.names)
         worst = [max(values) for values in zip(*rows, strict=True)]
@@ -334,17 +336,20 @@ class Pilot:
             each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
             for i, each in enumerate(encodings(codecs))
         }
-        shares = {
-            codec: exchanged_shares(codec, algorithm, self._world, once)
-            for codec in codecs
-            if suits(codec, algorithm, self._world)
-        }
-        for name, share in self._contract.seen.items():
-            if name in shares.get(present.codec, ()):
-                shares[present.codec][name] = max(share, shares[present.codec][name])
         part = typical(samples.flat)
         nbytes = {codec: mean_nbytes(codec, part) for codec in codecs}
-        return Lost(samples.size_of, shares, nbytes, self._form.most_excepted)
+        lost = {}
+        for algorithm in algorithms:
+            shares = {
+                codec: exchanged_shares(codec, algorithm, self._world, once)
+                for codec in codecs
+                if suits(codec, algorithm, self._world)
+            }
+            for name, share in self._contract.seen.items():
+                if name in shares.get(present.codec, ()):
+                    shares[present.codec][name] = max(share, shares[present.codec][name])
+            lost[algorithm] = Lost(samples.size_of, shares, nbytes, self._form.most_excepted)
+        return lost
 
     def _choose(self, exchange: Exchange, present: Plan) -> str:
         """Return a decision as JSON, the same on all ranks; empty where nothing can be measured yet."""
@@ -365,7 +370,7 @@ class Pilot:
             shares = [each[3 : -network.LINE_FIELDS] for each in rows]
             may = self._form.algorithms
             may = tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
-            lost = {each: self._lost(shares, samples, present, each) for each in may}
+            lost = self._lost(shares, samples, present, may)
             text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
         return broadcast(exchange, text, self._timeout_s)
 

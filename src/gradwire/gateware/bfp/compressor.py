@@ -98,15 +98,24 @@ def _quantise(
     is_zero = (peak < SMALLEST_EXPONENT) | (peak == NAN_EXPONENT)
     lanes = [word.word_select(lane, LANE_BITS) for lane in range(layout.lanes)]
     rounded = [_rounded(stage, lane, peak, is_zero, bits) for lane in lanes]
-    byte = Mux(peak < SMALLEST_EXPONENT, 0, peak)
-    marks = Cat(byte, word[LANE_BITS * layout.lanes :])
+    opens, closes, null = word[LANE_BITS * layout.lanes :]
+    byte = Mux((peak < SMALLEST_EXPONENT) | null, 0, peak)  # a null word's mantissas are 0
+    marks = Cat(
+        byte, opens, closes, null, ~opens
+    )  # two of a bit that moves all mantissas, for half of them each
     valid = stage.hold(valid, resets=True)
     for _ in range(2):
         marks, valid = stage.hold(marks), stage.hold(valid, resets=True)
     marks = stage.hold(marks)
     mantissas = Cat(rounded)
+    opened, half = Cat(marks[:8], mantissas), len(mantissas) // 2
     m.d.comb += [
-        packer.data.eq(Mux(marks[10], 0, Mux(marks[8], Cat(marks[:8], mantissas), mantissas))),
+        packer.data.eq(
+            Cat(
+                Mux(marks[8], opened[:half], mantissas[:half]),
+                Mux(marks[11], mantissas[half:], opened[half:]),
+            )
+        ),
         packer.count.eq(Mux(marks[10], 0, layout.nbytes + marks[8])),
         packer.last.eq(marks[9]),
         packer.valid.eq(valid),
