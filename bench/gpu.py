@@ -236,14 +236,15 @@ class Rank:
     def __init__(self, link: Link, plan: Plan, n: int, device: torch.device, encodes_here: bool) -> None:
         self._exchange = Exchange(link, plan)
         self._floats = None if encodes_here else torch.empty(n, pin_memory=device.type == "cuda")
-        self._x = gradient(n, link.rank).to(device)
-        self._residual = torch.zeros_like(self._x) if plan.keeps_residual else None
+        self._x = gradient(n, link.rank).to(device, copy=True)
+        kept = self._x if self._floats is None else self._floats
+        self._residual = torch.zeros_like(kept) if plan.keeps_residual else None
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cpu":
             simulated = Simulated()
-            for each in (self._x, self._residual):
-                if each is not None:
-                    simulated.own(each)
+            simulated.own(self._x)
+            if self._residual is not None and encodes_here:
+                simulated.own(self._residual)
         else:
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._stream.wait_stream(torch.cuda.current_stream(device))
@@ -254,7 +255,7 @@ class Rank:
             if self._floats is None:
                 return self._exchange.all_reduce(self._x, residual=self._residual)
             self._floats.copy_(self._x)
-            cost = self._exchange.all_reduce(self._floats)
+            cost = self._exchange.all_reduce(self._floats, residual=self._residual)
             self._x.copy_(self._floats)
             return cost
 

@@ -3,7 +3,8 @@
 First two ranks train an MLP over ``DistributedDataParallel`` and Gloo: as it is, with PyTorch's hook for
 bfloat16, and with gradwire. A trace of some steps counts what crossed the bus, and how often the host waited
 for a whole stream. Then one process trains the same model with ``HostOffload``, and the weights that the
-device holds are compared with the masters after each step. The loss of held-out data stands beside each time.
+device holds are compared with the masters after some more steps. The loss of held-out data stands beside
+each time.
 
 ``--device cpu`` does the same without a GPU. It traces nothing, and shows nothing about speed.
 """
@@ -34,7 +35,7 @@ from gradwire.job.on_ddp import bf16_hook
 from gradwire.plan import Plan
 
 RANKS, BATCH, INPUTS, CLASSES, HELD_OUT = 2, 256, 512, 10, 4096
-TRACED = 3
+TRACED, CHECKED = 3, 3
 """Steps in the trace, after those that are timed."""
 SETTLED = 20
 """Steps before those that are timed; an automatic choice falls within them or is counted."""
@@ -80,7 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{'weights on the host':22} {'ms':>8} {'loss':>8} {'x fewer bytes':>14}")
     for policy in (None, *POLICIES):
         print(offloaded(policy, args), flush=True)
-    print("(after each step, the weights on the device were the masters, as the policy rounds them)")
+    print(f"(in {CHECKED} more steps, the weights on the device were the masters, as the policy rounds them)")
     return 0
 
 
@@ -214,7 +215,7 @@ def offloaded(policy: str | None, args: argparse.Namespace) -> str:
 
     times = step_times(step, SETTLED + args.steps, args.device)[SETTLED:]
     if offload is not None:
-        for _ in range(3):
+        for _ in range(CHECKED):
             step()
             check()
     row = f"{policy or 'weights on the device':22} {median(times) * 1e3:8.2f}"

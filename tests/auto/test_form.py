@@ -37,3 +37,7 @@ def test_shards_go_through_half_a_ring_with_one_codec_for_all() -> None:
     assert not found["shards"].plan.codecs
     share = found["shards"].uncompressed_s / found["buckets"].uncompressed_s
     assert 0.4 < share < 0.6
+
+
+def test_only_fsdp_s_parameters_lie_side_by_side_where_they_are_encoded() -> None:
+    assert [each.places for each in (BUCKETS, whole(1), whole(2), SHARDS)] == [True, True, True, False]

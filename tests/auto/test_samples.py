@@ -91,3 +91,20 @@ def test_the_part_of_some_parameters_is_that_of_their_values() -> None:
     samples.expect([(16,)], ["scale"])
     assert samples.part(["bias", "scale"]) == 20 / 32
     assert samples.part([]) == Samples().part([]) == 0
+
+
+def test_what_is_lost_depends_on_whether_parameters_begin_blocks_of_their_own() -> None:
+    generator, codec = torch.Generator().manual_seed(1), parse("ecsq:0.25")
+    counts = (80_000, 400, 80_000)
+    parts = [
+        scale * torch.randn(n, generator=generator) for n, scale in zip(counts, (1, 1e-3, 1), strict=True)
+    ]
+    lost = []
+    for placed_for in (None, 4):
+        samples = Samples(placed_for=placed_for)
+        samples.expect([(each,) for each in counts], ["w", "bias", "v"])
+        samples.add(torch.cat(parts))
+        lost.append(samples.shares(codec))
+    assert lost[0][1] > 0.4  # FSDP's shards lie side by side
+    assert lost[1][1] < 0.1
+    assert lost[0][0] == pytest.approx(lost[1][0], rel=0.02)

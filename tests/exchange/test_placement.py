@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.codecs import parse
-from gradwire.exchange.placement import Placement, placed
+from gradwire.exchange.placement import Placement, unit_of
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=8), st.sampled_from([1, 2, 64, 1024]))
@@ -47,27 +47,28 @@ def test_chunks_begin_at_multiples_too(counts: list[int], chunks: int) -> None:
 
 def test_codecs_without_blocks_of_an_own_scale_leave_no_gaps() -> None:
     for spec in ("bf16", "fp8", "identity"):
-        assert placed(parse(spec), [100, 3, 50]).is_dense
+        assert unit_of(parse(spec), [100, 3, 50], 4) == 1
 
 
-def test_large_blocks_are_filled_up_only_where_that_is_cheap() -> None:
-    codec = parse("ecsq:0.25")
-    assert placed(codec, [100_000, 10, 100_000]).unit == 1024
-    assert placed(codec, [2000, 10, 2000]).unit == 1
-    assert placed(codec, [30_000, 10, 30_000], 2).unit == 1024
-    assert placed(codec, [20_000, 10, 20_000], 64).unit == 1
-    assert placed(parse("ecsq:0.25,block=64"), [100, 10, 100]).unit == 64
+@pytest.mark.parametrize("spec", ["ecsq:0.25", "ecsq:0.25,block=64"])
+def test_blocks_are_filled_up_only_where_that_is_cheap(spec: str) -> None:
+    codec = parse(spec)
+    block = codec.parameter_unit
+    assert unit_of(codec, [100 * block, 10, 100 * block], 4) == block
+    assert unit_of(codec, [2 * block, 10, 2 * block], 4) == 1
+    assert unit_of(codec, [30 * block, 10, 30 * block], 2) == block
+    assert unit_of(codec, [30 * block, 10, 30 * block], 100) == 1
+    assert unit_of(codec, [100 * block, *[1] * 40], 4) == 1
 
 
 @pytest.mark.parametrize("spec", ["ecsq:0.25", "ecsq:0.25,block=64"])
 def test_a_bias_a_thousand_times_smaller_is_not_lost(spec: str) -> None:
     generator = torch.Generator().manual_seed(1)
-    scales = (1.0, 1e-3, 1.0)
-    parameters = [
-        torch.randn(n, generator=generator) * s for n, s in zip((20_000, 100, 20_000), scales, strict=True)
-    ]
+    counts, scales = (20_000, 100, 20_000), (1.0, 1e-3, 1.0)
+    parameters = [torch.randn(n, generator=generator) * s for n, s in zip(counts, scales, strict=True)]
     codec, lost = parse(spec), []
-    for placement in (Placement((20_000, 100, 20_000)), placed(codec, [20_000, 100, 20_000])):
+    for unit in (1, unit_of(codec, counts, 4)):
+        placement = Placement(counts, unit)
         values = placement.joined(parameters)
         decoded = torch.empty_like(values)
         codec.decode(codec.encode(values), decoded)

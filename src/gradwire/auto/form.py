@@ -25,6 +25,8 @@ class Form:
         What may be chosen.
     most_excepted
         The share of the values that may have another codec than the rest.
+    places
+        Whether parameters begin blocks of their own, where their codec wants that.
     """
 
     name: str
@@ -32,11 +34,12 @@ class Form:
     half: str | None = None
     algorithms: tuple[str, ...] = ALGORITHMS
     most_excepted: float = MOST_EXCEPTED
+    places: bool = True
 
 
 BUCKETS = Form("buckets")
 """DDP's: each goes out once backward has it ready."""
-SHARDS = Form("shards", half="reduce", algorithms=("ring",), most_excepted=0.0)
+SHARDS = Form("shards", half="reduce", algorithms=("ring",), most_excepted=0.0, places=False)
 """FSDP's: each module's gradients are reduced by themselves, with one codec, while backward waits."""
 
 

@@ -139,7 +139,9 @@ class Pilot:
         buckets, self._buckets = self._buckets, 0
         precedes_choice = step + 1 == self._decide_at  # of other codecs, which no exchange has used
         drawn = None if precedes_choice else draw(step, buckets)
-        self._samples = Samples(drawn=drawn, step=step) if self._samples_at(step) else None
+        placed_for = self._world if self._form.places else None
+        sampled = self._samples_at(step)
+        self._samples = Samples(drawn=drawn, step=step, placed_for=placed_for) if sampled else None
         self._times.leave_out(self._clock() - began)
         return chosen
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate
 from random import Random
 
@@ -109,8 +108,8 @@ class SampledBucket:
         plan = self._exchange.plan
         if plan.codecs:
             counts = [*map(math.prod, shapes)] if len(shapes) > 1 else [own.numel()]
-            whole = placement_of(self._exchange, plan.encoding, [*map(math.prod, self._shapes)])
-            placement = replace(whole, counts=tuple(counts))
+            bucket = [*map(math.prod, self._shapes)]
+            placement = placement_of(self._exchange, plan.encoding, counts, bucket)
             values = placement.joined(torch.split(own, counts))
             cost += self._exchange.all_reduce(values, average, timeout_s=timeout_s)
             plain = torch.cat(placement.apart(values))

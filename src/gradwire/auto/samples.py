@@ -10,7 +10,7 @@ from itertools import accumulate
 import torch
 
 from gradwire.codecs import Codec
-from gradwire.exchange.placement import Placement, placed
+from gradwire.exchange.placement import Placement, unit_of
 
 MOST_COUNT = 1 << 20
 """The most floats of a bucket that are kept."""
@@ -37,6 +37,8 @@ class Samples:
         Which step it is; of a large bucket it says which part is compared.
     shadow
         What that comparison has found.
+    placed_for
+        How many ranks exchange parameters that begin blocks of their own; None where they lie side by side.
     """
 
     counts: list[int] = field(default_factory=list)
@@ -45,6 +47,7 @@ class Samples:
     drawn: int | None = None
     step: int = 0
     shadow: Shadow | None = None
+    placed_for: int | None = None
     _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
     _known: dict[Codec, list[float]] = field(default_factory=dict)
@@ -88,7 +91,8 @@ class Samples:
 
     def _shares(self, codec: Codec) -> list[float]:
         buckets = zip(self._values, self._shapes, strict=True)
-        return [share for values, shapes in buckets for share in _lost(codec, values, shapes)]
+        world = self.placed_for
+        return [share for values, shapes in buckets for share in _lost(codec, values, shapes, world)]
 
 
 @dataclass(frozen=True)
@@ -112,13 +116,16 @@ def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:
     return sum(size_of[name] for name in names) / max(sum(size_of.values()), 1)
 
 
-def _lost(codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:
+def _lost(
+    codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]], placed_for: int | None
+) -> list[float]:
     if codec.EXACT or values.numel() == 0:
         return [0.0] * len(shapes)
     counts = [*map(math.prod, shapes)]
     starts = [*accumulate(counts, initial=0)]
     kept = [max(min(len(values) - start, count), 0) for start, count in zip(starts, counts, strict=False)]
-    placement = Placement(tuple(kept), placed(codec, counts).unit)
+    unit = 1 if placed_for is None else unit_of(codec, counts, placed_for)
+    placement = Placement(tuple(kept), unit)
     sent = placement.joined(torch.split(values, kept))
     decoded = torch.empty_like(sent)
     codec.decode(codec.encode(sent), decoded)

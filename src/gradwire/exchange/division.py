@@ -19,7 +19,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.exchange.exchange import Exchange
 from gradwire.exchange.norms import Norms
-from gradwire.exchange.placement import Placement, placed
+from gradwire.exchange.placement import Placement, unit_of
 from gradwire.exchange.residual import Residual
 
 
@@ -62,6 +62,7 @@ class _Part:
     def lend(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
         """Return these parameters' residual."""
         if isinstance(residual, Residual):
+            assert self.placement.is_dense  # the plan keeps residuals
             values = [residual.values[number] for number in self.numbers]
             return Residual(values, self.of(residual.lost), residual.waits)
         return None if residual is None else self.of(residual)
@@ -83,7 +84,7 @@ class _Part:
 class Division:
     """Exchanges buckets of one layout, with a codec for each parameter.
 
-    Where the plan keeps no residual, parameters lie as ``placed`` says.
+    Where the plan keeps no residual, parameters begin at multiples of ``unit_of``.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ class Division:
         self._exchange = exchange
         self._parts = []
         for codec, own in numbers.items():
-            placement = placement_of(exchange, codec, [counts[each] for each in own])
+            placement = placement_of(exchange, codec, [counts[each] for each in own], counts)
             self._parts.append(_Part(codec, tuple(own), tuple(ranges[each] for each in own), placement))
 
     def all_reduce(
@@ -126,7 +127,9 @@ class Division:
             if own is not None and part.codec.EXACT:  # an exchange looks at nothing then
                 own.look(on_host(values))
             measured = None if part.codec.EXACT else own
-            total += self._exchange.all_reduce(values, average, kept, measured, timeout_s, part.codec)
+            cost = self._exchange.all_reduce(values, average, kept, measured, timeout_s, part.codec)
+            cost.raw_nbytes *= part.placement.filled  # zeros are no floats that somebody wanted to send
+            total += cost
             part.put(tensor, values)
             part.take(residual, kept)
             if norms is not None and own is not None:
@@ -141,14 +144,13 @@ def divided(exchange: Exchange, names: Sequence[str], counts: Sequence[int]) -> 
     That is where the plan has one codec, which needs no zeros between them.
     """
     plan = exchange.plan
-    if not plan.codecs and placement_of(exchange, plan.encoding, counts).is_dense:
+    if not plan.codecs and placement_of(exchange, plan.encoding, counts, counts).is_dense:
         return exchange
     return Division(exchange, [plan.encoding_of(name) for name in names], counts)
 
 
-def placement_of(exchange: Exchange, codec: Codec, counts: Sequence[int]) -> Placement:
-    """Return where parameters of one codec lie in its exchange."""
-    plan = exchange.plan
-    if plan.keeps_residual:
-        return Placement(tuple(counts))
-    return placed(codec, counts, collectives.get(plan.algorithm).chunks(exchange.link.world))
+def placement_of(exchange: Exchange, codec: Codec, counts: Sequence[int], bucket: Sequence[int]) -> Placement:
+    """Return where parameters lie in the exchange with their codec, of those that a bucket has."""
+    plan, world = exchange.plan, exchange.link.world
+    unit = 1 if plan.keeps_residual else unit_of(codec, bucket, world)
+    return Placement(tuple(counts), unit, collectives.get(plan.algorithm).chunks(world))

@@ -15,10 +15,8 @@ import torch
 
 from gradwire.codecs import Codec
 
-_SMALL = 64
-"""Blocks of so few values are filled up in any case, since biases have no more values."""
 _MOST_ZEROS = 0.125
-"""Larger ones, if that takes no more zeros than this share of the values."""
+"""Parameters begin blocks of their own if that takes no more zeros than this share of the values."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,11 @@ class Placement:
         return self.sizes == self.counts
 
     @property
+    def filled(self) -> float:
+        """The share that the parameters have of all values."""
+        return sum(self.counts) / max(sum(self.sizes), 1)
+
+    @property
     def borders(self) -> list[int]:
         """Where each parameter begins, and where the last one ends."""
         return [0, *accumulate(self.sizes)]
@@ -65,12 +68,13 @@ class Placement:
         return [part[:count] for part, count in zip(parts, self.counts, strict=True)]
 
 
-def placed(codec: Codec, counts: Sequence[int], chunks: int = 1) -> Placement:
-    """Return where parameters lie that a codec encodes: each in blocks of its own, if that is cheap."""
-    own, unit = tuple(counts), codec.parameter_unit
-    apart = Placement(own, unit, chunks)
-    few = sum(apart.sizes) <= (1 + _MOST_ZEROS) * sum(own)
-    return apart if unit <= _SMALL or few else Placement(own)
+def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
+    """Return at a multiple of how many values parameters begin that are in a bucket of these.
+
+    It is the same for all algorithms, which cut up to ``world`` chunks, and for all parts of the bucket.
+    """
+    apart = Placement(tuple(counts), codec.parameter_unit, world)
+    return apart.unit if sum(apart.sizes) <= (1 + _MOST_ZEROS) * sum(counts) else 1
 
 
 def _up(count: int, unit: int) -> int:
