@@ -48,9 +48,8 @@ def classes_and_codes(words, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: t
 def _take_bursts(x, n, BURSTS: tl.constexpr, BURST_A_THREAD: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BURSTS * 8
     value = tl.arange(0, BURSTS)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    if (
-        BURST_A_THREAD
-    ):  # which is slower to load, but then bytes, which have any address, stay in their thread
+    # A burst a thread is slower to load, but then its bytes, which have any address, stay in their thread.
+    if BURST_A_THREAD:
         value = tl.max_contiguous(value, [1, 1])
     if n - start >= BURSTS * 8:
         words = tl.load(x + start + value)
