@@ -150,13 +150,12 @@ def measure(specs: Sequence[str], n: int, device: torch.device) -> None:
     def copy() -> None:
         spare.copy_(x)
 
-    ahead = copy if device.type == "cuda" else lambda: None
-    copy_s, _ = median_s(copy, ahead, device)
+    copy_s, _ = median_s(copy, copy, device)
     print(
         f"{'codec':30} {'encode':>8} {'decode':>8} {'add':>8} {'queue, us':>10}   (shares of a device copy)"
     )
     for spec in specs:
-        taken = list(times_s(parse(spec), x, ahead))
+        taken = list(times_s(parse(spec), x, copy))
         shares = " ".join(f"{copy_s / device_s:8.2f}" for device_s, _ in taken)
         print(f"{spec:30} {shares} {taken[0][1] * 1e6:10.0f}", flush=True)
     print(f"copy: {8 * n / copy_s / 1e9:.0f} GB/s read and written")
@@ -185,16 +184,17 @@ def seconds(
     call: Callable[[], object], ahead: Callable[[], None], device: torch.device
 ) -> tuple[float, float]:
     """Return how long the device takes for a call, once all before is done, and the host to queue it."""
+    if device.type == "cpu":
+        started = perf_counter()
+        call()
+        return (taken_s := perf_counter() - started), taken_s
     for _ in range(AHEAD):
         ahead()
-    start, end = (_event(), _event()) if device.type == "cuda" else (None, None)
-    if start is not None:
-        start.record()
+    start, end = _event(), _event()
+    start.record()
     started = perf_counter()
     call()
     host_s = perf_counter() - started
-    if start is None or end is None:
-        return host_s, host_s
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1000, host_s

@@ -126,10 +126,11 @@ def _lost(
     kept = [max(min(len(values) - start, count), 0) for start, count in zip(starts, counts, strict=False)]
     unit = 1 if placed_for is None else unit_of(codec, counts, placed_for)
     placement = Placement(tuple(kept), unit)
-    sent = placement.joined(torch.split(values, kept))
+    sent = values if placement.is_dense else placement.joined(torch.split(values, kept))
     decoded = torch.empty_like(sent)
     codec.decode(codec.encode(sent), decoded)
-    return lost_shares(values, torch.cat(placement.apart(decoded)), shapes)
+    found = decoded if placement.is_dense else torch.cat(placement.apart(decoded))
+    return lost_shares(values, found, shapes)
 
 
 def lost_shares(values: torch.Tensor, found: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:

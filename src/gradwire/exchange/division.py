@@ -49,7 +49,7 @@ class _Part:
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return these parameters' elements in their places, in the tensor's own memory if they lie so."""
         (start, _), (_, stop) = self.ranges[0], self.ranges[-1]
-        if stop - start == self.placement.borders[-1] == sum(self.placement.counts):
+        if self.placement.is_dense and stop - start == sum(self.placement.counts):
             return tensor[start:stop]
         return self.placement.joined([tensor[start:stop] for start, stop in self.ranges])
 

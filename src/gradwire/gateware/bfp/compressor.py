@@ -100,9 +100,8 @@ def _quantise(
     rounded = [_rounded(stage, lane, peak, is_zero, bits) for lane in lanes]
     opens, closes, null = word[LANE_BITS * layout.lanes :]
     byte = Mux((peak < SMALLEST_EXPONENT) | null, 0, peak)  # a null word's mantissas are 0
-    marks = Cat(
-        byte, opens, closes, null, ~opens
-    )  # two of a bit that moves all mantissas, for half of them each
+    # A bit that moves all mantissas, and its inverse: two registers, for half of them each.
+    marks = Cat(byte, opens, closes, null, ~opens)
     valid = stage.hold(valid, resets=True)
     for _ in range(2):
         marks, valid = stage.hold(marks), stage.hold(valid, resets=True)

@@ -33,7 +33,7 @@ CODECS = {RING: "identity", COMPRESSOR: "bfp:7x16", DECOMPRESSOR: "bfp:7x16", AD
 KEPT = MappingProxyType(
     {
         RING: {"ALUT": 8841, "FF": 5638, "M10K": 46, "DSP": 0},
-        COMPRESSOR: {"ALUT": 2310, "FF": 1824, "M10K": 0, "DSP": 0},
+        COMPRESSOR: {"ALUT": 2249, "FF": 1827, "M10K": 0, "DSP": 0},
         DECOMPRESSOR: {"ALUT": 2361, "FF": 825, "M10K": 0, "DSP": 0},
         ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
     }
