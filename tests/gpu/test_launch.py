@@ -32,7 +32,7 @@ WIDE = {
     "bitpack:3": {"unpack_kernel+": {"load", "store"}},
     "bfp:7x16": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
     "errbound:rel=0.05,block=64": {"decode_kernel+": {"load", "store"}},
-    "topk:0.01": {"count_kernel": {"load"}, "tally_kernel": {"load"}, "write_kernel": {"load"}},
+    "topk:0.01": {"gather_kernel": {"load"}},
     "terngrad": {"encode_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
     "inceptionn:2^-10": {"count_kernel": {"load"}, "decode_kernel+": {"load", "store"}},
 }

@@ -30,7 +30,7 @@ def longest_row(n, BLOCK: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
+def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr, FULL: tl.constexpr):
     """Return the sums of the squares of the finite values of ROWS blocks, and how many values are.
 
     AHEAD times 16 values of each block are on their way at a time.
@@ -38,10 +38,13 @@ def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.const
     lane = tl.arange(0, 16)[None, :]
     lanes = tl.zeros([ROWS, 16], tl.float64)
     count = tl.zeros([ROWS, 16], tl.int32)
-    for at in range(0, longest_row(n, BLOCK, ROWS), 16 * AHEAD):
+    for at in range(0, BLOCK if FULL else longest_row(n, BLOCK, ROWS), 16 * AHEAD):
         for each in tl.static_range(AHEAD):
             value = row[:, None] * BLOCK + at + 16 * each + lane
-            words = tl.load(x + value, mask=value < n, other=INFINITY).to(tl.uint32)
+            if FULL:
+                words = tl.load(x + value)
+            else:
+                words = tl.load(x + value, mask=value < n, other=INFINITY).to(tl.uint32)
             finite = (words & MAGNITUDE) < INFINITY
             number = float_of(tl.where(finite, words, 0).to(tl.uint32)).to(tl.float64)
             lanes += number * number
@@ -56,7 +59,7 @@ def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.const
 def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
     """Sum up ROWS blocks a program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD)
+    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, False)
     tl.store(sums + row, total, mask=row < blocks)
     tl.store(counts + row, count, mask=row < blocks)
 
@@ -100,7 +103,7 @@ def rows_of(length: int) -> int:
 
 def ahead_of(length: int, rows: int) -> int:
     """Return AHEAD for these blocks: 16 loads a thread at most."""
-    return max(min(length, 128) // 16 // max(rows // 2, 1), 1)
+    return max(min(length, 256) // 16 // max(rows // 2, 1), 1)
 
 
 def share_of(share: int, x: torch.Tensor) -> torch.Tensor:

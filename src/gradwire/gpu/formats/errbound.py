@@ -10,115 +10,13 @@ import torch
 import triton
 import triton.language as tl
 
+from gradwire.gpu.code_sizes import coded, exponents_at, nbytes_of, queue_sizes
 from gradwire.gpu.contract import Format, Params
 from gradwire.gpu.launch import ceil_div, launch, words_of
-from gradwire.gpu.squares import (
-    ahead_of,
-    exponent_of_share,
-    longest_row,
-    relative_exponents,
-    rows_of,
-    share_of,
-    sum_rows,
-)
-from gradwire.gpu.words import (
-    MAGNITUDE,
-    bits_of,
-    float_of,
-    power_of_two,
-    put,
-    put_words,
-    take,
-)
+from gradwire.gpu.words import bits_of, power_of_two, put, put_words, take
 
 _SIZE = 1024
 _ROWS = 8
-_COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
-"""Blocks of which a program has whole ones, and _SIZE values in all at least."""
-
-
-@triton.jit
-def exponents_at(head, start, at, inside, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
-    """Return the biased exponent of the bound of each of SIZE values; one for all where they share it."""
-    if EXPONENT != 0:
-        return tl.full([1], EXPONENT, tl.int32)
-    elif BLOCK == 0:
-        return tl.load(head + tl.zeros([1], tl.int32)).to(tl.int32)
-    elif BLOCK % SIZE == 0:
-        return tl.load(head + start // BLOCK + tl.zeros([1], tl.int32)).to(tl.int32)
-    else:
-        return tl.load(head + (start + at) // BLOCK, mask=inside, other=127).to(tl.int32)
-
-
-@triton.jit
-def _first_above(code):
-    """Return the bits of the least magnitude that rounds to more than ``code``, which is 0 or odd."""
-    return bits_of(code.to(tl.float32) + 0.5).to(tl.int32, bitcast=True) + (code == 0).to(tl.int32)
-
-
-@triton.jit
-def coded(words, exponent):
-    """Return what rounds to each value's code, and whether it takes 1, 2 and 4 bytes at least.
-
-    Values are compared before they are rounded, which is an addition: the last 16 bits of the sum are those
-    of the code.
-    """
-    scaled = float_of(words) * power_of_two(126 - exponent)
-    magnitude = (bits_of(scaled) & MAGNITUDE).to(tl.int32, bitcast=True)
-    # 2^(254 - E) times 2 bound is 2^128, which overflows a float.
-    largest = (1 << tl.where(exponent > 238, 254 - exponent, 16)) - 1
-    some = magnitude > 0x3F000000  # a half rounds to 0
-    wide = magnitude >= _first_above(tl.minimum(127, largest))
-    whole = magnitude >= _first_above(tl.minimum(32767, largest))
-    return bits_of(scaled + 12582912.0), some, wide, whole
-
-
-@triton.jit
-def nbytes_of(some, wide, whole):
-    """Return how many bytes values take: 0, 1, 2, 4."""
-    return some.to(tl.int32) + wide.to(tl.int32) + tl.where(whole, 2, 0)
-
-
-@triton.jit
-def count_kernel(x, head, n, totals, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
-    """Count the data bytes of SIZE values a program."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    at = tl.arange(0, SIZE)
-    there = at < n - start
-    words = tl.load(x + start + at, mask=there, other=0)
-    _, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE))
-    tl.store(totals + tl.program_id(0), tl.sum(nbytes_of(some, wide, whole), axis=0).to(tl.int64))
-
-
-@triton.jit
-def bound_and_count_kernel(
-    x,
-    n,
-    share,
-    head,
-    blocks,
-    totals,
-    programs,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    SIZE: tl.constexpr,
-):
-    """Choose the bounds of ROWS blocks a program, and count their data bytes, which then are in the cache."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD)
-    exponent = exponent_of_share(total, count, float_of(tl.load(share)))
-    tl.store(head + row, exponent.to(tl.uint8), mask=row < blocks)
-    nbytes = tl.zeros([ROWS, 16], tl.int32)
-    for at in range(0, longest_row(n, BLOCK, ROWS), 16 * AHEAD):
-        for each in tl.static_range(AHEAD):
-            value = row[:, None] * BLOCK + at + 16 * each + tl.arange(0, 16)[None, :]
-            words = tl.load(x + value, mask=value < n, other=0)
-            _, some, wide, whole = coded(words, exponent[:, None])
-            nbytes += nbytes_of(some, wide, whole)
-    parts = tl.reshape(tl.sum(nbytes, axis=1), (ROWS * BLOCK // SIZE, SIZE // BLOCK))
-    program = tl.program_id(0) * (ROWS * BLOCK // SIZE) + tl.arange(0, ROWS * BLOCK // SIZE)
-    tl.store(totals + program, tl.sum(parts, axis=1).to(tl.int64), mask=program < programs)
 
 
 @triton.jit
@@ -142,9 +40,11 @@ def _encode_half(
 
 
 @triton.jit
-def _put_half(tags, place, code, size, left, HALF: tl.constexpr, FULL: tl.constexpr):
-    for byte in tl.static_range(4):
-        tl.store(place + byte, (code >> (8 * byte)).to(tl.uint8), mask=size > byte)
+def _put_half(tags, place, code, size, wide, left, HALF: tl.constexpr, FULL: tl.constexpr):
+    tl.store(place, code.to(tl.uint8), mask=size > 0)
+    if wide:
+        for byte in tl.static_range(1, 4):
+            tl.store(place + byte, (code >> (8 * byte)).to(tl.uint8), mask=size > byte)
     kind = size - (size >> 2)
     quartets = tl.reshape(kind, (HALF // 4, 4)) << (2 * tl.arange(0, 4))[None, :]
     quartet = tl.arange(0, HALF // 4)
@@ -158,6 +58,7 @@ def _encode_part(
     tags,
     data,
     n,
+    wide,
     EXPONENT: tl.constexpr,
     BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
@@ -169,22 +70,36 @@ def _encode_part(
     code, size = _encode_half(x, head, n, start, EXPONENT, BLOCK, half, FULL)
     code2, size2 = _encode_half(x, head, n, middle, EXPONENT, BLOCK, half, FULL)
     ends = tl.cumsum(size | (size2 << 16), axis=0)  # of both halves at once
-    _put_half(tags + start // 4, data + ((ends & 0xFFFF) - size), code, size, n - start, half, FULL)
+    _put_half(tags + start // 4, data + ((ends & 0xFFFF) - size), code, size, wide, n - start, half, FULL)
     data += tl.sum(size, axis=0)
-    _put_half(tags + middle // 4, data + ((ends >> 16) - size2), code2, size2, n - middle, half, FULL)
+    _put_half(tags + middle // 4, data + ((ends >> 16) - size2), code2, size2, wide, n - middle, half, FULL)
 
 
 @triton.jit
 def encode_kernel(
-    x, head, tags, data, n, ends, totals, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr
+    x,
+    head,
+    tags,
+    data,
+    n,
+    ends,
+    totals,
+    wides,
+    EXPONENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
 ):
-    """Encode SIZE values a program, whose data ends at ``ends``."""
+    """Encode SIZE values a program, whose data ends at ``ends``.
+
+    Few programs have values of 2 or more bytes; ``wides`` says which, so that the others store a byte each.
+    """
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
+    wide = tl.load(wides + program) != 0
     if n - program.to(tl.int64) * SIZE >= SIZE:
-        _encode_part(x, head, tags, data + before, n, EXPONENT, BLOCK, SIZE, True)
+        _encode_part(x, head, tags, data + before, n, wide, EXPONENT, BLOCK, SIZE, True)
     else:
-        _encode_part(x, head, tags, data + before, n, EXPONENT, BLOCK, SIZE, False)
+        _encode_part(x, head, tags, data + before, n, wide, EXPONENT, BLOCK, SIZE, False)
 
 
 @triton.jit
@@ -320,21 +235,12 @@ class ErrBound(Format):
             head.fill_(1)
             size.fill_(fixed_nbytes)
             return
-        programs = ceil_div(n, _SIZE)
-        totals = torch.empty(programs, dtype=torch.int64, device=x.device)
-        constants = {"EXPONENT": exponent, "BLOCK": block, "SIZE": _SIZE}
-        if block in _COUNTED_AT_ONCE:
-            bound = words_of(x), n, share_of(share, x), head, count, totals, programs
-            rows = rows_of(block)
-            shape = {"ROWS": rows, "AHEAD": ahead_of(block, rows), "BLOCK": block, "SIZE": _SIZE}
-            launch(bound_and_count_kernel, ceil_div(count, rows), *bound, warps=1, **shape)
-        else:
-            if count:
-                relative_exponents(x, head, share, block or n)
-            launch(count_kernel, programs, *(words_of(x), out, n, totals), **constants)
+        totals, wides = queue_sizes(x, head, exponent, share, block, _SIZE)
         ends = totals.cumsum(0)
         data = out[fixed_nbytes:]
-        launch(encode_kernel, programs, *(words_of(x), out, tags, data, n, ends, totals), **constants)
+        written = words_of(x), out, tags, data, n, ends, totals, wides
+        constants = {"EXPONENT": exponent, "BLOCK": block, "SIZE": _SIZE}
+        launch(encode_kernel, ceil_div(n, _SIZE), *written, **constants)
         size.copy_(ends[-1:] + fixed_nbytes, non_blocking=True)
 
     def decode(

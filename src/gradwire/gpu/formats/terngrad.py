@@ -7,65 +7,80 @@ import triton
 import triton.language as tl
 
 from gradwire.gpu.blocks import split
-from gradwire.gpu.checksum import queue_crc32c, times, x_to
+from gradwire.gpu.checksum import queue_crc32c, signed
 from gradwire.gpu.contract import Format, Params
 from gradwire.gpu.launch import ceil_div, launch, words_of
-from gradwire.gpu.words import INFINITY, MAGNITUDE, QUIET_NAN, float_of, is_nan, put, put_words, take
+from gradwire.gpu.words import INFINITY, QUIET_NAN, bits_of, float_of, is_nan, put, put_words, take
 
 _SIZE = 1024
-_SEARCHED = 8192
+_CODED = 256
+_TILES = 8
+_GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
+_SMALL = tl.constexpr(2.0**-100)
+"""Scales below this have no float as 2^23 over them."""
 
 
 @triton.jit
-def peak_kernel(x, peak, n, SIZE: tl.constexpr):
-    """Raise ``peak`` to the largest magnitude, as bits."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    at = tl.arange(0, SIZE)
-    if n - start >= SIZE:
-        words = tl.load(x + start + at)
-    else:
-        words = tl.load(x + start + at, mask=at < n - start, other=0)
-    tl.atomic_max(peak, tl.max((words & MAGNITUDE).to(tl.int32, bitcast=True), axis=0))
-
-
-@triton.jit
-def uniform(key, place):
-    """Return 24 random bits of each place as a float below 1: the finisher of SplitMix64."""
-    z = key + (place + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+def _drawn(key, place):
+    """Return 32 random bits of each place, the first ones of SplitMix64's 64; the codec draws 24 of them."""
+    z = key + place.to(tl.uint64) * _GOLDEN
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
-    z = z ^ (z >> 31)
-    return (z >> 40).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+    return (z >> 32).to(tl.uint32)  # but for the last one, which is not drawn, z ^ (z >> 31) has the same
 
 
 @triton.jit
-def _encode_part(x, codes, start, left, peak, key, SIZE: tl.constexpr, FULL: tl.constexpr):
+def _chosen(magnitude, scale, factor, drawn):
+    """Return 1 where the first 24 of the bits, as a number below 1, are below magnitude / scale, rounded.
+
+    The first 23 are compared with a product first, in units of 2^-23; both are above 2^23, where floats are
+    integers. They are at most 3 away from what decides, so that few programs have to divide.
+    """
+    apart = float_of((drawn >> 9) | 0x4B000000) - tl.fma(magnitude, factor, 8388608.0)
+    if (tl.min(tl.abs(apart), axis=0) < 4.0) | (scale < _SMALL):
+        number = (drawn >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+        below = (number < tl.div_rn(magnitude, tl.zeros_like(magnitude) + scale)).to(tl.uint32)
+    else:
+        below = bits_of(apart) >> 31  # a difference of 0 is +0
+    return below
+
+
+@triton.jit
+def _encode_part(x, codes, left, scale, factor, key, is_drawn, SIZE: tl.constexpr, FULL: tl.constexpr):
     at = tl.arange(0, SIZE)
     words = take(x, at, at < left, FULL)
-    drawn = (peak > 0) & (peak < INFINITY)
-    scale = float_of(tl.where(drawn, peak, 0x3F800000).to(tl.uint32))
-    share = tl.div_rn(float_of((words & MAGNITUDE).to(tl.uint32)), tl.zeros([SIZE], tl.float32) + scale)
-    chosen = drawn & (uniform(key, start + at) < share)
-    code = tl.where(chosen, 1 + (words >> 31).to(tl.int32), 0)
-    quartets = tl.reshape(code, (SIZE // 4, 4)) << (2 * tl.arange(0, 4))[None, :]
-    quartet = tl.arange(0, SIZE // 4)
-    put(codes, quartet, tl.sum(quartets, axis=1).to(tl.uint8), quartet * 4 < left, FULL)
+    code = _chosen(tl.abs(float_of(words)), scale, factor, _drawn(key, at)) << (words >> 31)
+    quartets = tl.sum(tl.reshape(code, (SIZE // 4, 4)) << (2 * tl.arange(0, 4))[None, :], axis=1)
+    at = tl.arange(0, SIZE // 4)
+    put(codes, at, tl.where(is_drawn, quartets, 0).to(tl.uint8), at * 4 < left, FULL)
 
 
 @triton.jit
-def encode_kernel(x, scale, codes, n, peak, word, added, low, high, SHIFT: tl.constexpr, SIZE: tl.constexpr):
-    """Encode SIZE values a program."""
-    start = tl.program_id(0).to(tl.int64) * SIZE
-    found = tl.load(peak)
-    crc = times(tl.load(word + tl.arange(0, 1)).to(tl.uint32), SHIFT)
-    seed = tl.load(low).to(tl.uint64) | (tl.load(high).to(tl.uint64) << 32)
-    key = tl.sum(crc.to(tl.uint64), axis=0) ^ tl.load(added).to(tl.uint64) ^ seed
-    if n - start >= SIZE:
-        _encode_part(x + start, codes + start // 4, start, n - start, found, key, SIZE, True)
-    else:
-        _encode_part(x + start, codes + start // 4, start, n - start, found, key, SIZE, False)
+def _unsigned(number):
+    return number.to(tl.uint32, bitcast=True).to(tl.uint64)
+
+
+@triton.jit(do_not_specialize=["low", "high"])
+def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr, SIZE: tl.constexpr):
+    """Encode TILES times SIZE values a program: what they share is computed once."""
+    start = tl.program_id(0).to(tl.int64) * (TILES * SIZE)
+    found = tl.load(peak).to(tl.int32, bitcast=True)
+    is_drawn = (found > 0) & (found < INFINITY)
+    divisor = float_of(tl.where(is_drawn, found, 0x3F800000).to(tl.uint32))
+    factor = tl.div_rn(8388608.0, divisor)
+    key = tl.load(crc).to(tl.uint64) ^ _unsigned(low) ^ (_unsigned(high) << 32)
+    key += (start + 1).to(tl.uint64) * _GOLDEN
     if start == 0:
         tl.store(scale, tl.where(found >= INFINITY, QUIET_NAN, found).to(tl.uint32))
+    for _ in range(TILES):
+        if n - start >= SIZE:
+            _encode_part(x + start, codes + start // 4, n - start, divisor, factor, key, is_drawn, SIZE, True)
+        else:
+            _encode_part(
+                x + start, codes + start // 4, n - start, divisor, factor, key, is_drawn, SIZE, False
+            )
+        key += tl.full([], SIZE, tl.uint64) * _GOLDEN
+        start += SIZE
 
 
 @triton.jit
@@ -116,22 +131,20 @@ class TernGrad(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that look for the peak, make the checksum, and draw."""
+        """Queue the kernels that make the checksum and look for the peak, and the one that draws."""
         n = x.numel()
         if not n:
             out.zero_()
             return
         scale, codes = split(out, 4)
-        peak = torch.zeros(1, dtype=torch.int32, device=x.device)
-        launch(peak_kernel, ceil_div(n, _SEARCHED), *(words_of(x), peak, n), warps=8, SIZE=_SEARCHED)
-        word, added = queue_crc32c(x)
-        numbers = (_word(number, x) for number in (added, *params))
+        crc, peak = queue_crc32c(x)
         launch(
             encode_kernel,
-            ceil_div(n, _SIZE),
-            *(words_of(x), words_of(scale), codes, n, peak, word, *numbers),
-            SHIFT=x_to(32),
-            SIZE=_SIZE,
+            ceil_div(n, _TILES * _CODED),
+            *(words_of(x), words_of(scale), codes, n, peak, crc, *map(signed, params)),
+            warps=1,
+            TILES=_TILES,
+            SIZE=_CODED,
         )
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
@@ -159,12 +172,6 @@ class TernGrad(Format):
             ADD=add,
             SIZE=_SIZE,
         )
-
-
-def _word(number: int, x: torch.Tensor) -> torch.Tensor:
-    """Return 32 bits where ``x`` is; as an argument, Triton would compile some numbers into the kernel."""
-    signed = (number & 0xFFFFFFFF) - ((number & 0x80000000) << 1)
-    return words_of(torch.full((1,), signed, dtype=torch.int32, device=x.device))
 
 
 TERNGRAD = TernGrad()
