@@ -126,6 +126,16 @@ def test_of_plans_that_take_as_long_the_one_with_the_fewest_bytes_is_chosen(
     assert str(of(shares).plan.codec) == codec
 
 
+def test_a_plan_of_far_fewer_bytes_is_tried_although_it_is_expected_to_take_longer() -> None:
+    def tried(noise: float) -> list[str]:
+        shares = {"identity": 0.0, "fp8": 0.0, "quantize:4": math.sqrt(noise) / of_exchange(WORLD, 1.0)}
+        found = decide(environment(3e8), BUCKETS, WORLD, lost(shares), 0.9, Plan.of("bf16"))
+        return [str(each.plan.codec) for each in found]
+
+    assert tried(0.2) == ["fp8", "quantize:4"]
+    assert tried(0.9) == ["fp8"], "and not if it is expected to take more than 1.5 times as long"
+
+
 def test_a_codec_whose_exceptions_cost_what_it_saves_is_not_chosen() -> None:
     """At this rate its bytes save a little, but not if every second value takes four of them."""
     rate, other = 2e9, {"quantize:4": 0.5, "fp8": 0.4, "bf16": 0.4}

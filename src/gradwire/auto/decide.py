@@ -23,6 +23,8 @@ MOST_TRIED = 3
 _CLOSE = 1.5
 """Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
 hosts share cores."""
+_FEWER = 0.8
+"""A plan with less than this share of all others' bytes is tried, too: their times may not differ at all."""
 _EXPOSED = 0.1
 """If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
 
@@ -107,14 +109,18 @@ def decide(
 
 
 def _rivals(best: Decision, options: Sequence[Decision]) -> list[Decision]:
-    """Return the best decision of each other kind that may be as good as the best of all."""
+    """Return the best decision of each other kind that may be as good, and one that sends far less."""
     if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
         return []
+    close = [each for each in options if each.to_loss_s <= _CLOSE * best.to_loss_s]
     kinds: dict[tuple[str, bool, bool], Decision] = {_kind(best): best}
-    for each in sorted(options, key=lambda it: it.to_loss_s):
-        if each.to_loss_s <= _CLOSE * best.to_loss_s:
-            kinds.setdefault(_kind(each), each)
-    return list(kinds.values())[1:MOST_TRIED]
+    for each in sorted(close, key=lambda it: it.to_loss_s):
+        kinds.setdefault(_kind(each), each)
+    rivals = list(kinds.values())[1:MOST_TRIED]
+    least = min(close, key=lambda it: it.nbytes, default=best)
+    if least.nbytes < _FEWER * min(each.nbytes for each in (best, *rivals)):
+        rivals = [*rivals[: MOST_TRIED - 2], least]
+    return rivals
 
 
 def _kind(each: Decision) -> tuple[str, bool, bool]:

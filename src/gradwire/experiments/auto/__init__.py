@@ -42,8 +42,8 @@ COLUMNS = (
 )
 NOTE = (
     "Loss: held out, the mean over the seeds. To DDP's: the mean of the seeds' differences, the least, and "
-    "the greatest. Ratio: of the bytes of floats to those sent, the first steps included. Step: the mean of "
-    "all. Later: the median of the second half, when choices have been made."
+    "the greatest. Ratio: of the bytes of floats to those sent, the first steps included; in brackets, that "
+    "of the second half, when choices have been made. Step: the mean of all. Later: the median of that half."
 )
 
 
@@ -133,7 +133,8 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     by_place = {(row["task"], row["method"], row["seed"]): row for row in rows}
     tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
     seeds = sorted({row["seed"] for row in rows})
-    lines, means, ratios, slower = list[tuple[str, ...]](), list[float](), list[float](), list[float]()
+    lines, means, slower = list[tuple[str, ...]](), list[float](), list[float]()
+    ratios, later_ratios = list[float](), list[float]()
     for task in tasks:
         for method in methods:
             own = [by_place[task, method, seed] for seed in seeds]
@@ -142,14 +143,16 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
             if method == AUTO:
                 means.append(fmean(changes))
                 ratios.append(fmean(row["ratio"] for row in own))
+                later_ratios.append(fmean(row["later_ratio"] for row in own))
         if fixed := [method for method in methods if FIXED in method and AUTO in methods]:
             fastest_s = min(_later_s(by_place, task, method, seeds) for method in fixed)
             slower.append(fastest_s / _later_s(by_place, task, AUTO, seeds))
     parts: list[str | Table] = [Table(COLUMNS, lines), ""]
     if means:
         parts += [
-            f"Automatic choices send {fmean(ratios):.1f} times fewer bytes on the mean of the tasks, and end "
-            f"{100 * max(means):+.2f} % from DDP's loss at worst, {100 * fmean(means):+.2f} % on the mean.",
+            f"Automatic choices send {fmean(ratios):.1f} times fewer bytes on the mean of the tasks, "
+            f"{fmean(later_ratios):.1f} times in the second half, and end {100 * max(means):+.2f} % from "
+            f"DDP's loss at worst, {100 * fmean(means):+.2f} % on the mean.",
             "",
         ]
     if slower:
@@ -175,11 +178,11 @@ def _later_s(rows: Mapping[tuple[str, str, int], Row], task: str, method: str, s
 
 def _figures(rows: Sequence[Row], changes: Sequence[float]) -> tuple[str, ...]:
     mean, least, most = (100 * each for each in (fmean(changes), min(changes), max(changes)))
-    ratios = [row["ratio"] for row in rows if "ratio" in row]
+    ratios, later_ratios = ([row[name] for row in rows if name in row] for name in ("ratio", "later_ratio"))
     return (
         f"{fmean(row['loss'] for row in rows):.4f}",
         "" if rows[0]["method"] == DDP else f"{mean:+.2f} ({least:+.2f} to {most:+.2f})",
-        f"{fmean(ratios):.1f}x" if ratios else "",
+        f"{fmean(ratios):.1f}x ({fmean(later_ratios):.1f}x)" if ratios else "",
         figure(1e3 * fmean(row["step_s"] for row in rows)),
         figure(1e3 * median(row["later_s"] for row in rows)),
         rows[0].get("plan", ""),

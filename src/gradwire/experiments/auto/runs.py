@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.costs import ExchangeCost
 from gradwire.experiments.auto import FIXED
 from gradwire.experiments.auto.tasks import TASKS
 from gradwire.experiments.experiment import Cell
@@ -43,8 +44,10 @@ def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> 
     attached = register(model)
     optimizer, steps = task.optimizer(model), task.block * task.blocks
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    ends_s = [time.monotonic()]
-    for _ in range(steps):
+    ends_s, costs = [time.monotonic()], list[ExchangeCost]()
+    for step in range(steps):
+        if isinstance(attached, Attached) and step == steps // 2:
+            costs.append(attached.ledger.summary().total.cost)
         optimizer.zero_grad()
         task.loss(model, next(task.batches)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -57,9 +60,10 @@ def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> 
         "later_s": median(end - begin for begin, end in pairwise(ends_s[steps // 2 :])),
     }
     if isinstance(attached, Attached):
-        plan, summary = attached.plan, attached.ledger.summary()
+        plan, cost = attached.plan, attached.ledger.summary().total.cost
         exempt = "" if not plan.codecs else f", {len(plan.codecs)} rules"
-        figures |= {"ratio": summary.total.cost.ratio, "plan": f"{plan.codec} {plan.algorithm}{exempt}"}
+        figures |= {"ratio": cost.ratio, "plan": f"{plan.codec} {plan.algorithm}{exempt}"}
+        figures["later_ratio"] = (cost - costs[0]).ratio
         attached.close()
     return figures
 
