@@ -7,15 +7,16 @@ from amaranth.sim import Simulator
 from gradwire.gateware.packer import Packer
 
 
+@pytest.mark.parametrize("are_wide", [False, True])
 @pytest.mark.parametrize("come_far", [False, True])
 @pytest.mark.parametrize(("width", "most"), [(256, 34), (256, 2), (256, 17), (512, 68), (512, 33)])
-def test_groups_leave_without_gaps(width: int, most: int, come_far: bool) -> None:
+def test_groups_leave_without_gaps(width: int, most: int, come_far: bool, are_wide: bool) -> None:
     draw = random.Random(most)
     packets = [
         [draw.randbytes(draw.choice([0, 1, most // 2, most - 1, most])) for _ in range(draw.randint(1, 60))]
         for _ in range(12)
     ]
-    packer = Packer(width, most, come_far=come_far)
+    packer = Packer(width, most, come_far=come_far, are_wide=are_wide)
     found: list[bytes] = []
 
     async def feed(ctx: Any) -> None:

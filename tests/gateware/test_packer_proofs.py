@@ -12,9 +12,12 @@ from support.proofs import Claim, Marked, Watched, counterexample
 class PacksWithoutGaps(Claim):
     """Every byte of a packet's groups leaves in its place, for all lengths of groups and all stalls."""
 
-    def __init__(self, size: int, most: int, step: int = 1, latency: int = 4) -> None:
+    def __init__(
+        self, size: int, most: int, step: int = 1, latency: int = 4, *, are_wide: bool = False
+    ) -> None:
         super().__init__()
-        self._size, self._most, self._step, self._latency = size, most, step, latency
+        self._size, self._most, self._step, self._latency = size, most, step, latency + are_wide
+        self._are_wide = are_wide
         bits = most.bit_length()
         self._data, self._count, self._last = (
             self.given("data", 8 * most),
@@ -26,7 +29,7 @@ class PacksWithoutGaps(Claim):
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         m = Module()
-        m.submodules.packer = packer = Packer(8 * self._size, self._most, self._step)
+        m.submodules.packer = packer = Packer(8 * self._size, self._most, self._step, are_wide=self._are_wide)
         count = Mux(self._count > self._most, self._most, self._count)
         count = Mux(self._last, count, (count & ~(self._step - 1))[: len(self._count)])
         mask = first_bytes(count, self._most)
@@ -55,6 +58,17 @@ MORE = [(4, 6, 1, 8), (2, 5, 1, 8), (4, 3, 1, 8), (32, 34, 1, 4), (4, 2, 2, 9), 
 @pytest.mark.parametrize(("size", "most", "step", "cycles"), FEW + MORE if EXHAUSTIVE else FEW)
 def test_groups_are_packed_without_gaps(size: int, most: int, step: int, cycles: int, tmp_path: Path) -> None:
     assert counterexample(PacksWithoutGaps(size, most, step), tmp_path, cycles) is None
+
+
+WIDE = [(2, 5, 1, 6), (4, 6, 1, 5), (4, 2, 2, 6)]
+MORE_WIDE = [(4, 6, 1, 8), (2, 5, 1, 8), (4, 2, 2, 9), (8, 6, 2, 6)]
+
+
+@pytest.mark.parametrize(("size", "most", "step", "cycles"), WIDE + MORE_WIDE if EXHAUSTIVE else WIDE)
+def test_wide_groups_are_packed_without_gaps(
+    size: int, most: int, step: int, cycles: int, tmp_path: Path
+) -> None:
+    assert counterexample(PacksWithoutGaps(size, most, step, are_wide=True), tmp_path, cycles) is None
 
 
 def test_a_claim_that_is_wrong_is_refuted(tmp_path: Path) -> None:

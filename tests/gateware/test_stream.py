@@ -1,17 +1,21 @@
 import random
+from typing import Any
 
 import pytest
-from amaranth import Module, Mux, Signal
+from amaranth import Cat, Module, Mux, Signal
 from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from gradwire.gateware.stream import (
+    Pipeline,
     SkidBuffer,
     block_ports,
     count_kept,
     first_bytes,
     leading_zeros,
     registered,
+    shift_left_bytes,
+    spread_left_bytes,
 )
 from support.axi import STALLS, bench, transfer
 
@@ -86,3 +90,44 @@ def test_leading_zeros_are_counted() -> None:
     wanted = [31 - at for at in range(32)]
     assert evaluated([(value,) for value in values], (32,), leading_zeros, 5) == wanted
     assert evaluated([(0,)], (32,), leading_zeros, 5) == [31]
+
+
+def test_two_copies_of_a_register_are_equal() -> None:
+    m = Module()
+    enable, value = Signal(), Signal(3)
+    copies = Cat(Pipeline(m, enable).hold_twice(value, resets=True))
+
+    async def bench(ctx: Any) -> None:
+        wanted = 0
+        for step in range(32):
+            assert ctx.get(copies) == 9 * wanted
+            ctx.set(value, step * 5 % 8)
+            ctx.set(enable, step % 3 != 0)
+            wanted = step * 5 % 8 if step % 3 else wanted
+            await ctx.tick()
+
+    simulator = Simulator(m)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(bench)
+    simulator.run()
+
+
+@pytest.mark.parametrize("nbytes", [5, 12, 40])
+def test_copies_of_a_count_move_bytes_as_one_does(nbytes: int) -> None:
+    m = Module()
+    value, count = Signal(40), Signal(4)
+    spread, shifted = Signal(8 * nbytes), Signal(8 * nbytes)
+    m.d.comb += [
+        spread.eq(spread_left_bytes(m, value, (count, count), nbytes)),
+        shifted.eq(shift_left_bytes(value, count, nbytes)),
+    ]
+
+    async def bench(ctx: Any) -> None:
+        for step in range(16):
+            ctx.set(value, 0x9182_7364_F5)
+            ctx.set(count, step)
+            assert ctx.get(spread) == ctx.get(shifted) == (0x9182_7364_F5 << 8 * step) % 2 ** (8 * nbytes)
+
+    simulator = Simulator(m)
+    simulator.add_testbench(bench)
+    simulator.run()

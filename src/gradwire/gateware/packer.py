@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from amaranth import Cat, Const, Module, Mux, Signal
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from gradwire.gateware.stream import AxiStream, Pipeline, first_bytes, shift_left_bytes
+from gradwire.gateware.stream import AxiStream, Pipeline, first_bytes, shift_left_bytes, spread_left_bytes
 
 
 class Packer(wiring.Component):
@@ -20,11 +20,15 @@ class Packer(wiring.Component):
     With ``step`` equal to ``most``, ``ready`` then stays high while the consumer's does.
 
     If groups ``come_far``, a stage in front of the others holds them and their places, so that all that moves
-    them is near the words.
+    them is near the words. If they ``are_wide``, a bit takes long to reach all that it moves: two stages move
+    a group, by the low bits of its place and then by the high ones, and what moves or collects it is in
+    registers, two of each, for half of it each.
     """
 
-    def __init__(self, width: int, most: int, step: int = 1, *, come_far: bool = False) -> None:
-        self._most, self._step, self._come_far = most, step, come_far
+    def __init__(
+        self, width: int, most: int, step: int = 1, *, come_far: bool = False, are_wide: bool = False
+    ) -> None:
+        self._most, self._step, self._come_far, self._are_wide = most, step, come_far, are_wide
         super().__init__(
             {
                 "data": In(8 * most),
@@ -49,14 +53,26 @@ class Packer(wiring.Component):
         end = Signal(range(reach + 1))
         rest = end[: len(position)]
         full = end[len(position) :]
+        follows = Mux(self.last, 0, rest[len(position) - len(place) :])
         m.d.comb += end.eq(position + self.count)
         with m.If(self.ready & self.valid):
-            m.d.sync += place.eq(Mux(self.last, 0, rest[len(position) - len(place) :]))
+            m.d.sync += place.eq(follows)
         data, last, valid = self.data, self.last, self.valid
         if self._come_far:
             data, last, valid = stage.hold(data), stage.hold(last), stage.hold(valid, resets=True)
             position, rest, full = stage.hold(position), stage.hold(rest), stage.hold(full)
-        moved = stage.hold(shift_left_bytes(data, position, reach))
+        if self._are_wide:
+            low = len(position) // 2
+            counted = Pipeline(m, self.ready & self.valid)
+            places = stage.hold_twice(place) if self._come_far else counted.hold_twice(follows, resets=True)
+            fine = [Cat(Const(0, len(position) - len(place)), each)[:low] for each in places]
+            coarse = [Cat(Const(0, low), each) for each in stage.hold_twice(position[low:])]
+            data = stage.hold(spread_left_bytes(m, data, fine, self._most + 2**low - 1))
+            last, valid = stage.hold(last), stage.hold(valid, resets=True)
+            rest, full = stage.hold(rest), stage.hold(full)
+            moved = stage.hold(spread_left_bytes(m, data, coarse, reach))
+        else:
+            moved = stage.hold(shift_left_bytes(data, position, reach))
         moved_full = stage.hold(Mux(valid, full, 0), resets=True)
         moved_closes = stage.hold(valid & last & ((rest != 0) | (full == 0)), resets=True)
         moved_rest, ends_full = stage.hold(rest), stage.hold((rest == 0) & (full != 0))
@@ -69,16 +85,35 @@ class Packer(wiring.Component):
         held_last = stage.hold(moved_last)
         is_final = left == 1
         kept = Signal.like(held)
+        words = moved_full + moved_closes
+        if self._are_wide:
+            # What is collected follows from what is left; the consumer only says whether registers load.
+            collect = Pipeline(m, (left == 0) | out.tready)
+            after = Mux(left <= 1, words, left - 1)
+            goes = collect.hold_twice(after != 0, resets=True)
+            comes = collect.hold_twice((after <= 1) & Mux(left <= 1, valid, moved_valid), resets=True)
+            stays = _either(goes, held >> len(out.tdata), held)
+            # While more than a word is left, nothing comes.
+            joined = rests = kept | _either(comes, moved, Const(0, len(held)))
+        else:
+            stays = Mux((left != 0) & out.tready, held >> len(out.tdata), held)
+            joined, rests = kept | Mux(moved_valid, moved, 0), kept
         m.d.comb += [
             self.ready.eq((left == 0) | (is_final & out.tready)),
-            kept.eq(Mux((left != 0) & out.tready, held >> len(out.tdata), held)),
+            kept.eq(stays),
             out.tdata.eq(held),
             out.tkeep.eq(Mux(held_last & is_final, held_keep, 2**size - 1)),
             out.tlast.eq(held_last & is_final),
             out.tvalid.eq(left != 0),
         ]
         with m.If(self.ready):
-            m.d.sync += [left.eq(moved_full + moved_closes), held.eq(kept | Mux(moved_valid, moved, 0))]
+            m.d.sync += [left.eq(words), held.eq(joined)]
         with m.Elif(out.tready):
-            m.d.sync += [left.eq(left - 1), held.eq(kept)]
+            m.d.sync += [left.eq(left - 1), held.eq(rests)]
         return m
+
+
+def _either(choices: tuple[Value, Value], yes: Value, no: Value) -> Value:
+    """Return what two copies of a bit choose, for half of the bits each."""
+    half = len(no) // 2
+    return Cat(Mux(choices[0], yes[:half], no[:half]), Mux(choices[1], yes[half:], no[half:]))

@@ -8,9 +8,10 @@ last word that keeps nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
@@ -51,6 +52,16 @@ class Pipeline:
         with self._m.If(self._enable):
             self._m.d.sync += held.eq(value)
         return held
+
+    def hold_twice(self, value: Value, *, resets: bool = False) -> tuple[Value, Value]:
+        """Return two registers of ``value``, each for half of what it moves.
+
+        One of them holds its inverse, because synthesis merges equal registers.
+        """
+        inverse = Signal(len(value), init=-1 if resets else 0, reset_less=not resets)
+        with self._m.If(self._enable):
+            self._m.d.sync += inverse.eq(~value)
+        return self.hold(value, resets=resets), ~inverse
 
 
 class SkidBuffer(wiring.Component):
@@ -110,6 +121,24 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
 def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
     """Return ``value`` moved up by ``count`` bytes, and of that the low ``nbytes``."""
     return (value << Cat(0, 0, 0, count))[: 8 * nbytes]
+
+
+def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: int) -> Value:
+    """Return what ``shift_left_bytes`` does; two copies of the count move half of the bits of each byte each.
+
+    These are masks, because Yosys makes a choice between something and 0 in front of a register its reset,
+    which then waits for the register's enable.
+    """
+    halves = []
+    for half, count in enumerate(counts):
+        moved = Cat(value.word_select(at, 4) for at in range(half, len(value) // 4, 2))
+        for at, bit in enumerate(count):
+            come, far = moved, Const(0, 4 << at)
+            moved = Signal(len(come) + len(far))
+            moves = Mux(bit, Const(-1, len(moved)), 0)
+            m.d.comb += moved.eq((Cat(come, far) & ~moves) | (Cat(far, come) & moves))
+        halves.append(moved)
+    return Cat(moved.word_select(at, 4) for at in range(nbytes) for moved in halves)
 
 
 def shift_right_bytes(value: Value, count: Value, nbytes: int) -> Value:

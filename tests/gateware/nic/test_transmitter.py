@@ -1,12 +1,14 @@
 from typing import Any
 
 import pytest
+import torch
 
 from gradwire.codecs import parse
 from gradwire.codecs.inceptionn import Inceptionn
+from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire.gateware.nic.packets import COMPRESSED
-from gradwire.gateware.nic.transmitter import Transmitter
-from support.axi import STALLS, Bench, Run, bench, consumed, produced
+from gradwire.gateware.nic.transmitter import ON_THEIR_WAY, Transmitter
+from support.axi import STALLS, Bench, Run, bench, consumed, produced, transfer
 from support.hardware_chunks import EXHAUSTIVE
 from support.nic_frames import connected, other_frames, software_nic, stream_frames, tcp_frame
 from support.nic_hardware import handled
@@ -81,3 +83,32 @@ def test_frames_of_full_size_follow_without_a_pause(tos: int) -> None:
     frames = [tcp_frame(bytes(1460), sequence=FIRST, tos=tos)] * 4
     run = handled(transmitter("inceptionn:2^-10", 256), frames, 4, "none", FIRST)
     assert run.arrived[-1] - run.arrived[0] <= 4 * (48 + (2 if tos else 0))
+
+
+RAW, SHORT = bytes.fromhex("00004040"), bytes.fromhex("0000003b")  # 4 bytes of a payload, and 1
+
+
+@pytest.mark.parametrize("width", ON_THEIR_WAY)
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_the_compressor_holds_no_more_than_its_memory_expects(width: int, before: int) -> None:
+    """One word makes two; at 256 bits, the last word of what is ``before`` makes three."""
+    codec = parse("inceptionn:2^-10")
+    assert isinstance(codec, Inceptionn)
+    lanes = width // 32
+    first = RAW * (lanes - 1) + SHORT + RAW * lanes
+    packets = [first] * before + [RAW * lanes] * 40
+    run = transfer(bench(InceptionnCompressor, codec, width), packets)
+    come = []  # with each word in: the words of the payload that ends with it
+    for packet in packets:
+        come += [0] * (len(packet) // (width // 8) - 1) + [-(-len(payload(codec, packet)) // (width // 8))]
+    assert len(run.left) == sum(come)
+    most = max(
+        sum(come[: at + 1]) - sum(left <= arrived for left in run.left)
+        for at, arrived in enumerate(run.arrived)
+    )
+    # A register in front of it holds two words, two behind it one each, and two come until it is full.
+    assert most + 6 <= ON_THEIR_WAY[width]
+
+
+def payload(codec: Inceptionn, packet: bytes) -> bytes:
+    return bytes(codec.encode(torch.frombuffer(bytearray(packet), dtype=torch.float32)).numpy())

@@ -8,7 +8,7 @@ from amaranth.lib import wiring
 from gradwire.codecs import Inceptionn
 from gradwire.gateware.inceptionn.format import GROUP_LANES, GROUP_NBYTES, Classes
 from gradwire.gateware.packer import Packer
-from gradwire.gateware.stream import Pipeline, block_ports, shift_left_bytes
+from gradwire.gateware.stream import Pipeline, block_ports, shift_left_bytes, spread_left_bytes
 from gradwire.gateware.words import LANE_BITS
 
 Piece = tuple[Value, Value]
@@ -18,9 +18,9 @@ Piece = tuple[Value, Value]
 class InceptionnCompressor(wiring.Component):
     """Float32 in, the payload of ``codec`` out, packet by packet.
 
-    Stages: the class and the bits of each lane; three that join 2, 4, then 8 lanes; at 512 bits one that
-    joins two groups; two of the ``Packer``. Eight raw floats are 34 bytes, so that 16 of 17 cycles take a
-    word of them; of every other class each cycle does.
+    Stages: the class and the bits of each lane; three that join 2, 4, then 8 lanes; at 512 bits two that join
+    two groups; two of the ``Packer``, or three at 512 bits. Eight raw floats are 34 bytes, so that 16 of 17
+    cycles take a word of them; of every other class each cycle does.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256) -> None:
@@ -32,7 +32,7 @@ class InceptionnCompressor(wiring.Component):
         m = Module()
         come = self.s_axis
         groups = len(come.tdata) // LANE_BITS // GROUP_LANES
-        m.submodules.packer = packer = Packer(len(come.tdata), GROUP_NBYTES * groups)
+        m.submodules.packer = packer = Packer(len(come.tdata), GROUP_NBYTES * groups, are_wide=groups > 1)
         stage = Pipeline(m, packer.ready)
         m.d.comb += come.tready.eq(packer.ready)
 
@@ -54,8 +54,9 @@ class InceptionnCompressor(wiring.Component):
             for i, (bits, nbytes) in enumerate(pieces)
         ]
         if groups == 2:
-            pieces = joined(stage, pieces)
-            valid, last = stage.hold(valid, resets=True), stage.hold(last)
+            pieces = [_joined_far(m, stage, *pieces)]
+            for _ in range(2):
+                valid, last = stage.hold(valid, resets=True), stage.hold(last)
         m.d.comb += [
             packer.data.eq(pieces[0][0]),
             packer.count.eq(pieces[0][1]),
@@ -102,3 +103,11 @@ def joined(stage: Pipeline, pieces: list[Piece]) -> list[Piece]:
         both = low | shift_left_bytes(high, low_count, (len(low) + len(high)) // 8)
         joined.append((stage.hold(both), stage.hold(low_count + high_count)))
     return joined
+
+
+def _joined_far(m: Module, stage: Pipeline, low: Piece, high: Piece) -> Piece:
+    """Return registers, two stages on, in which ``high`` follows ``low``: each bit of a size moves many."""
+    low_bits, (low_count, copy) = stage.hold(low[0]), stage.hold_twice(low[1])
+    high_bits, high_count = stage.hold(high[0]), stage.hold(high[1])
+    both = low_bits | spread_left_bytes(m, high_bits, (low_count, copy), 2 * GROUP_NBYTES)
+    return stage.hold(both), stage.hold(low_count + high_count)

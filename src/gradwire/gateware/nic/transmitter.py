@@ -38,8 +38,8 @@ from gradwire.gateware.stream import Pipeline, block_ports, first_bytes, registe
 
 _BETWEEN = 7
 """Words that may wait between two parts."""
-_COMPRESSED = 18
-"""Words of payloads that the compressor's stages hold, at most."""
+ON_THEIR_WAY = {256: 19, 512: 26}
+"""By width, the words of payloads that the compressor's stages and the registers beside it hold, at most."""
 
 
 def flow_ports(flows: int) -> dict[str, Any]:
@@ -189,7 +189,7 @@ class Transmitter(wiring.Component):
         tails.put(split.done, tail=split.tail)
         sizes.put(bounded.done, size=bounded.size[:16])
         packed = stream(width)
-        payloads, has_room = open_memory(m, "payloads", packed, depth, _COMPRESSED)
+        payloads, has_room = open_memory(m, "payloads", packed, depth, ON_THEIR_WAY[width])
         registered(m, floats, compressor.s_axis, has_room)
         registered(m, compressor.m_axis, bounded.s_axis)
         registered(m, bounded.m_axis, packed)
