@@ -38,6 +38,13 @@ def test_a_small_change_is_none_and_slower_computation_is_one() -> None:
     assert windows(watch, 26, StepTime(0.2, 0.1, 0.02)) is not None
 
 
+def test_waiting_that_becomes_computing_is_no_change() -> None:
+    watch = Watch()
+    watch.decided(6)
+    watch.changed(26, StepTime(0.06, 0.03, 0.06))
+    assert windows(watch, 26, StepTime(0.12, 0.06, 0.0)) is None
+
+
 def test_a_line_that_goes_back_and_forth_is_followed_less_and_less() -> None:
     watch, step, gaps = Watch(), 6, []
     watch.decided(step)
