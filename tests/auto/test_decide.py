@@ -6,7 +6,7 @@ import pytest
 
 from gradwire import Plan
 from gradwire.auto.contract import Lost, exchanged
-from gradwire.auto.decide import decide
+from gradwire.auto.decide import _rivals, decide
 from gradwire.auto.decision import Decision
 from gradwire.codecs import Identity, parse
 from gradwire.planner.inputs.workload import Workload
@@ -134,6 +134,26 @@ def test_a_plan_of_far_fewer_bytes_is_tried_although_it_is_expected_to_take_long
 
     assert tried(0.2) == ["fp8", "quantize:4"]
     assert tried(0.9) == ["fp8"], "and not if it is expected to take more than 1.5 times as long"
+
+
+def option(codec: str, algorithm: str, step_s: float, nbytes: float) -> Decision:
+    plan = Plan.of(codec, algorithm=algorithm, residual=False)
+    return Decision(plan, step_s, 1.0, 0.0, "", nbytes=nbytes)
+
+
+def test_what_sends_far_less_takes_the_place_of_another_codec_and_not_of_no_compression() -> None:
+    options = [
+        option("fp8", "ring", 0.100, 4e6),
+        option("fp8", "pairwise", 0.103, 4e6),
+        option("identity", "ring", 0.104, 16e6),
+        option("quantize:4", "ring", 0.106, 2e6),
+        option("ecsq:0.5", "ring", 0.149, 1.9e6),
+        option("ecsq:1", "ring", 0.151, 1e6),
+    ]
+    best, pairwise, exact, quick, slow, _ = options
+    assert _rivals(best, options, options) == [exact, quick], "the fastest of those that send far less"
+    assert _rivals(best, options, [best, slow]) == [exact, slow], "of those that are worth their noise"
+    assert _rivals(best, options[:3], options) == [pairwise, exact]
 
 
 def test_a_codec_whose_exceptions_cost_what_it_saves_is_not_chosen() -> None:

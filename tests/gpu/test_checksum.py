@@ -20,6 +20,24 @@ def check_checksums() -> None:
         assert peak == int(x.view(torch.int32).bitwise_and(0x7FFFFFFF).max()), n
 
 
+def check_grids_of_grids() -> None:
+    from gradwire.gpu import checksum  # imports Triton, which here is the interpreter
+
+    folded, largest = checksum._FOLDED, checksum._LARGEST
+    checksum._FOLDED, checksum._LARGEST = 4096, 256
+    try:
+        for n in (256 * 52, 256 * 52 + 1, 256 * (52 + 3 * checksum._MANY) + 7):
+            x = gpu_cases.any_bits(n)
+            crc, _ = checksum.queue_crc32c(x)
+            assert int(crc.view(torch.int32)) & 0xFFFFFFFF == _native.crc32c(x.view(torch.uint8)), n
+    finally:
+        checksum._FOLDED, checksum._LARGEST = folded, largest
+
+
+def test_long_chunks_are_divided_twice(interpreted: Callable[..., Any]) -> None:
+    interpreted(check_grids_of_grids)
+
+
 def test_it_is_the_crc32c_of_the_chunk_s_bytes(interpreted: Callable[..., Any]) -> None:
     interpreted(check_checksums)
 

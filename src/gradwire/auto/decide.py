@@ -24,7 +24,7 @@ _CLOSE = 1.5
 """Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
 hosts share cores."""
 _FEWER = 0.8
-"""A plan with less than this share of all others' bytes is tried, too: their times may not differ at all."""
+"""A plan that sends less than this share of what the others do is tried, too: times may not differ at all."""
 _EXPOSED = 0.1
 """If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
 
@@ -105,22 +105,28 @@ def decide(
     staying = [each for each in worth if same_way(each.plan, present)]
     if staying and stays(staying[0], best):
         best = staying[0]
-    return best, *_rivals(best, options)
+    return best, *_rivals(best, options, worth)
 
 
-def _rivals(best: Decision, options: Sequence[Decision]) -> list[Decision]:
-    """Return the best decision of each other kind that may be as good, and one that sends far less."""
+def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decision]) -> list[Decision]:
+    """Return the best decision of each other kind that may be as good, and one that sends far less.
+
+    The latter takes the place of one that compresses: no compression stays on trial.
+    """
     if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
         return []
-    close = [each for each in options if each.to_loss_s <= _CLOSE * best.to_loss_s]
+    close = sorted(options, key=lambda it: it.to_loss_s)
+    close = [each for each in close if each.to_loss_s <= _CLOSE * best.to_loss_s]
     kinds: dict[tuple[str, bool, bool], Decision] = {_kind(best): best}
-    for each in sorted(close, key=lambda it: it.to_loss_s):
+    for each in close:
         kinds.setdefault(_kind(each), each)
-    rivals = list(kinds.values())[1:MOST_TRIED]
-    least = min(close, key=lambda it: it.nbytes, default=best)
-    if least.nbytes < _FEWER * min(each.nbytes for each in (best, *rivals)):
-        rivals = [*rivals[: MOST_TRIED - 2], least]
-    return rivals
+    tried = list(kinds.values())[:MOST_TRIED]
+    least_nbytes = min(each.nbytes for each in tried)
+    far_less = [each for each in close if each in worth and each.nbytes < _FEWER * least_nbytes]
+    if far_less and len(tried) == MOST_TRIED:
+        lossy = [each for each in tried[1:] if not each.plan.codec.EXACT]
+        tried.remove((lossy or tried)[-1])
+    return [*tried[1:], *far_less[:1]]
 
 
 def _kind(each: Decision) -> tuple[str, bool, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradwire.auto.step_times import StepTime
 
 CHANGED = 0.25
-"""A change by this share of a step is worth another look."""
+"""Steps that take longer or shorter by this share of the shorter one are worth another look."""
 PATIENCE = 60
 """The fewest steps between two decisions; it doubles with each, so that plans do not go back and forth."""
 MOST_PATIENCE = 960

@@ -78,13 +78,13 @@ def test_chunks_of_several_runs(interpreted: Callable[..., Any]) -> None:
 
 def check_misleading_samples() -> None:
     """Large values are only where the sample looks, or only where it doesn't."""
-    n = 1 << 16
+    n = 1 << 18
     each = np.arange(SAMPLE)
     looked_at = (each * n + (((each * 40503) & 0xFFFF) * n >> 16)) // SAMPLE
     few, many = torch.randn(n), torch.randn(n) + 100
     few[looked_at] = 100.0
     many[looked_at] = torch.randn(SAMPLE)
-    codec = TopK(0.3)
+    codec = TopK(0.1)
     assert reaching(codec, few) == (SAMPLE, False)
     assert reaching(codec, many)[1] is False
     check_bytes(TopK(0.01), many)

@@ -197,4 +197,5 @@ EXPERIMENT = Experiment(
     cells=cells,
     run=run,
     table=table,
+    version=2,
 )

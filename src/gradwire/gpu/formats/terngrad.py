@@ -17,7 +17,7 @@ _CODED = 256
 _TILES = 8
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _SMALL = tl.constexpr(2.0**-100)
-"""Scales below this have no float as 2^23 over them."""
+"""Scales far below this have no float as 2^23 over them."""
 
 
 @triton.jit
@@ -34,7 +34,8 @@ def _chosen(magnitude, scale, factor, drawn):
     """Return 1 where the first 24 of the bits, as a number below 1, are below magnitude / scale, rounded.
 
     The first 23 are compared with a product first, in units of 2^-23; both are above 2^23, where floats are
-    integers. They are at most 3 away from what decides, so that few programs have to divide.
+    integers. The bit left out, the factor, the sum, and the rounding of the quotient make less than 3 units,
+    so that few programs have to divide.
     """
     apart = float_of((drawn >> 9) | 0x4B000000) - tl.fma(magnitude, factor, 8388608.0)
     if (tl.min(tl.abs(apart), axis=0) < 4.0) | (scale < _SMALL):

@@ -1,10 +1,11 @@
 """``topk``: the largest magnitudes and their places (codecs/topk.py).
 
-The chunk is read once. A sample of it tells of a magnitude that a little more than k values reach, and these
-are gathered. The smallest magnitude that is kept is found among them digit by digit, by counting; magnitudes
-are ordered as their bits are. Each program gathers from a run of values, in any order of programs, so that
-what is kept is written run by run. If too few values reach the magnitude, or too many, the kernels see that
-on the device and look through the chunk itself.
+The chunk is read once, if k is small. A sample of it tells of a magnitude that a little more than k values
+reach, and these are gathered. The smallest magnitude that is kept is found among them digit by digit, by
+counting; magnitudes are ordered as their bits are. Each program gathers from a run of values, in any order of
+programs, so that what is kept is written run by run. If too few values reach the magnitude, or too many, as
+in a chunk with more zeros than what is left out, the kernels see that on the device and look through the
+chunk itself.
 """
 
 from __future__ import annotations
@@ -328,7 +329,7 @@ class TopK(Format):
             return
         rank = _rank(n, k)
         capacity = 2 * rank * ceil_div(n, _SAMPLE)
-        if capacity >= n:  # the chunk itself is as good; and 0, which all reach, is never gathered
+        if 4 * capacity >= n:  # entries of 8 bytes: the chunk itself is as good, and takes no memory
             capacity = 0
         entries = torch.empty(capacity, dtype=torch.int64, device=x.device)
         state = torch.empty(_STATE.value + _DIGITS.value * _BASE.value, dtype=torch.int64, device=x.device)
@@ -343,7 +344,7 @@ class TopK(Format):
         if capacity:
             launch(gather_kernel, parts, *(source, n, state, entries, capacity, runs), warps=8, RUN=_RUN)
         gathered = source, n, words_of(entries), capacity, state, k
-        counting = min(ceil_div(capacity or n, _SIZE), _MOST_COUNTING)
+        counting = min(ceil_div(n, _SIZE), _MOST_COUNTING)
         for digit in range(_DIGITS.value):
             launch(count_kernel, counting, *gathered, DIGIT=digit, SIZE=_SIZE)
         launch(tally_kernel, programs, *(*gathered, runs, sums), **shape)
