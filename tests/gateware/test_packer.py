@@ -7,8 +7,7 @@ from amaranth.sim import Simulator
 from gradwire.gateware.packer import Packer
 
 
-@pytest.mark.parametrize("are_wide", [False, True])
-@pytest.mark.parametrize("come_far", [False, True])
+@pytest.mark.parametrize(("come_far", "are_wide"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize(("width", "most"), [(256, 34), (256, 2), (256, 17), (512, 68), (512, 33)])
 def test_groups_leave_without_gaps(width: int, most: int, come_far: bool, are_wide: bool) -> None:
     draw = random.Random(most)

@@ -22,7 +22,7 @@ class Packer(wiring.Component):
     If groups ``come_far``, a stage in front of the others holds them and their places, so that all that moves
     them is near the words. If they ``are_wide``, a bit takes long to reach all that it moves: two stages move
     a group, by the low bits of its place and then by the high ones, and what moves or collects it is in
-    registers, two of each, for half of it each.
+    registers, two of each, for half of it each. No groups are both.
     """
 
     def __init__(
@@ -63,8 +63,7 @@ class Packer(wiring.Component):
             position, rest, full = stage.hold(position), stage.hold(rest), stage.hold(full)
         if self._are_wide:
             low = len(position) // 2
-            counted = Pipeline(m, self.ready & self.valid)
-            places = stage.hold_twice(place) if self._come_far else counted.hold_twice(follows, resets=True)
+            places = Pipeline(m, self.ready & self.valid).hold_twice(follows, resets=True)
             fine = [Cat(Const(0, len(position) - len(place)), each)[:low] for each in places]
             coarse = [Cat(Const(0, low), each) for each in stage.hold_twice(position[low:])]
             data = stage.hold(spread_left_bytes(m, data, fine, self._most + 2**low - 1))

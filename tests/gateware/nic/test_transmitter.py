@@ -85,17 +85,20 @@ def test_frames_of_full_size_follow_without_a_pause(tos: int) -> None:
     assert run.arrived[-1] - run.arrived[0] <= 4 * (48 + (2 if tos else 0))
 
 
-RAW, SHORT = bytes.fromhex("00004040"), bytes.fromhex("0000003b")  # 4 bytes of a payload, and 1
+RAW, HALF, SHORT = (bytes.fromhex(each) for each in ("00004040", "0000003f", "0000003b"))
+"""4 bytes of a payload, 2, and 1."""
+LATE = {256: RAW * 7 + SHORT, 512: RAW * 14 + HALF + SHORT}
+"""By width, a word whose payload lets the next word of raw floats end in a third word."""
 
 
 @pytest.mark.parametrize("width", ON_THEIR_WAY)
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_the_compressor_holds_no_more_than_its_memory_expects(width: int, before: int) -> None:
-    """One word makes two; at 256 bits, the last word of what is ``before`` makes three."""
+    """One word makes two, and the last word of what is ``before`` three."""
     codec = parse("inceptionn:2^-10")
     assert isinstance(codec, Inceptionn)
     lanes = width // 32
-    first = RAW * (lanes - 1) + SHORT + RAW * lanes
+    first = LATE[width] + RAW * lanes
     packets = [first] * before + [RAW * lanes] * 40
     run = transfer(bench(InceptionnCompressor, codec, width), packets)
     come = []  # with each word in: the words of the payload that ends with it
