@@ -13,7 +13,7 @@ from support import gpu_cases
 def check_checksums() -> None:
     from gradwire.gpu import checksum  # imports Triton, which here is the interpreter
 
-    for n in (1, 2, 7, 1024, 4096, 4097, 35000, 300_001):
+    for n in (1, 2, 7, 1024, 1025, 3000, 4096, 4097, 35000, 300_001):
         x = gpu_cases.any_bits(n)
         crc, peak = (int(word.view(torch.int32)) & 0xFFFFFFFF for word in checksum.queue_crc32c(x))
         assert crc == _native.crc32c(x.view(torch.uint8)), n

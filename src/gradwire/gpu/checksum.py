@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gradwire.gpu.launch import ceil_div, launch, words_of
+from gradwire.gpu.launch import ceil_div, launch, signed, words_of
 from gradwire.gpu.words import MAGNITUDE
 
 _ROWS = 128
@@ -222,11 +222,6 @@ def _fold(words: torch.Tensor, n: int) -> torch.Tensor:
         launch(fold_kernel, programs, *(words, words.numel(), added, out), **powers, LAST=last)
         words, stands_for = out, stands_for * _FANOUT
     return words
-
-
-def signed(word: int) -> int:
-    """Return 32 bits as the number that kernels take, whatever its size: with a sign."""
-    return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
 @cache

@@ -29,3 +29,8 @@ def words_of(x: torch.Tensor) -> torch.Tensor:
 def ceil_div(n: int, size: int) -> int:
     """Return how many parts of ``size`` cover ``n``."""
     return -(-n // size)
+
+
+def signed(word: int) -> int:
+    """Return 32 bits as the number that kernels take, whatever its size: with a sign."""
+    return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)

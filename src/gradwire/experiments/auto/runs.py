@@ -44,10 +44,10 @@ def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> 
     attached = register(model)
     optimizer, steps = task.optimizer(model), task.block * task.blocks
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    ends_s, costs = [time.monotonic()], list[ExchangeCost]()
+    ends_s, half = [time.monotonic()], ExchangeCost()
     for step in range(steps):
         if isinstance(attached, Attached) and step == steps // 2:
-            costs.append(attached.ledger.summary().total.cost)
+            half = attached.ledger.summary().total.cost
         optimizer.zero_grad()
         task.loss(model, next(task.batches)).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -63,7 +63,7 @@ def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> 
         plan, cost = attached.plan, attached.ledger.summary().total.cost
         exempt = "" if not plan.codecs else f", {len(plan.codecs)} rules"
         figures |= {"ratio": cost.ratio, "plan": f"{plan.codec} {plan.algorithm}{exempt}"}
-        figures["later_ratio"] = (cost - costs[0]).ratio
+        figures["later_ratio"] = (cost - half).ratio
         attached.close()
     return figures
 

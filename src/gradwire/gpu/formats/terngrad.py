@@ -7,14 +7,15 @@ import triton
 import triton.language as tl
 
 from gradwire.gpu.blocks import split
-from gradwire.gpu.checksum import queue_crc32c, signed
+from gradwire.gpu.checksum import queue_crc32c
 from gradwire.gpu.contract import Format, Params
-from gradwire.gpu.launch import ceil_div, launch, words_of
+from gradwire.gpu.launch import ceil_div, launch, signed, words_of
 from gradwire.gpu.words import INFINITY, QUIET_NAN, bits_of, float_of, is_nan, put, put_words, take
 
 _SIZE = 1024
 _CODED = 256
 _TILES = 8
+"""Values that a program's one warp encodes at a time, and how often."""
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _SMALL = tl.constexpr(2.0**-100)
 """Scales far below this have no float as 2^23 over them."""
