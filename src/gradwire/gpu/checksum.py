@@ -75,9 +75,9 @@ def _first_rows(words, at, COLUMNS: tl.constexpr, MANY: tl.constexpr):
 
 
 @triton.jit
-def _raised(peaks, rows, MANY: tl.constexpr):
+def _raised(both, rows, MANY: tl.constexpr):
     """Return the largest signed and unsigned word so far: the largest magnitude is that of one of both."""
-    positive, negative = peaks
+    positive, negative = both
     for row in tl.static_range(MANY):
         positive = tl.maximum(positive, rows[row].to(tl.int32, bitcast=True))
         negative = tl.maximum(negative, rows[row])
@@ -89,13 +89,13 @@ def divide_kernel(
     words,
     n,
     out,
-    peak,
+    peaks,
     PEAK: tl.constexpr,
     COLUMNS: tl.constexpr,
     MANY: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Divide SIZE columns; with PEAK, raise ``peak`` to the largest magnitude, as bits.
+    """Divide SIZE columns; with PEAK, store their largest magnitude, as bits, one of each program.
 
     MANY rows of each are loaded side by side.
     """
@@ -103,9 +103,9 @@ def divide_kernel(
     turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), MANY * COLUMNS)
     at = column + (n - (_LENGTH + turns.to(tl.int64) * MANY) * COLUMNS)
     left = _first_rows(words, at, COLUMNS, _LENGTH)
-    peaks = (tl.zeros([SIZE], tl.int32), tl.zeros([SIZE], tl.uint32))
+    both = (tl.zeros([SIZE], tl.int32), tl.zeros([SIZE], tl.uint32))
     if PEAK:
-        peaks = _raised(peaks, left, _LENGTH)
+        both = _raised(both, left, _LENGTH)
     at += _LENGTH * COLUMNS
     come = _rows(words, at, turns > 0, COLUMNS, MANY)
     for turn in range(turns):
@@ -114,7 +114,7 @@ def divide_kernel(
         for row in tl.static_range(MANY):
             left = _divided(left, come[row], _MULTIPLE, _LENGTH)
         if PEAK:
-            peaks = _raised(peaks, come, MANY)
+            both = _raised(both, come, MANY)
         come = after
     last = left[0:32]
     for row in tl.static_range(_LENGTH - 32):
@@ -122,9 +122,9 @@ def divide_kernel(
     for row in tl.static_range(32):
         tl.store(out + column + row * COLUMNS, last[row])
     if PEAK:
-        positive, negative = peaks
+        positive, negative = both
         largest = tl.maximum(positive, (negative & MAGNITUDE).to(tl.int32, bitcast=True))
-        tl.atomic_max(peak, tl.max(largest, axis=0))
+        tl.store(peaks + tl.program_id(0), tl.max(largest, axis=0))
 
 
 @triton.jit
@@ -151,6 +151,8 @@ def fold_kernel(
     n,
     added,
     out,
+    peaks,
+    peak,
     POWER: tl.constexpr,
     POWER2: tl.constexpr,
     POWER4: tl.constexpr,
@@ -162,10 +164,11 @@ def fold_kernel(
     POWER256: tl.constexpr,
     POWER512: tl.constexpr,
     LAST: tl.constexpr,
+    PEAKS: tl.constexpr,
 ):
     """Fold 1024 remainders a program into one; POWER is x to the number of bits that each stands for.
 
-    With LAST, which is x^32, the one that is left becomes the checksum.
+    With LAST, which is x^32, the one that is left becomes the checksum, and the largest of PEAKS is found.
     """
     filled = tl.num_programs(0).to(tl.int64) * 1024 - n
     at = tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - filled
@@ -183,6 +186,7 @@ def fold_kernel(
     folded = _times(left, POWER512) ^ right
     if LAST:
         folded = _times(folded, LAST) ^ added.to(tl.uint32, bitcast=True)
+        tl.store(peak, tl.max(tl.load(peaks + tl.arange(0, PEAKS)), axis=0))
     tl.store(out + tl.program_id(0) + tl.arange(0, 1), folded)
 
 
@@ -191,26 +195,27 @@ def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Return both, a word each; the magnitude is the bits of a float.
     """
-    peak = torch.zeros(1, dtype=torch.int32, device=x.device)
-    words = _divide(words_of(x), peak, is_first=True)
+    words, peaks = _divide(words_of(x), is_first=True)
     while words.numel() > _FOLDED:
-        words = _divide(words, peak, is_first=False)
-    return _fold(words, x.numel()), words_of(peak)
+        words, _ = _divide(words, is_first=False)
+    return _fold(words, x.numel(), peaks)
 
 
-def _divide(words: torch.Tensor, peak: torch.Tensor, *, is_first: bool) -> torch.Tensor:
+def _divide(words: torch.Tensor, *, is_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the remainders of columns, and, at first, the peaks of programs."""
     n = words.numel()
     columns = min(max(triton.next_power_of_2(ceil_div(n, _ROWS)), _SMALLEST), _LARGEST)
-    out = words.new_empty(32 * columns)
     programs = columns // _SMALLEST
+    out, peaks = words.new_empty(32 * columns), words.new_empty(programs, dtype=torch.int32)
     constants = {"PEAK": is_first, "COLUMNS": columns, "MANY": _MANY, "SIZE": _SMALLEST}
-    launch(divide_kernel, programs, *(words, n, out, peak), **constants)
-    return out
+    launch(divide_kernel, programs, *(words, n, out, peaks), **constants)
+    return out, peaks
 
 
-def _fold(words: torch.Tensor, n: int) -> torch.Tensor:
-    """Fold words until one is left, and make the checksum of n words of it."""
+def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fold words until one is left, make the checksum of n words of it, and find the largest peak."""
     added = signed(_product(0xFFFFFFFF, x_to(32 * n)) ^ 0xFFFFFFFF)
+    peak = torch.empty_like(peaks[:1])
     stands_for = 32
     while words.numel() > 1:
         programs = ceil_div(words.numel(), _FANOUT)
@@ -218,10 +223,10 @@ def _fold(words: torch.Tensor, n: int) -> torch.Tensor:
         powers = {
             f"POWER{1 << level}" if level else "POWER": x_to(stands_for << level) for level in range(10)
         }
-        last = x_to(32) if programs == 1 else 0
-        launch(fold_kernel, programs, *(words, words.numel(), added, out), **powers, LAST=last)
+        last = {"LAST": x_to(32) if programs == 1 else 0, "PEAKS": peaks.numel()}
+        launch(fold_kernel, programs, *(words, words.numel(), added, out, peaks, peak), **powers, **last)
         words, stands_for = out, stands_for * _FANOUT
-    return words
+    return words, words_of(peak)
 
 
 @cache

@@ -13,45 +13,59 @@ from gradwire.gpu.launch import ceil_div, launch, signed, words_of
 from gradwire.gpu.words import INFINITY, QUIET_NAN, bits_of, float_of, is_nan, put, put_words, take
 
 _SIZE = 1024
-_CODED = 256
-_TILES = 8
-"""Values that a program's one warp encodes at a time, and how often."""
+_CODED = 2048
+"""Values that a program encodes: 16 a thread keep memory and multipliers busy."""
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
-_SMALL = tl.constexpr(2.0**-100)
-"""Scales far below this have no float as 2^23 over them."""
+_LIFT = tl.constexpr(2.0**64)
+"""What chunks with a scale below 1 over it are multiplied by, so that no product loses bits to underflow."""
+_BIT_OF_24 = tl.constexpr(2.0**-24)
+
+
+@triton.jit
+def _product(low, high, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """Return both words of a product modulo 2^64."""
+    wide = low.to(tl.uint64) * LOW
+    return wide.to(tl.uint32), (wide >> 32).to(tl.uint32) + low * HIGH + high * LOW
 
 
 @triton.jit
 def _drawn(key, place):
-    """Return 32 random bits of each place, the first ones of SplitMix64's 64; the codec draws 24 of them."""
+    """Return the 24 random bits of each place: the first ones of SplitMix64's 64."""
     z = key + place.to(tl.uint64) * _GOLDEN
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
-    return (z >> 32).to(tl.uint32)  # but for the last one, which is not drawn, z ^ (z >> 31) has the same
+    z ^= z >> 30
+    low, high = _product(z.to(tl.uint32), (z >> 32).to(tl.uint32), 0x1CE4E5B9, 0xBF58476D)
+    low ^= (high << 5) | (low >> 27)
+    _, high = _product(low, high ^ (high >> 27), 0x133111EB, 0x94D049BB)
+    return high >> 8  # z ^ (z >> 31) has the same 24 bits
 
 
 @triton.jit
-def _chosen(magnitude, scale, factor, drawn):
-    """Return 1 where the first 24 of the bits, as a number below 1, are below magnitude / scale, rounded.
+def _least(scale):
+    """Return the largest float up to 2^-150 scale: quotients of what is above it aren't rounded to 0."""
+    subnormal = (tl.minimum(scale, 16777216.0) * 0.5).to(tl.uint32)
+    return float_of(tl.where(scale < 16777216.0, subnormal, bits_of(scale) - (150 << 23)))
 
-    The first 23 are compared with a product first, in units of 2^-23; both are above 2^23, where floats are
-    integers. The bit left out, the factor, the sum, and the rounding of the quotient make less than 3 units,
-    so that few programs have to divide.
+
+@triton.jit
+def _chosen(magnitude, unit, least, drawn):
+    """Return 1 where 2^-24 drawn is below magnitude / scale, rounded to a float; unit is 2^-24 scale.
+
+    It is below if drawn and half of its last place are: a quotient of floats never lies in the middle of two
+    floats. Near that middle ``left``, a difference, is exact, so nothing has to be divided. The last place
+    of 0 is an exception, and ``least`` its half; where drawn isn't 0, it is too small to change the sum.
     """
-    apart = float_of((drawn >> 9) | 0x4B000000) - tl.fma(magnitude, factor, 8388608.0)
-    if (tl.min(tl.abs(apart), axis=0) < 4.0) | (scale < _SMALL):
-        number = (drawn >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
-        below = (number < tl.div_rn(magnitude, tl.zeros_like(magnitude) + scale)).to(tl.uint32)
-    else:
-        below = bits_of(apart) >> 31  # a difference of 0 is +0
-    return below
+    number = drawn.to(tl.int32).to(tl.float32)
+    left = tl.fma(number, -unit, magnitude)
+    power = float_of(bits_of(number) & INFINITY)
+    return bits_of(tl.fma(power, unit * _BIT_OF_24, least) - left) >> 31
 
 
 @triton.jit
-def _encode_part(x, codes, left, scale, factor, key, is_drawn, SIZE: tl.constexpr, FULL: tl.constexpr):
+def _encode_part(x, codes, left, unit, least, lift, key, is_drawn, SIZE: tl.constexpr, FULL: tl.constexpr):
     at = tl.arange(0, SIZE)
     words = take(x, at, at < left, FULL)
-    code = _chosen(tl.abs(float_of(words)), scale, factor, _drawn(key, at)) << (words >> 31)
+    magnitude = tl.abs(float_of(words) * lift)
+    code = _chosen(magnitude, unit, least, _drawn(key, at)) << (words >> 31)
     quartets = tl.sum(tl.reshape(code, (SIZE // 4, 4)) << (2 * tl.arange(0, 4))[None, :], axis=1)
     at = tl.arange(0, SIZE // 4)
     put(codes, at, tl.where(is_drawn, quartets, 0).to(tl.uint8), at * 4 < left, FULL)
@@ -63,26 +77,26 @@ def _unsigned(number):
 
 
 @triton.jit(do_not_specialize=["low", "high"])
-def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr, SIZE: tl.constexpr):
-    """Encode TILES times SIZE values a program: what they share is computed once."""
-    start = tl.program_id(0).to(tl.int64) * (TILES * SIZE)
+def encode_kernel(x, scale, codes, n, peak, crc, low, high, SIZE: tl.constexpr):
+    """Encode SIZE values a program.
+
+    The last values come first: they are those that the checksum has just left in the cache.
+    """
+    start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * SIZE
     found = tl.load(peak).to(tl.int32, bitcast=True)
     is_drawn = (found > 0) & (found < INFINITY)
-    divisor = float_of(tl.where(is_drawn, found, 0x3F800000).to(tl.uint32))
-    factor = tl.div_rn(8388608.0, divisor)
+    largest = float_of(tl.where(is_drawn, found, 0x3F800000).to(tl.uint32))
+    lift = tl.where(largest < 1 / _LIFT, _LIFT, 1.0)
+    unit, least = largest * lift * _BIT_OF_24, _least(largest * lift)
     key = tl.load(crc).to(tl.uint64) ^ _unsigned(low) ^ (_unsigned(high) << 32)
     key += (start + 1).to(tl.uint64) * _GOLDEN
     if start == 0:
         tl.store(scale, tl.where(found >= INFINITY, QUIET_NAN, found).to(tl.uint32))
-    for _ in range(TILES):
-        if n - start >= SIZE:
-            _encode_part(x + start, codes + start // 4, n - start, divisor, factor, key, is_drawn, SIZE, True)
-        else:
-            _encode_part(
-                x + start, codes + start // 4, n - start, divisor, factor, key, is_drawn, SIZE, False
-            )
-        key += tl.full([], SIZE, tl.uint64) * _GOLDEN
-        start += SIZE
+    x, codes, left = x + start, codes + start // 4, n - start
+    if left >= SIZE:
+        _encode_part(x, codes, left, unit, least, lift, key, is_drawn, SIZE, True)
+    else:
+        _encode_part(x, codes, left, unit, least, lift, key, is_drawn, SIZE, False)
 
 
 @triton.jit
@@ -142,10 +156,8 @@ class TernGrad(Format):
         crc, peak = queue_crc32c(x)
         launch(
             encode_kernel,
-            ceil_div(n, _TILES * _CODED),
+            ceil_div(n, _CODED),
             *(words_of(x), words_of(scale), codes, n, peak, crc, *map(signed, params)),
-            warps=1,
-            TILES=_TILES,
             SIZE=_CODED,
         )
 
