@@ -7,6 +7,7 @@ from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from gradwire.gateware.stream import (
+    LateBuffer,
     Pipeline,
     SkidBuffer,
     block_ports,
@@ -52,6 +53,16 @@ def test_a_skid_buffer_gives_what_it_takes(width: int, stalls: str) -> None:
     if stalls == "none":
         assert run.left[-1] - run.left[0] + 1 == len(run.left)
         assert run.left[0] == run.arrived[0] + 1
+
+
+@pytest.mark.parametrize("stalls", STALLS)
+def test_a_late_buffer_gives_what_it_takes(stalls: str) -> None:
+    draw = random.Random(5)
+    packets = [draw.randbytes(draw.randint(0, 300)) for _ in range(30)]
+    run = transfer(bench(LateBuffer, 256), packets, stalls)
+    assert run.packets == packets
+    if stalls == "none":
+        assert run.left == run.arrived, "a word goes on in the cycle in which it comes"
 
 
 class Registered(wiring.Component):  # type: ignore[misc]

@@ -16,7 +16,16 @@ from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
 from gradwire.gateware.queues import memory, open_memory
 from gradwire.gateware.ring_routes import Ring
-from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, registered, stream
+from gradwire.gateware.stream import (
+    AxiStream,
+    LateBuffer,
+    Pipeline,
+    SkidBuffer,
+    block_ports,
+    copy,
+    registered,
+    stream,
+)
 from gradwire.gateware.words import LANE_BITS
 
 _PARTED = 2
@@ -109,8 +118,11 @@ class RingEngine(wiring.Component):
         else:
             return (wires := stream(width)), wires
         m.submodules[name] = block
-        come = block.s_axis if isinstance(codec, Bfp) else _buffered(m, f"{name}_in", block.s_axis)
-        return come, block.m_axis
+        if isinstance(codec, Bfp):
+            return block.s_axis, block.m_axis
+        m.submodules[f"{name}_in"] = come = LateBuffer(width)
+        wiring.connect(m, come.m_axis, block.s_axis)
+        return come.s_axis, block.m_axis
 
     def _connect_values(self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder) -> None:
         """Join the streams of float32: the first local packet is encoded, the others meet the left's sums.

@@ -89,6 +89,31 @@ class SkidBuffer(wiring.Component):
         return m
 
 
+class LateBuffer(wiring.Component):
+    """One word in front of a block whose ``tready`` is late: cuts its path, but not that of data.
+
+    One register alone waits for the late signal: the word that comes is kept in case that it can't go on.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit: a word that could not go on goes before the one that comes."""
+        m = Module()
+        come, go = self.s_axis, self.m_axis
+        kept, is_kept = Signal(len(flat(come)), reset_less=True), Signal()
+        with m.If(~is_kept):
+            m.d.sync += kept.eq(flat(come))
+        m.d.comb += [
+            come.tready.eq(~is_kept),
+            flat(go).eq(Mux(is_kept, kept, flat(come))),
+            go.tvalid.eq(is_kept | come.tvalid),
+        ]
+        m.d.sync += is_kept.eq(go.tvalid & ~go.tready)
+        return m
+
+
 def stream(width: int) -> Any:
     """Return the signals of a stream."""
     return AxiStream(width).create()
