@@ -6,14 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
-from gradwire.gpu.launch import ceil_div, launch, words_of
+from gradwire.gpu.launch import ceil_div, launch, signed, words_of
 from gradwire.gpu.squares import (
     ahead_of,
     exponent_of_share,
     longest_row,
     relative_exponents,
     rows_of,
-    share_of,
     sum_rows,
 )
 from gradwire.gpu.words import MAGNITUDE, bits_of, float_of, power_of_two, take
@@ -102,7 +101,7 @@ def _bound_and_count(
 ):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL)
-    exponent = exponent_of_share(total, count, float_of(tl.load(share)))
+    exponent = exponent_of_share(total, count, share)
     tl.store(head + row, exponent.to(tl.uint8), mask=row < blocks)
     many = tl.zeros([ROWS, 16], tl.int32)
     for at in range(0, BLOCK if FULL else longest_row(n, BLOCK, ROWS), 16 * AHEAD):
@@ -113,7 +112,7 @@ def _bound_and_count(
     return tl.sum(many, axis=1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["share"])
 def bound_and_count_kernel(
     x,
     n,
@@ -152,7 +151,7 @@ def queue_sizes(
     wides = torch.empty(programs, dtype=torch.uint8, device=x.device)
     constants = {"BLOCK": block, "SIZE": size}
     if block in _COUNTED_AT_ONCE:
-        bound = words_of(x), n, share_of(share, x), head, count, totals, wides, programs
+        bound = words_of(x), n, signed(share), head, count, totals, wides, programs
         rows = rows_of(block)
         constants |= {"ROWS": rows, "AHEAD": ahead_of(block, rows)}
         launch(bound_and_count_kernel, ceil_div(count, rows), *bound, warps=1, **constants)

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gradwire.gpu.launch import ceil_div, launch, words_of
+from gradwire.gpu.launch import ceil_div, launch, signed, words_of
 from gradwire.gpu.words import INFINITY, MAGNITUDE, float_of
 
 _LONGEST = 65536
@@ -78,21 +78,21 @@ def add_up_kernel(sums, counts, blocks):
 
 @triton.jit
 def exponent_of_share(total, count, share):
-    """Return the largest power of two that is not above share * RMS, as a biased exponent."""
+    """Return the largest power of two that is not above share * RMS, as a biased exponent; share is bits."""
     mean = total / tl.maximum(count, 1).to(tl.float64)
-    rms = tl.sqrt(mean) * share.to(tl.float64)
+    rms = tl.sqrt(mean) * float_of(share.to(tl.uint32, bitcast=True)).to(tl.float64)
     exponent = ((rms.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + 127
     exponent = tl.minimum(tl.maximum(exponent, 1), 253)
     return tl.where(total > 0.0, exponent, 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["share"])
 def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
     """Write the exponents of SIZE blocks a program."""
     block = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     total = tl.load(sums + block, mask=block < blocks, other=0.0)
     count = tl.load(counts + block, mask=block < blocks, other=1)
-    exponent = exponent_of_share(total, count, float_of(tl.load(share)))
+    exponent = exponent_of_share(total, count, share)
     tl.store(head + block, exponent.to(tl.uint8), mask=block < blocks)
 
 
@@ -106,13 +106,11 @@ def ahead_of(length: int, rows: int) -> int:
     return max(min(length, 256) // 16 // max(rows // 2, 1), 1)
 
 
-def share_of(share: int, x: torch.Tensor) -> torch.Tensor:
-    """Return the share, which is the bits of a float, where ``x`` is."""
-    return words_of(torch.full((1,), share, dtype=torch.int32, device=x.device))
-
-
 def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: int) -> None:
-    """Queue what writes the exponent of each block; of the chunk, if that is one block."""
+    """Queue what writes the exponent of each block; of the chunk, if that is one block.
+
+    ``share`` is the bits of a float.
+    """
     n = x.numel()
     length = min(block, _LONGEST) if head.numel() > 1 or n <= _LONGEST else _LONGEST
     length = triton.next_power_of_2(length)
@@ -132,5 +130,5 @@ def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: i
     if head.numel() < blocks:
         launch(add_up_kernel, 1, *(sums, counts, blocks), warps=1)
     written = head.numel()
-    named = sums, counts, share_of(share, x), head, written
+    named = sums, counts, signed(share), head, written
     launch(exponents_kernel, ceil_div(written, 256), *named, SIZE=256)
