@@ -54,7 +54,7 @@ def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> H
             f"the cost of frames cannot be measured over the local network ({error.strerror or error}); "
             "give one that was measured, or bring the interface 'lo' up"
         ) from error
-    identity = identity_cost()
+    identity = identity_cost(rounds)
     sender = EndCost.fit(small.sender, large.sender, identity.encode_s / FLOAT_NBYTES)
     receiver = EndCost.fit(small.receiver, large.receiver, identity.decode_add_s / FLOAT_NBYTES)
     return replace(both_ends(sender, receiver, cores, ranks_per_machine), disagreement=disagrees)

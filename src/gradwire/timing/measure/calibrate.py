@@ -115,14 +115,14 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
     ``rounds`` buckets count; all of them together send ``rounds * FRAMES * LARGE_NBYTES`` and a little more.
     """
     small, large = (_frame_cost(link, nbytes, barrier, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES))
-    identity = identity_cost()
+    identity = identity_cost(rounds)
     codec_s_per_nbyte = (identity.encode_s if link.rank % 2 else identity.decode_add_s) / 4
     return EndCost.fit(small, large, codec_s_per_nbyte)
 
 
-def identity_cost() -> CodecPoint:
+def identity_cost(repeats: int = REPEATS) -> CodecPoint:
     """Return what the identity costs in an exchange's thread, to be taken off the costs of its frames."""
-    return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES).at(1)
+    return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES, repeats=repeats).at(1)
 
 
 class _Two(Wrapper):
