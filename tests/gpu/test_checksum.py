@@ -28,8 +28,9 @@ def check_grids_of_grids() -> None:
     try:
         for n in (256 * 52, 256 * 52 + 1, 256 * (52 + 3 * checksum._MANY) + 7):
             x = gpu_cases.any_bits(n)
-            crc, _ = checksum.queue_crc32c(x)
+            crc, peak = checksum.queue_crc32c(x)
             assert int(crc.view(torch.int32)) & 0xFFFFFFFF == _native.crc32c(x.view(torch.uint8)), n
+            assert int(peak.view(torch.int32)) == int(x.view(torch.int32).bitwise_and(0x7FFFFFFF).max()), n
     finally:
         checksum._FOLDED, checksum._LARGEST = folded, largest
 

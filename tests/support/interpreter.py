@@ -59,7 +59,7 @@ def _remember_types(interpreter: Any) -> None:
 def _round_once(interpreter: Any) -> None:
     """Let a fused product and sum of float32 keep all bits of the product, which Triton's rounds.
 
-    The sum in float64 is then exact or far from where a second rounding matters, unless one tries to.
+    The product in float64 is exact. Where the sum is not, it is rounded twice, which keeps its order.
     """
 
     def fused(_: Any, x: Any, y: Any, z: Any) -> Any:

@@ -223,7 +223,8 @@ def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tenso
         powers = {
             f"POWER{1 << level}" if level else "POWER": x_to(stands_for << level) for level in range(10)
         }
-        last = {"LAST": x_to(32) if programs == 1 else 0, "PEAKS": peaks.numel()}
+        is_last = programs == 1
+        last = {"LAST": x_to(32) if is_last else 0, "PEAKS": peaks.numel() if is_last else 1}
         launch(fold_kernel, programs, *(words, words.numel(), added, out, peaks, peak), **powers, **last)
         words, stands_for = out, stands_for * _FANOUT
     return words, words_of(peak)

@@ -45,10 +45,21 @@ def check_near(scales: list[float]) -> None:
         bits = (numbers * 2.0**-24 * np.float64(scale)).astype(np.float32).view(np.int32)
         x = np.maximum(bits + np.arange(numbers.size, dtype=np.int32) % 5 - 2, 0).view(np.float32)
         x[:16] = scale * np.linspace(1.0, 0.0, 16, dtype=np.float32)
-        for x[7] in (0.0, scale * np.float32(2.0**-75) * np.float32(2.0**-75), 2.0**-149, 2.0**-148):
+        least = scale * np.float32(2.0**-75) * np.float32(2.0**-75)
+        for x[7] in (0.0, least, np.nextafter(least, scale), 2.0**-149, 2.0**-148):
             chunk = torch.from_numpy(np.where(np.arange(x.size) % 2, -x, x))
             codec = TernGrad(seed=key ^ _native.crc32c(chunk.view(torch.uint8)))
             gpu_cases.check_chunk(codec, chunk)
+
+
+def check_programs() -> None:
+    """Compare with the host chunks of one whole program, of whole ones, and of more."""
+    for n in (2048, 4096, 4999):
+        gpu_cases.check_chunk(TernGrad(seed=n), gpu_cases.gradients_of_layers(n).nan_to_num(posinf=1.0))
+
+
+def test_chunks_of_several_programs(interpreted: Callable[..., Any]) -> None:
+    interpreted(check_programs)
 
 
 @pytest.mark.parametrize("spec", TernGrad.EXAMPLES)

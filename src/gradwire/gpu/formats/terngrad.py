@@ -17,7 +17,7 @@ _CODED = 2048
 """Values that a program encodes: 16 a thread keep memory and multipliers busy."""
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _LIFT = tl.constexpr(2.0**64)
-"""What chunks with a scale below 1 over it are multiplied by, so that no product loses bits to underflow."""
+"""Multiplies values whose scale is below 2^-64, so that no product loses bits to underflow."""
 _BIT_OF_24 = tl.constexpr(2.0**-24)
 
 
@@ -50,9 +50,9 @@ def _least(scale):
 def _chosen(magnitude, unit, least, drawn):
     """Return 1 where 2^-24 drawn is below magnitude / scale, rounded to a float; unit is 2^-24 scale.
 
-    It is below if drawn and half of its last place are: a quotient of floats never lies in the middle of two
-    floats. Near that middle ``left``, a difference, is exact, so nothing has to be divided. The last place
-    of 0 is an exception, and ``least`` its half; where drawn isn't 0, it is too small to change the sum.
+    It is below if drawn plus half a unit in its last place is: a quotient of floats never lies in the middle
+    of two floats. Near that middle ``left``, a difference, is exact, so nothing has to be divided. Half the
+    unit of 0 is ``least``; where drawn isn't 0, it is too small to change the sum.
     """
     number = drawn.to(tl.int32).to(tl.float32)
     left = tl.fma(number, -unit, magnitude)
