@@ -7,15 +7,15 @@ from amaranth.sim import Simulator
 from gradwire.gateware.packer import Packer
 
 
-@pytest.mark.parametrize(("come_far", "are_wide"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("kind", [{}, {"come_far": True}, {"are_wide": True}, {"masks": True}])
 @pytest.mark.parametrize(("width", "most"), [(256, 34), (256, 2), (256, 17), (512, 68), (512, 33)])
-def test_groups_leave_without_gaps(width: int, most: int, come_far: bool, are_wide: bool) -> None:
+def test_groups_leave_without_gaps(width: int, most: int, kind: dict[str, bool]) -> None:
     draw = random.Random(most)
     packets = [
         [draw.randbytes(draw.choice([0, 1, most // 2, most - 1, most])) for _ in range(draw.randint(1, 60))]
         for _ in range(12)
     ]
-    packer = Packer(width, most, come_far=come_far, are_wide=are_wide)
+    packer = Packer(width, most, **kind)
     found: list[bytes] = []
 
     async def feed(ctx: Any) -> None:

@@ -6,6 +6,7 @@ from amaranth import Cat, Const, Module, Signal
 from amaranth.lib import fifo, memory
 from amaranth.sim import Simulator
 
+from gradwire.gateware import queues
 from gradwire.gateware.queues import Queue, counted_memory, open_memory, taken_together
 from gradwire.gateware.stream import Pipeline, stream
 from support.axi import Run, consumed
@@ -161,6 +162,38 @@ def test_an_open_memory_has_room_for_words_on_their_way(depth: int, stalls: str)
         valid, value = stage.hold(valid, resets=True), stage.hold(value)
     m.d.comb += [come.tvalid.eq(valid), come.tdata.eq(value), come.tkeep.eq(-1), come.tlast.eq(1)]
     numbers_that_pass(m, leaving, words, stalls)
+
+
+@pytest.mark.parametrize("comes_far", [False, True])
+@pytest.mark.parametrize("stalls", ["none", "random", "bursts"])
+def test_a_memory_passes_all_words_in_order(stalls: str, *, comes_far: bool) -> None:
+    m, come, words = Module(), stream(256), 200
+    number = Signal(range(words + 1))
+    leaving = queues.memory(m, "memory", come, 24, comes_far=comes_far)
+    m.d.sync += number.eq(number + (come.tvalid & come.tready))
+    m.d.comb += [come.tvalid.eq(number != words), come.tdata.eq(number), come.tkeep.eq(-1), come.tlast.eq(1)]
+    numbers_that_pass(m, leaving, words, stalls)
+
+
+@pytest.mark.parametrize("comes_far", [False, True])
+def test_a_memory_holds_a_whole_chunk(*, comes_far: bool) -> None:
+    m, come, depth = Module(), stream(256), 24
+    leaving = queues.memory(m, "memory", come, depth, comes_far=comes_far)
+    taken = 0
+
+    async def bench(ctx: Any) -> None:
+        nonlocal taken
+        ctx.set(leaving.tready, 0)
+        ctx.set(come.tvalid, 1)
+        for _ in range(3 * depth):
+            taken += ctx.get(come.tready)
+            await ctx.tick()
+
+    simulator = Simulator(m)
+    simulator.add_clock(1e-8)
+    simulator.add_testbench(bench)
+    simulator.run()
+    assert depth <= taken <= depth + 4, "the buffer behind has two places"
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])

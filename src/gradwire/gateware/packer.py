@@ -22,13 +22,22 @@ class Packer(wiring.Component):
     If groups ``come_far``, a stage in front of the others holds them and their places, so that all that moves
     them is near the words. If they ``are_wide``, a bit takes long to reach all that it moves: two stages move
     a group, by the low bits of its place and then by the high ones, and what moves or collects it is in
-    registers, two of each, for half of it each. No groups are both.
+    registers, two of each, for half of it each. No groups are both. With ``masks``, which wide groups always
+    have, no register of a moved group has a reset: in a block of many parts its wire would be too long.
     """
 
     def __init__(
-        self, width: int, most: int, step: int = 1, *, come_far: bool = False, are_wide: bool = False
+        self,
+        width: int,
+        most: int,
+        step: int = 1,
+        *,
+        come_far: bool = False,
+        are_wide: bool = False,
+        masks: bool = False,
     ) -> None:
-        self._most, self._step, self._come_far, self._are_wide = most, step, come_far, are_wide
+        self._most, self._step = most, step
+        self._come_far, self._are_wide, self._masks = come_far, are_wide, masks
         super().__init__(
             {
                 "data": In(8 * most),
@@ -71,7 +80,11 @@ class Packer(wiring.Component):
             rest, full = stage.hold(rest), stage.hold(full)
             moved = stage.hold(spread_left_bytes(m, data, coarse, reach))
         else:
-            moved = stage.hold(shift_left_bytes(data, position, reach))
+            moved = stage.hold(
+                spread_left_bytes(m, data, (position, position), reach)
+                if self._masks
+                else shift_left_bytes(data, position, reach)
+            )
         moved_full = stage.hold(Mux(valid, full, 0), resets=True)
         moved_closes = stage.hold(valid & last & ((rest != 0) | (full == 0)), resets=True)
         moved_rest, ends_full = stage.hold(rest), stage.hold((rest == 0) & (full != 0))

@@ -68,10 +68,19 @@ def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequ
     return plans.takes
 
 
-def memory(m: Module, name: str, come: Any, depth: int) -> Any:
-    """Return the stream of a memory that takes ``come``, behind a buffer, because block RAM is slow."""
-    fifo, leaving = _stored(m, name, come, depth)
-    m.d.comb += come.tready.eq(fifo.w_rdy)
+def memory(m: Module, name: str, come: Any, depth: int, *, comes_far: bool = False) -> Any:
+    """Return the stream of a memory that takes ``come``, behind a buffer, because block RAM is slow.
+
+    If it ``comes_far``, a register says whether there is room. Two more places are for the words that come
+    before it knows.
+    """
+    fifo, leaving = _stored(m, name, come, depth + 2 * comes_far)
+    if comes_far:
+        has_room = Signal(init=1, name=f"{name}_has_room")
+        m.d.sync += has_room.eq(fifo.level <= depth)
+        m.d.comb += [come.tready.eq(has_room), fifo.w_en.eq(come.tvalid & has_room)]
+    else:
+        m.d.comb += come.tready.eq(fifo.w_rdy)
     return leaving
 
 

@@ -64,7 +64,8 @@ class RingEngine(wiring.Component):
         own_decoder, own = self._decompressor(m, "adopter")
         m.submodules.sender = sender = SkidBuffer(width)
         m.submodules.adder = adder = WordAdder(width, ring.chunk_words)
-        received = memory(m, "received", self.rx_axis, ring.payload_words)
+        is_wide = isinstance(ring.codec, Inceptionn)  # its lanes take most of the chip
+        received = memory(m, "received", self.rx_axis, ring.payload_words, comes_far=is_wide)
         wiring.connect(m, sender.m_axis, wiring.flipped(self.tx_axis))
 
         # Every consumer's tready is free of its own tvalid; of two consumers, each waits for the other.
@@ -95,7 +96,7 @@ class RingEngine(wiring.Component):
         if isinstance(codec, Bfp):
             block: Any = BfpCompressor(codec, width)
         elif isinstance(codec, Inceptionn):
-            block = InceptionnCompressor(codec, width)
+            block = InceptionnCompressor(codec, width, masks=True)
         else:
             return (wires := stream(width)), wires
         m.submodules.compressor = block
@@ -104,12 +105,14 @@ class RingEngine(wiring.Component):
         if isinstance(codec, Bfp):
             wiring.connect(m, come.m_axis, block.s_axis)
         else:
-            registered(m, come.m_axis, block.s_axis)
+            between = stream(width)  # the lanes are far apart
+            registered(m, come.m_axis, between)
+            registered(m, between, block.s_axis)
         wiring.connect(m, block.m_axis, go.s_axis)
         return come.s_axis, go.m_axis
 
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
-        """Return the streams into a decompressor, which buffers, and out of it; they are one for identity."""
+        """Return the streams into a decompressor, behind a buffer, and out; they are one for identity."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpDecompressor(codec, width)

@@ -20,11 +20,11 @@ class InceptionnCompressor(wiring.Component):
 
     Stages: the class and the bits of each lane; three that join 2, 4, then 8 lanes; at 512 bits two that join
     two groups; two of the ``Packer``, or three at 512 bits. Eight raw floats are 34 bytes, so that 16 of 17
-    cycles take a word of them; of every other class each cycle does.
+    cycles take a word of them; of every other class each cycle does. ``masks`` is for the ``Packer``.
     """
 
-    def __init__(self, codec: Inceptionn, width: int = 256) -> None:
-        self._classes = Classes.of(codec)
+    def __init__(self, codec: Inceptionn, width: int = 256, *, masks: bool = False) -> None:
+        self._classes, self._masks = Classes.of(codec), masks
         super().__init__(block_ports(width))
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
@@ -32,7 +32,8 @@ class InceptionnCompressor(wiring.Component):
         m = Module()
         come = self.s_axis
         groups = len(come.tdata) // LANE_BITS // GROUP_LANES
-        m.submodules.packer = packer = Packer(len(come.tdata), GROUP_NBYTES * groups, are_wide=groups > 1)
+        most, are_wide = GROUP_NBYTES * groups, groups > 1
+        m.submodules.packer = packer = Packer(len(come.tdata), most, are_wide=are_wide, masks=self._masks)
         stage = Pipeline(m, packer.ready)
         m.d.comb += come.tready.eq(packer.ready)
 
