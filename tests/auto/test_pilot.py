@@ -85,7 +85,7 @@ def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str
     changes, steps = {100: FAST, 260: SLOW}, 400
 
     def run(link: Link) -> Run:
-        one = Run(link, Auto(max_lost_norm=0.25))
+        one = Run(link, Auto(max_lost_norm=0.3))
         for number in range(1, steps + 1):
             if number in changes:
                 line["line"] = changes[number]
@@ -112,7 +112,7 @@ def test_a_line_that_changes_lets_the_figures_of_codecs_and_gradients_stand(
         return measure(codec, *others)
 
     def run(link: Link) -> Run:
-        one = Run(link, Auto(max_lost_norm=0.25))
+        one = Run(link, Auto(max_lost_norm=0.3))
         for number in range(1, 200):
             if number == 100:
                 line["line"], one.exposed_s = FAST, 0.001

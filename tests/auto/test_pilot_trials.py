@@ -87,10 +87,10 @@ def test_a_run_that_resumes_from_the_midst_of_a_trial_decides_anew() -> None:
 
 def test_a_line_that_changes_is_answered_by_another_trial(line: Told) -> None:
     def run(link: Link) -> Run:
-        one = Run(link, Auto(max_lost_norm=0.25))
+        one = Run(link, Auto(max_lost_norm=0.3))
         for number in range(1, 240):
             if number == 120:
-                line["line"], one.exposed_s = (1e-4, 3e4, 0.0, 1.0), 0.3
+                line["line"], one.exposed_s = (1e-4, 6e4, 0.0, 1.0), 0.3
             one.step(number)
         return one
 

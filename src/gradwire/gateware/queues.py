@@ -9,6 +9,7 @@ from amaranth import Cat, Module, Shape, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFOBuffered
 
+from gradwire.gateware.block_fifo import BlockFIFO
 from gradwire.gateware.lut_fifo import LutFIFO
 from gradwire.gateware.stream import SkidBuffer, copy, flat, stream
 
@@ -68,19 +69,13 @@ def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequ
     return plans.takes
 
 
-def memory(m: Module, name: str, come: Any, depth: int, *, comes_far: bool = False) -> Any:
+def memory(m: Module, name: str, come: Any, depth: int, *, is_apart: bool = False) -> Any:
     """Return the stream of a memory that takes ``come``, behind a buffer, because block RAM is slow.
 
-    If it ``comes_far``, a register says whether there is room. Two more places are for the words that come
-    before it knows.
+    If its block RAMs, or its producer, are far ``apart``, registers say whether it has words, and room.
     """
-    fifo, leaving = _stored(m, name, come, depth + 2 * comes_far)
-    if comes_far:
-        has_room = Signal(init=1, name=f"{name}_has_room")
-        m.d.sync += has_room.eq(fifo.level <= depth)
-        m.d.comb += [come.tready.eq(has_room), fifo.w_en.eq(come.tvalid & has_room)]
-    else:
-        m.d.comb += come.tready.eq(fifo.w_rdy)
+    fifo, leaving = _stored(m, name, come, depth, block=BlockFIFO if is_apart else SyncFIFOBuffered)
+    m.d.comb += come.tready.eq(fifo.w_rdy)
     return leaving
 
 
@@ -122,9 +117,11 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
     return leaving, has_room
 
 
-def _stored(m: Module, name: str, come: Any, depth: int, *, is_far: bool = False) -> tuple[Any, Any]:
+def _stored(
+    m: Module, name: str, come: Any, depth: int, *, is_far: bool = False, block: type = SyncFIFOBuffered
+) -> tuple[Any, Any]:
     """Return a memory for the words of ``come``, whose ``tready`` remains to be given, and its stream."""
-    kind = LutFIFO if depth <= _SMALL else SyncFIFOBuffered
+    kind = LutFIFO if depth <= _SMALL else block
     m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
     leaving = stream(len(come.tdata))
     m.d.comb += [
@@ -134,7 +131,7 @@ def _stored(m: Module, name: str, come: Any, depth: int, *, is_far: bool = False
         leaving.tvalid.eq(fifo.r_rdy),
         fifo.r_en.eq(leaving.tready),
     ]
-    if kind is not SyncFIFOBuffered:
+    if kind is LutFIFO:
         return fifo, leaving
     if is_far:
         return fifo, _registered(m, name, leaving)

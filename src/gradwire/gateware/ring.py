@@ -63,9 +63,9 @@ class RingEngine(wiring.Component):
         decoder, decoded = self._decompressor(m, "decompressor")
         own_decoder, own = self._decompressor(m, "adopter")
         m.submodules.sender = sender = SkidBuffer(width)
-        m.submodules.adder = adder = WordAdder(width, ring.chunk_words)
-        is_wide = isinstance(ring.codec, Inceptionn)  # its lanes take most of the chip
-        received = memory(m, "received", self.rx_axis, ring.payload_words, comes_far=is_wide)
+        is_large = isinstance(ring.codec, Inceptionn)  # most of a chip
+        m.submodules.adder = adder = WordAdder(width, ring.chunk_words, is_large=is_large)
+        received = memory(m, "received", self.rx_axis, ring.payload_words, is_apart=is_large)
         wiring.connect(m, sender.m_axis, wiring.flipped(self.tx_axis))
 
         # Every consumer's tready is free of its own tvalid; of two consumers, each waits for the other.
@@ -176,8 +176,8 @@ class WordAdder(wiring.Component):
     if the memory has room for its sum, which is counted from here to where sums leave.
     """
 
-    def __init__(self, width: int, depth: int) -> None:
-        self._depth = max(depth, 2 * (1 + LATENCY))
+    def __init__(self, width: int, depth: int, *, is_large: bool = False) -> None:
+        self._depth, self._is_large = max(depth, 2 * (1 + LATENCY)), is_large
         super().__init__({**block_ports(width), "b": In(width)})
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
@@ -203,7 +203,8 @@ class WordAdder(wiring.Component):
             Cat(added.tdata, added.tkeep, added.tlast).eq(Cat(*sums, marks)),
             added.tvalid.eq(valid),
         ]
-        wiring.connect(m, memory(m, "sums", added, self._depth), wiring.flipped(out))
+        leaving = memory(m, "sums", added, self._depth, is_apart=self._is_large)
+        wiring.connect(m, leaving, wiring.flipped(out))
         leaves = stage.hold(out.tvalid & out.tready, resets=True)
         m.d.sync += room.eq(room - (come.tvalid & come.tready) + leaves)
         return m
