@@ -7,14 +7,18 @@ script, and every block makes its own process group.
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
+import random
 import re
 import socket
 import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -131,12 +135,9 @@ def run_blocks(blocks: list[Block], folder: Path, ranks: int | None) -> str:
 
     Each has a port for a process group of its own. Return what they print.
     """
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in blocks]
-    ports = [each.getsockname()[1] for each in sockets]
     jobs, log = folder / "jobs.json", folder / "log"
+    ports = itertools.islice(_free_ports(), len(blocks))
     jobs.write_text(json.dumps([asdict(each) | {"port": p} for each, p in zip(blocks, ports, strict=True)]))
-    for each in sockets:
-        each.close()
     if ranks is None:
         done = Program(log, folder, LOOPBACK, run_jobs, str(jobs)).ended()
     else:
@@ -145,6 +146,16 @@ def run_blocks(blocks: list[Block], folder: Path, ranks: int | None) -> str:
     assert done.returncode == 0, done.stderr[-4000:]
     assert set(re.findall("^ran (.+)$", done.stdout, re.MULTILINE)) == {block.name for block in blocks}
     return done.stdout
+
+
+def _free_ports() -> Iterator[int]:
+    """Yield ports on which nobody listens, of those that the system gives to no connection meanwhile."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    few = range(max(lowest - 10_000, 1024), lowest)
+    for port in random.SystemRandom().sample(few, len(few)):
+        with suppress(OSError):
+            socket.create_server(("127.0.0.1", port)).close()
+            yield port
 
 
 def run_jobs(jobs: str) -> None:
