@@ -11,6 +11,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.sim import Simulator
 
 from gradwire.gateware.block_fifo import BlockFIFO
+from support.fifo_turns import turns
 
 
 @pytest.mark.parametrize("depth", [2, 3, 4, 5, 16, 17, 31])
@@ -24,19 +25,13 @@ def test_it_does_in_each_cycle_what_amaranth_s_does(depth: int, comes: float, go
 
     async def bench(ctx: Any) -> None:
         nonlocal passed, was_full
-        for number in range(400):
-            writes, reads = draw.random() < comes, draw.random() < goes
-            for each in (fifo, other):
-                ctx.set(each.w_data, number)
-                ctx.set(each.w_en, writes)
-                ctx.set(each.r_en, reads)
+        async for word, _, reads in turns(ctx, [fifo, other], draw, comes, goes):
             for name in ("w_rdy", "r_rdy", "level", "w_level", "r_level"):
-                assert ctx.get(getattr(fifo, name)) == ctx.get(getattr(other, name)), (number, name)
+                assert ctx.get(getattr(fifo, name)) == ctx.get(getattr(other, name)), (word, name)
             if ctx.get(other.r_rdy):
                 assert ctx.get(fifo.r_data) == ctx.get(other.r_data)
                 passed += reads
             was_full |= not ctx.get(other.w_rdy)
-            await ctx.tick()
 
     simulator = Simulator(m)
     simulator.add_clock(1e-8)

@@ -11,6 +11,7 @@ from amaranth import Module
 from amaranth.sim import Simulator
 
 from gradwire.gateware.lut_fifo import LutFIFO
+from support.fifo_turns import turns
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 4, 15, 16, 17, 31])
@@ -23,12 +24,7 @@ def test_it_holds_what_came_in_order_and_says_how_much(depth: int, comes: float,
 
     async def bench(ctx: Any) -> None:
         nonlocal passed
-        for number in range(400):
-            writes, reads = draw.random() < comes, draw.random() < goes
-            word = number | draw.randrange(8) << 9
-            ctx.set(fifo.w_data, word)  # also in cycles in which nothing comes
-            ctx.set(fifo.w_en, writes)
-            ctx.set(fifo.r_en, reads)
+        async for word, writes, reads in turns(ctx, [fifo], draw, comes, goes):
             assert ctx.get(fifo.level) == len(held)
             assert ctx.get(fifo.w_rdy) == (len(held) < depth)
             assert ctx.get(fifo.r_rdy) == (len(held) > 0)
@@ -40,7 +36,6 @@ def test_it_holds_what_came_in_order_and_says_how_much(depth: int, comes: float,
                 passed += 1
             if writes and has_room:
                 held.append(word)
-            await ctx.tick()
 
     simulator = Simulator(m)
     simulator.add_clock(1e-8)

@@ -72,7 +72,8 @@ def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequ
 def memory(m: Module, name: str, come: Any, depth: int, *, is_apart: bool = False) -> Any:
     """Return the stream of a memory that takes ``come``, behind a buffer, because block RAM is slow.
 
-    If its block RAMs, or its producer, are far ``apart``, registers say whether it has words, and room.
+    If it ``is_apart``, its block RAMs are far from each other, or from its producer: registers say whether it
+    has words, and room.
     """
     fifo, leaving = _stored(m, name, come, depth, block=BlockFIFO if is_apart else SyncFIFOBuffered)
     m.d.comb += come.tready.eq(fifo.w_rdy)

@@ -173,7 +173,8 @@ class WordAdder(wiring.Component):
     """Adds ``b`` to the words of a stream, lane by lane; up to ``depth`` sums wait in a memory.
 
     The adders run in every cycle, so that no signal stops all their registers at once. A word is taken only
-    if the memory has room for its sum, which is counted from here to where sums leave.
+    if the memory has room for its sum, which is counted from here to where sums leave. In a block that
+    ``is_large``, the memory ``is_apart``.
     """
 
     def __init__(self, width: int, depth: int, *, is_large: bool = False) -> None:
