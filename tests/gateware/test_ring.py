@@ -101,7 +101,7 @@ def test_raw_floats_that_grow_do_not_deadlock() -> None:
     check(codec, values, all_reduced(codec, values))
 
 
-LATENCY = {"identity": 16, "inceptionn:2^-10": 52, "bfp:7x16": 44}
+LATENCY = {"identity": 16, "inceptionn:2^-10": 50, "bfp:7x16": 44}
 """Cycles beyond those of the words, at most."""
 
 
