@@ -72,7 +72,8 @@ std::size_t encode_section(const Target& target, const float* masters, Word* bas
   const std::size_t escapes = coder_of<Word>(target).code(masters, n, base, own.classes.get(), own.planes.get());
   std::uint8_t* at = out + kHeadNbytes<Word>;
   const auto put = [&](std::size_t block, const std::uint8_t* symbols, std::size_t count) {
-    const std::size_t nbytes = encode_block(target, symbols, count, at, code);
+    const std::size_t nbytes =
+        code ? encode_block(target, symbols, count, at) : encode_raw_block(symbols, count, at);
     store_word(out + 4 * block, static_cast<std::uint32_t>(nbytes));
     at += nbytes;
   };

@@ -5,9 +5,9 @@
 // A value is q * scale, where q is a whole number and the scale of a block is below a * RMS, the upper half of a float.
 // A block with a value that is not finite has the scale NaN, one whose scale would be subnormal has the scale 0; in both,
 // every q is 0. Payload: the sizes of sections of 2^17 values (sections.h), the sections. A section: the 32-bit sizes of
-// its three or four blocks of entropy.h; the upper half of each scale; the blocks: the codes of kernels/ecsq.h, the low
-// bytes of the escapes, their high bytes, the feet. All is little-endian. Blocks of values whose smallest foot would be
-// subnormal have no feet.
+// its blocks of entropy.h but the last; the low byte of each scale, which is half mantissa and hardly shorter coded; the
+// blocks: the high bytes of the scales, the codes of kernels/ecsq.h (pairs), the low bytes of the escapes, their high
+// bytes, and the feet, if any. All is little-endian. Blocks of values whose smallest foot would be subnormal have no feet.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -27,7 +27,7 @@ namespace gradwire {
 namespace {
 
 constexpr std::size_t kSection = std::size_t{1} << 17;
-constexpr std::size_t kMostPlanes = 4;
+enum Plane : std::size_t { kScales, kCodes, kLow, kHigh, kFeet };
 constexpr std::uint16_t kNanScale = kQuietNanBits >> 16;
 constexpr std::uint16_t kSmallestScale = 0x0080;     // 2^-126
 constexpr std::uint16_t kSmallestWithFeet = 0x0880;  // 2^-110
@@ -35,17 +35,20 @@ constexpr std::uint16_t kLargestScale = 0x7F00;      // 2^127
 
 std::size_t codes_nbytes(std::size_t n) { return (n + 1) / 2; }
 
-std::size_t scales_nbytes(std::size_t n, std::size_t block) { return 2 * ((n + block - 1) / block); }
+std::size_t count_scales(std::size_t n, std::size_t block) { return (n + block - 1) / block; }
 
 std::size_t block_of(const Params& params) { return static_cast<std::size_t>(params.b); }
 
 bool has_feet(const Params& params) { return params.c != 0; }
 
-std::size_t head_nbytes(const Params& params) { return 4 * (has_feet(params) ? kMostPlanes : kMostPlanes - 1); }
+std::size_t count_planes(const Params& params) { return has_feet(params) ? kFeet + 1 : kFeet; }
+
+std::size_t head_nbytes(const Params& params) { return 4 * (count_planes(params) - 1); }
 
 // A value has an escape of two bytes, or a foot, or neither.
 std::size_t section_max_nbytes(std::size_t n, const Params& params) {
-  return head_nbytes(params) + scales_nbytes(n, block_of(params)) + block_max_nbytes(codes_nbytes(n)) +
+  const std::size_t scales = count_scales(n, block_of(params));
+  return head_nbytes(params) + scales + block_max_nbytes(scales) + block_max_nbytes(codes_nbytes(n)) +
          2 * block_max_nbytes(n) + (has_feet(params) ? block_max_nbytes(0) : 0);
 }
 
@@ -81,34 +84,46 @@ std::unique_ptr<T[]> scratch(std::size_t size) {
 }
 
 struct Workspace {
+  std::unique_ptr<std::uint16_t[]> scales;
   std::unique_ptr<std::uint8_t[]> codes;
   std::unique_ptr<std::uint16_t[]> escapes;
   std::unique_ptr<std::uint8_t[]> feet;
   std::unique_ptr<std::uint8_t[]> plane;
 
-  Workspace(std::size_t n, bool with_feet)
-      : codes(scratch<std::uint8_t>(codes_nbytes(n))),
+  Workspace(std::size_t n, const Params& params)
+      : scales(scratch<std::uint16_t>(count_scales(n, block_of(params)))),
+        codes(scratch<std::uint8_t>(codes_nbytes(n))),
         escapes(scratch<std::uint16_t>(n + kEcsqSlack)),
-        feet(scratch<std::uint8_t>(with_feet ? n + kEcsqSlack : 0)),
+        feet(scratch<std::uint8_t>(has_feet(params) ? n + kEcsqSlack : 0)),
         plane(scratch<std::uint8_t>(n)) {}
 };
+
+void take_byte(const std::uint16_t* words, std::size_t n, unsigned shift, std::uint8_t* bytes) {
+  for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<std::uint8_t>(words[i] >> shift);
+}
+
+std::unique_ptr<std::uint16_t[]> join_bytes(const std::uint8_t* low, const std::uint8_t* high, std::size_t n,
+                                            std::size_t slack = 0) {
+  auto words = scratch<std::uint16_t>(n + slack);
+  for (std::size_t i = 0; i < n; ++i) words[i] = static_cast<std::uint16_t>(low[i] | high[i] << 8);
+  return words;
+}
 
 struct Beside {
   std::size_t escapes = 0;
   std::size_t feet = 0;
 };
 
-// Writes scales and codes; returns what there is beside them. Passes over a block that find it in the cache, after the
+// Fills scales and codes; returns what there is beside them. Passes over a block that find it in the cache, after the
 // first.
-Beside quantise(const Target& target, const float* x, std::size_t n, const Params& params, std::uint8_t* scales,
-                const Workspace& own) {
+Beside quantise(const Target& target, const float* x, std::size_t n, const Params& params, const Workspace& own) {
   const double step = static_cast<double>(float_of(static_cast<std::uint32_t>(params.a)));
   const std::size_t block = block_of(params);
   Beside found;
-  for (std::size_t at = 0; at < n; at += block, scales += 2) {
+  for (std::size_t at = 0; at < n; at += block) {
     const std::size_t count = std::min(block, n - at);
     const std::uint16_t scale = scale_of(target.norms->look(x + at, x + at, count), count, step);
-    store_word(scales, scale);
+    own.scales[at / block] = scale;
     std::uint8_t* const codes = own.codes.get() + at / 2;
     if (!is_coded(scale)) {
       std::memset(codes, 0, codes_nbytes(count));
@@ -125,22 +140,25 @@ Beside quantise(const Target& target, const float* x, std::size_t n, const Param
 
 std::size_t encode_section(const Target& target, const float* x, std::size_t n, const Params& params,
                            std::uint8_t* out, const Workspace& own) {
+  const Beside found = quantise(target, x, n, params, own);
+  const std::size_t scales = count_scales(n, block_of(params));
   std::uint8_t* at = out + head_nbytes(params);
-  const Beside found = quantise(target, x, n, params, at, own);
-  at += scales_nbytes(n, block_of(params));
-  const auto put = [&](std::size_t plane, const std::uint8_t* symbols, std::size_t count) {
-    const std::size_t nbytes = encode_block(target, symbols, count, at, true);
-    store_word(out + 4 * plane, static_cast<std::uint32_t>(nbytes));
+  const auto put = [&](Plane plane, const std::uint8_t* symbols, std::size_t count, Symbols kind = Symbols::kBytes) {
+    const std::size_t nbytes = encode_block(target, symbols, count, at, kind);
+    if (4 * plane < head_nbytes(params)) store_word(out + 4 * plane, static_cast<std::uint32_t>(nbytes));
     at += nbytes;
   };
-  put(0, own.codes.get(), codes_nbytes(n));
-  for (std::size_t place = 0; place < 2; ++place) {
-    for (std::size_t i = 0; i < found.escapes; ++i) {
-      own.plane[i] = static_cast<std::uint8_t>(own.escapes[i] >> 8 * place);
-    }
-    put(1 + place, own.plane.get(), found.escapes);
-  }
-  if (has_feet(params)) put(3, own.feet.get(), found.feet);
+  const auto put_byte = [&](Plane plane, const std::uint16_t* words, std::size_t count, unsigned shift) {
+    take_byte(words, count, shift, own.plane.get());
+    put(plane, own.plane.get(), count);
+  };
+  take_byte(own.scales.get(), scales, 0, at);
+  at += scales;
+  put_byte(kScales, own.scales.get(), scales, 8);
+  put(kCodes, own.codes.get(), codes_nbytes(n), Symbols::kPairs);
+  put_byte(kLow, own.escapes.get(), found.escapes, 0);
+  put_byte(kHigh, own.escapes.get(), found.escapes, 8);
+  if (has_feet(params)) put(kFeet, own.feet.get(), found.feet);
   return static_cast<std::size_t>(at - out);
 }
 
@@ -148,63 +166,65 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
                    int threads) {
   const Sections sections{n, kSection};
   const auto hire = [&] {
-    return [&, own = Workspace(std::min(n, kSection), has_feet(params))](std::size_t i, std::uint8_t* at) {
+    return [&, own = Workspace(std::min(n, kSection), params)](std::size_t i, std::uint8_t* at) {
       return encode_section(target, x + sections.first(i), sections.elements(i), params, at, own);
     };
   };
   return write_sections(sections, section_max_nbytes(kSection, params), threads, out, hire);
 }
 
-bool are_scales(const std::uint8_t* scales, std::size_t nbytes) {
-  bool valid = true;
-  for (std::size_t i = 0; i < nbytes; i += 2) {
-    const auto scale = load_word<std::uint16_t>(scales + i);
-    valid &= scale == 0 || scale == kNanScale || (scale >= kSmallestScale && scale <= kLargestScale);
-  }
-  return valid;
-}
-
 // What a section holds, read before anything is written.
 struct Section {
   std::size_t n = 0;
   std::uint8_t* codes = nullptr;
-  const std::uint8_t* scales = nullptr;
-  const std::uint8_t* planes[kMostPlanes + 1] = {};
+  const std::uint8_t* low_scales = nullptr;
+  const std::uint8_t* planes[kFeet + 2] = {};
   std::size_t feet_count = 0;
+  std::unique_ptr<std::uint16_t[]> scales;
   std::unique_ptr<std::uint16_t[]> escapes;
   std::unique_ptr<std::uint8_t[]> feet;
 
-  Block plane(std::size_t index, std::uint8_t* symbols, std::size_t count) const {
-    return {planes[index], static_cast<std::size_t>(planes[index + 1] - planes[index]), symbols, count};
+  Block plane(Plane index, std::uint8_t* symbols, std::size_t count, Symbols kind = Symbols::kBytes) const {
+    return {planes[index], static_cast<std::size_t>(planes[index + 1] - planes[index]), symbols, count, kind};
   }
 };
 
 // Where its parts are.
 const char* open_section(const std::uint8_t* from, std::size_t nbytes, const Params& params, Section& section) {
-  const std::size_t scales = scales_nbytes(section.n, block_of(params));
+  const std::size_t scales = count_scales(section.n, block_of(params));
   std::size_t used = head_nbytes(params) + scales;
   if (nbytes < used) return "a section ends within its sizes or scales";
-  section.scales = from + head_nbytes(params);
-  if (!are_scales(section.scales, scales)) return "a scale is none that an encoder writes";
+  section.low_scales = from + head_nbytes(params);
   section.planes[0] = from + used;
   for (std::size_t i = 0; 4 * i < head_nbytes(params); ++i) {
     used += load_word<std::uint32_t>(from + 4 * i);
-    if (used > nbytes) break;
+    if (used > nbytes) return "the blocks of a section announce another number of bytes";
     section.planes[i + 1] = from + used;
   }
-  return used == nbytes ? nullptr : "the blocks of a section announce another number of bytes";
+  section.planes[count_planes(params)] = from + nbytes;
+  return nullptr;
+}
+
+bool is_scale(std::uint16_t scale) {
+  return scale == 0 || scale == kNanScale || (scale >= kSmallestScale && scale <= kLargestScale);
+}
+
+const char* read_scales(const Target& target, const Params& params, Section& section) {
+  const std::size_t count = count_scales(section.n, block_of(params));
+  const auto high = scratch<std::uint8_t>(count);
+  if (const char* reason = decode_block(target, section.plane(kScales, high.get(), count))) return reason;
+  section.scales = join_bytes(section.low_scales, high.get(), count);
+  const bool valid = std::all_of(section.scales.get(), section.scales.get() + count, is_scale);
+  return valid ? nullptr : "a scale is none that an encoder writes";
 }
 
 const char* read_escapes(const Target& target, Section& section) {
   const std::size_t count = target.ecsq->count(section.codes, codes_nbytes(section.n), kFirstEscape);
   const auto bytes = scratch<std::uint8_t>(2 * count);
-  section.escapes = scratch<std::uint16_t>(count + kEcsqSlack);
-  const Block low = section.plane(1, bytes.get(), count);
-  const Block high = section.plane(2, bytes.get() + count, count);
+  const Block low = section.plane(kLow, bytes.get(), count);
+  const Block high = section.plane(kHigh, bytes.get() + count, count);
   if (const char* reason = decode_two_blocks(target, low, high)) return reason;
-  for (std::size_t i = 0; i < count; ++i) {
-    section.escapes[i] = static_cast<std::uint16_t>(bytes[i] | bytes[count + i] << 8);
-  }
+  section.escapes = join_bytes(low.symbols, high.symbols, count, kEcsqSlack);
   return nullptr;
 }
 
@@ -213,7 +233,7 @@ std::size_t count_feet(const Target& target, const Section& section, const Param
   const std::size_t block = block_of(params);
   std::size_t count = 0;
   for (std::size_t at = 0; at < section.n; at += block) {
-    if (!has_feet(params, load_word<std::uint16_t>(section.scales + at / block * 2))) continue;
+    if (!has_feet(params, section.scales[at / block])) continue;
     const std::size_t values = std::min(block, section.n - at);
     count += target.ecsq->count(section.codes + at / 2, codes_nbytes(values), 0) - values % 2;
   }
@@ -235,18 +255,21 @@ const char* decode_each(const Target& target, Section* sections, std::size_t cou
 
 // Reads one or two sections that are open, two at a time because that takes less.
 const char* read_opened(const Target& target, const Params& params, Section* sections, std::size_t count) {
-  const auto codes_of = [](Section& each) { return each.plane(0, each.codes, codes_nbytes(each.n)); };
+  const auto codes_of = [](Section& each) {
+    return each.plane(kCodes, each.codes, codes_nbytes(each.n), Symbols::kPairs);
+  };
   if (const char* reason = decode_each(target, sections, count, codes_of)) return reason;
   for (std::size_t i = 0; i < count; ++i) {
     Section& each = sections[i];
     if (each.n % 2 == 1 && each.codes[each.n / 2] >> 4 != 0) return "the unused half of its last code is not zero";
+    if (const char* reason = read_scales(target, params, each)) return reason;
     if (const char* reason = read_escapes(target, each)) return reason;
     if (!has_feet(params)) continue;
     each.feet_count = count_feet(target, each, params);
     each.feet = scratch<std::uint8_t>(each.feet_count + kEcsqSlack);
   }
   if (!has_feet(params)) return nullptr;
-  const auto feet_of = [](Section& each) { return each.plane(3, each.feet.get(), each.feet_count); };
+  const auto feet_of = [](Section& each) { return each.plane(kFeet, each.feet.get(), each.feet_count); };
   if (const char* reason = decode_each(target, sections, count, feet_of)) return reason;
   for (std::size_t i = 0; i < count; ++i) {
     if (!are_feet(sections[i].feet.get(), sections[i].feet_count)) return "a foot is none that an encoder writes";
@@ -259,7 +282,7 @@ void write_values(const Target& target, const Section& section, float* out, cons
   const std::uint16_t* escapes = section.escapes.get();
   const std::uint8_t* feet = section.feet.get();
   for (std::size_t at = 0; at < section.n; at += block) {
-    const auto word = load_word<std::uint16_t>(section.scales + at / block * 2);
+    const std::uint16_t word = section.scales[at / block];
     const float scale = value_of_scale(word);
     const std::size_t count = std::min(block, section.n - at);
     // No q reaches 2^16: below this scale no product leaves the range of floats, which the scalar kernel keeps.

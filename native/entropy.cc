@@ -19,7 +19,12 @@ constexpr std::uint64_t kVersion = 1;
 constexpr std::size_t kMostTable = 512;
 constexpr std::uint32_t kTwoBytes = 192;
 
-enum Mode : std::uint8_t { kRaw, kConstant, kCoded };
+constexpr std::size_t kBytes = 256;
+constexpr std::size_t kHalves = 16;
+// Blocks of no more symbols aren't coded: the states of the coders alone take as much.
+constexpr std::size_t kTooFew = kRansStatesNbytes + kRansRoundNbytes;
+
+enum Mode : std::uint8_t { kRaw, kConstant, kCoded, kByHalves };
 
 // Of a block of so many symbols, the first 64 of every 512 are counted where that is enough.
 constexpr std::size_t kSampled = std::size_t{1} << 18;
@@ -27,8 +32,10 @@ constexpr std::size_t kAll = 64;
 constexpr std::size_t kSampleOf = 8;
 
 struct Counts {
-  std::uint64_t of[256] = {};
+  std::uint64_t of[kBytes] = {};
   std::uint64_t sum = 0;
+
+  Counts() = default;
 
   Counts(const Target& target, const std::uint8_t* symbols, std::size_t n) {
     if (n >= kSampled) {
@@ -53,6 +60,17 @@ struct Counts {
   std::size_t present() const {
     return static_cast<std::size_t>(std::count_if(of, of + 256, [](std::uint64_t count) { return count > 0; }));
   }
+
+  // Of the two numbers of four bits in each symbol.
+  Counts halves() const {
+    Counts each;
+    for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
+      each.of[symbol % kHalves] += of[symbol];
+      each.of[symbol / kHalves] += of[symbol];
+    }
+    each.sum = 2 * sum;
+    return each;
+  }
 };
 
 // Whether 2 to the power of the entropy of order two, which Shannon's is not below, is above 256 / (1 + 1/64): then
@@ -66,11 +84,11 @@ bool is_nearly_uniform(const Counts& counts) {
 
 // Every value that occurs has one slot, and the other slots are shared out by the cumulative counts: the frequencies
 // add up to 2^14 without a correction.
-void share_slots(const Counts& counts, std::size_t present, RansTable& table) {
-  const std::uint64_t shared = kRansSlots - present;
+void share_slots(const Counts& counts, RansTable& table) {
+  const std::uint64_t shared = kRansSlots - counts.present();
   std::uint64_t before = 0;
   std::uint32_t start = 0;
-  for (std::size_t symbol = 0; symbol < 256; ++symbol) {
+  for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
     const std::uint64_t count = counts.of[symbol];
     table.of_symbol[symbol] = 0;
     if (count == 0) continue;
@@ -80,6 +98,43 @@ void share_slots(const Counts& counts, std::size_t present, RansTable& table) {
     start += frequency;
     before += count;
   }
+}
+
+// Makes a table of halves one of the symbols that consist of them.
+void multiply_halves(RansTable& table) {
+  Counts products;
+  for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
+    const std::uint64_t low = table.of_symbol[symbol % kHalves] >> 16;
+    products.of[symbol] = low * (table.of_symbol[symbol / kHalves] >> 16);
+  }
+  products.sum = std::uint64_t{kRansSlots} * kRansSlots;
+  share_slots(products, table);
+}
+
+// The logarithm to base 2 of 1 to 2^14, in 1 / 256, rounded down: by squaring, so that it is the same everywhere.
+std::uint64_t log2_of(std::uint32_t x) {
+  const unsigned whole = 31 - static_cast<unsigned>(__builtin_clz(x));
+  std::uint64_t mantissa = std::uint64_t{x} << (31 - whole);
+  std::uint64_t log = whole;
+  for (int bit = 0; bit < 8; ++bit) {
+    mantissa = mantissa * mantissa >> 31;
+    const std::uint64_t carry = mantissa >> 32;
+    mantissa >>= carry;
+    log = log << 1 | carry;
+  }
+  return log;
+}
+
+// By how many bytes a stream is shorter with the one table than with the other, or 0.
+std::uint64_t saved_nbytes(const Counts& counts, const RansTable& by, const RansTable& other) {
+  std::uint64_t saved = 0;
+  std::uint64_t lost = 0;
+  for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
+    if (counts.of[symbol] == 0) continue;
+    saved += counts.of[symbol] * log2_of(by.of_symbol[symbol] >> 16);
+    lost += counts.of[symbol] * log2_of(other.of_symbol[symbol] >> 16);
+  }
+  return saved > lost ? (saved - lost) / (8 * 256) : 0;
 }
 
 std::size_t write_table(const RansTable& table, std::uint8_t* out) {
@@ -103,14 +158,14 @@ std::size_t write_table(const RansTable& table, std::uint8_t* out) {
   return static_cast<std::size_t>(at - out);
 }
 
-// Returns the bytes of the table, or 0 for one that no encoder writes.
-std::size_t read_table(const std::uint8_t* from, std::size_t nbytes, RansTable& table) {
+// Returns the bytes of a table of so many symbols, or 0 for one that no encoder writes.
+std::size_t read_table(const std::uint8_t* from, std::size_t nbytes, std::size_t symbols, RansTable& table) {
   std::memset(table.of_symbol, 0, sizeof table.of_symbol);
   std::uint32_t sum = 0;
   std::size_t at = 0;
   bool absent = false;
   for (std::size_t symbol = 0; sum < kRansSlots; ++symbol) {
-    if (symbol >= 256 || at == nbytes) return 0;
+    if (symbol >= symbols || at == nbytes) return 0;
     std::uint32_t frequency = from[at++];
     if (frequency == 0 || frequency >= kTwoBytes) {
       if (at == nbytes) return 0;
@@ -127,47 +182,91 @@ std::size_t read_table(const std::uint8_t* from, std::size_t nbytes, RansTable& 
     absent = false;
     if (frequency > kRansSlots - sum || frequency == kRansSlots) return 0;
     table.of_symbol[symbol] = sum | frequency << 16;
-    std::memset(table.of_slot + sum, static_cast<int>(symbol), frequency);
     sum += frequency;
   }
   return at;
 }
 
-// Returns the size, or 0 where the block is not smaller than its raw symbols.
-std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std::size_t n, const Counts& counts,
-                         std::size_t present, std::uint8_t* out) {
+void fill_slots(RansTable& table) {
+  for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
+    const std::uint32_t entry = table.of_symbol[symbol];
+    std::memset(table.of_slot + (entry & 0xFFFFU), static_cast<int>(symbol), entry >> 16);
+  }
+}
+
+struct Head {
   RansTable table;
-  std::uint8_t head[kMostTable];
-  share_slots(counts, present, table);
-  const std::size_t table_nbytes = write_table(table, head);
-  if (table_nbytes >= n) return 0;
-  std::memcpy(out + 1, head, table_nbytes);
+  std::uint8_t written[kMostTable];
+  std::size_t nbytes;
+
+  explicit Head(const Counts& counts) {
+    share_slots(counts, table);
+    nbytes = write_table(table, written);
+  }
+};
+
+// Writes a block by its table, whose mode is there already. Returns the size, or 0 where the block is not smaller than
+// its raw symbols.
+std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std::size_t n, const Head& head,
+                         std::uint8_t* out) {
+  if (head.nbytes >= n) return 0;
+  std::memcpy(out + 1, head.written, head.nbytes);
   const std::size_t stream =
-      target.rans->encode(symbols, n, table, out + 1 + table_nbytes, n - table_nbytes);
-  return stream == 0 ? 0 : 1 + table_nbytes + stream;
+      target.rans->encode(symbols, n, head.table, out + 1 + head.nbytes, n - head.nbytes);
+  return stream == 0 ? 0 : 1 + head.nbytes + stream;
+}
+
+std::size_t encode_pairs(const Target& target, const std::uint8_t* symbols, std::size_t n, const Counts& counts,
+                         const Head& whole, std::uint8_t* out) {
+  Head halves(counts.halves());
+  multiply_halves(halves.table);
+  if (halves.nbytes + saved_nbytes(counts, whole.table, halves.table) >= whole.nbytes) {
+    return encode_coded(target, symbols, n, whole, out);
+  }
+  out[0] = kByHalves;
+  return encode_coded(target, symbols, n, halves, out);
+}
+
+// Returns the size, or 0 as encode_coded does. Of large blocks, even all bytes of a table are less than 1/64.
+std::size_t encode_counted(const Target& target, const std::uint8_t* symbols, std::size_t n, const Counts& counts,
+                           Symbols kind, std::uint8_t* out) {
+  const Head whole(counts);
+  out[0] = kCoded;
+  if (kind == Symbols::kPairs && 64 * whole.nbytes > n) return encode_pairs(target, symbols, n, counts, whole, out);
+  return encode_coded(target, symbols, n, whole, out);
+}
+
+bool is_constant(const std::uint8_t* symbols, std::size_t n) {
+  return std::all_of(symbols, symbols + n, [&](std::uint8_t symbol) { return symbol == symbols[0]; });
+}
+
+std::size_t write_constant(std::uint8_t symbol, std::uint8_t* out) {
+  out[0] = kConstant;
+  out[1] = symbol;
+  return 2;
 }
 
 }  // namespace
 
-std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std::size_t n, std::uint8_t* out,
-                         bool code) {
-  if (code && n > 0) {
-    const Counts counts(target, symbols, n);
-    const std::size_t present = counts.present();
-    if (present == 1) {
-      out[0] = kConstant;
-      out[1] = symbols[0];
-      return 2;
-    }
-    if (!is_nearly_uniform(counts)) {
-      const std::size_t nbytes = encode_coded(target, symbols, n, counts, present, out);
-      out[0] = kCoded;
-      if (nbytes != 0) return nbytes;
-    }
-  }
+std::size_t encode_raw_block(const std::uint8_t* symbols, std::size_t n, std::uint8_t* out) {
   out[0] = kRaw;
   if (n > 0) std::memcpy(out + 1, symbols, n);
   return 1 + n;
+}
+
+std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std::size_t n, std::uint8_t* out,
+                         Symbols kind) {
+  if (n == 0) return encode_raw_block(symbols, n, out);
+  if (n <= kTooFew) {
+    return is_constant(symbols, n) ? write_constant(symbols[0], out) : encode_raw_block(symbols, n, out);
+  }
+  const Counts counts(target, symbols, n);
+  if (counts.present() == 1) return write_constant(symbols[0], out);
+  if (!is_nearly_uniform(counts)) {
+    const std::size_t nbytes = encode_counted(target, symbols, n, counts, kind, out);
+    if (nbytes != 0) return nbytes;
+  }
+  return encode_raw_block(symbols, n, out);
 }
 
 namespace {
@@ -175,11 +274,21 @@ namespace {
 constexpr const char* kWrongTable = "the table of a block is malformed";
 constexpr const char* kWrongWords = "the words of a block do not lead back to its first symbol";
 
-bool is_coded(const Block& block) { return block.nbytes > 0 && block.from[0] == kCoded; }
+bool is_by_halves(const Block& block) { return block.kind == Symbols::kPairs && block.from[0] == kByHalves; }
+
+bool is_coded(const Block& block) {
+  return block.nbytes > 0 && (block.from[0] == kCoded || is_by_halves(block));
+}
 
 // The stream of a coded block, whose table is read; its `stream` is null where that is malformed.
 RansCoded stream_of(const Block& block, RansTable& table) {
-  const std::size_t table_nbytes = read_table(block.from + 1, block.nbytes - 1, table);
+  const bool by_halves = is_by_halves(block);
+  const std::size_t table_nbytes =
+      read_table(block.from + 1, block.nbytes - 1, by_halves ? kHalves : kBytes, table);
+  if (table_nbytes != 0) {
+    if (by_halves) multiply_halves(table);
+    fill_slots(table);
+  }
   const std::uint8_t* const stream = table_nbytes == 0 ? nullptr : block.from + 1 + table_nbytes;
   return {stream, block.nbytes - 1 - table_nbytes, &table, block.symbols, block.n};
 }
@@ -188,6 +297,12 @@ RansCoded stream_of(const Block& block, RansTable& table) {
 
 const char* decode_block(const Target& target, const Block& block) {
   if (block.nbytes == 0) return "a block is empty";
+  if (is_coded(block)) {
+    RansTable table;
+    const RansCoded coded = stream_of(block, table);
+    if (coded.stream == nullptr) return kWrongTable;
+    return target.rans->decode(coded) ? nullptr : kWrongWords;
+  }
   const std::uint8_t* const body = block.from + 1;
   const std::size_t body_nbytes = block.nbytes - 1;
   switch (block.from[0]) {
@@ -199,12 +314,6 @@ const char* decode_block(const Target& target, const Block& block) {
       if (body_nbytes != 1 || block.n == 0) return "a constant block has not one symbol";
       std::memset(block.symbols, body[0], block.n);
       return nullptr;
-    case kCoded: {
-      RansTable table;
-      const RansCoded coded = stream_of(block, table);
-      if (coded.stream == nullptr) return kWrongTable;
-      return target.rans->decode(coded) ? nullptr : kWrongWords;
-    }
     default:
       return "a block has an unknown mode";
   }
@@ -232,7 +341,7 @@ std::size_t entropy_encode(const Target& target, const std::uint8_t* symbols, st
   const Sections blocks{n, kBlock};
   store_word(out, kVersion | static_cast<std::uint64_t>(n) << 8);
   const auto encode = [&](std::size_t i, std::uint8_t* at) {
-    return encode_block(target, symbols + blocks.first(i), blocks.elements(i), at, true);
+    return encode_block(target, symbols + blocks.first(i), blocks.elements(i), at);
   };
   return kHeadNbytes +
          write_sections(blocks, block_max_nbytes(kBlock), threads, out + kHeadNbytes, [&] { return encode; });

@@ -1,29 +1,30 @@
 """Read payloads of `ecsq`: numbers of steps behind an entropy coder. decoder.py reads the other codecs."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from decoder import LARGEST, packed, product, words
 
-SECTION, FOOT_FROM, FOOT_TO = 1 << 17, 0x0880, 0x7F00
+SECTION, SLOTS, FOOT_FROM, FOOT_TO = 1 << 17, 1 << 14, 0x0880, 0x7F00
 
 
-def cut_into(data, count):  # parts whose sizes, four bytes each, stand before them
-    starts = [4 * count]
-    for size in words(data[: 4 * count]):
-        starts.append(starts[-1] + size)
-    return [data[a:b] for a, b in pairwise(starts)]
+def cut_into(data, count):  # parts whose sizes, four bytes each, stand before them, and what is left
+    ends = accumulate(words(data[: 4 * count]), initial=4 * count)
+    return [data[a:b] for a, b in pairwise([*ends, len(data)])]
 
 
-def symbols(data, n):  # a block of the entropy coder: raw, constant, or rANS
+def symbols(data, n):  # a block of the entropy coder: raw, constant, or rANS with a table of bytes or halves
     if data[0] < 2:
         return [*data[1:]] if data[0] == 0 else [data[1]] * n
-    slots, symbol, at = [], 0, 1
-    while len(slots) < 1 << 14:  # the table
+    table, symbol, at = {}, 0, 1
+    while sum(table.values()) < SLOTS:
         f, more, at = data[at], data[at + 1], at + 1
         if f == 0 or f >= 192:
             f, symbol, at = (f - 192) * 256 + more if f else 0, symbol if f else symbol + more, at + 1
-        slots += [(symbol, f, place) for place in range(f)]
+        table |= {symbol: f} if f else {}
         symbol += 1
+    if data[0] == 3:
+        table = of_pairs(table)
+    slots = [(symbol, f, place) for symbol, f in table.items() for place in range(f)]
     left, states, out = words(data[at:-128], "H"), words(data[-128:]), []
     for begin in range(0, n, 32):
         for j in range(min(32, n - begin)):
@@ -37,16 +38,23 @@ def symbols(data, n):  # a block of the entropy coder: raw, constant, or rANS
     return out
 
 
+def of_pairs(halves):  # a slot for each pair, and the others by the cumulative products of their halves
+    products = {low + 16 * high: halves[low] * halves[high] for high in halves for low in halves}
+    ends = [0, *accumulate(products.values())]
+    shared = [end * (SLOTS - len(products)) // SLOTS**2 for end in ends]
+    return {pair: 1 + end - start for pair, (start, end) in zip(products, pairwise(shared))}
+
+
 def ecsq(data, n, block, has_foot):  # all sections
-    parts = cut_into(data, -(-n // SECTION))
+    parts = cut_into(data, -(-n // SECTION))[:-1]
     counts = [min(SECTION, n - i * SECTION) for i in range(len(parts))]
     return [bits for part, count in zip(parts, counts) for bits in section(part, count, block, has_foot)]
 
 
 def section(data, n, block, has_foot):
     head, blocks = 12 + 4 * has_foot, -(-n // block)
-    scales = words(data[head : head + 2 * blocks], "H")
-    parts = cut_into(data[:head] + data[head + 2 * blocks :], 3 + has_foot)
+    high, *parts = cut_into(data[:head] + data[head + blocks :], 3 + has_foot)
+    scales = [low + 256 * byte for low, byte in zip(data[head:], symbols(high, blocks))]
     numbers = packed(bytes(symbols(parts[0], -(-n // 2))), 4, n, signed=True)
     escaped = [i for i in range(n) if numbers[i] == -8]
     on_foot = [i for i in range(n) if numbers[i] == 0 and FOOT_FROM <= scales[i // block] <= FOOT_TO]

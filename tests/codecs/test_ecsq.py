@@ -84,11 +84,11 @@ def read(payload: bytes, n: int, codec: Ecsq) -> tuple[list[int], Whole, list[in
 
 def _read_section(section: bytes, n: int, codec: Ecsq) -> tuple[list[int], Whole, list[int]]:
     blocks, sizes = -(-n // codec.block), 4 if codec.foot else 3
-    ends = np.cumsum([4 * sizes + 2 * blocks, *struct.unpack_from(f"<{sizes}I", section)])
-    assert ends[-1] == len(section)
-    scales = struct.unpack_from(f"<{blocks}H", section, 4 * sizes)
-    planes = [section[begin:end] for begin, end in pairwise(ends)]
-    symbols = np.frombuffer(decode_block(planes[0], -(-n // 2)), dtype=np.uint8)
+    ends = np.cumsum([4 * sizes + blocks, *struct.unpack_from(f"<{sizes}I", section)])
+    planes = [section[begin:end] for begin, end in pairwise([*ends, len(section)])]
+    high = decode_block(planes.pop(0), blocks)
+    scales = [low + 256 * byte for low, byte in zip(section[4 * sizes :], high, strict=False)]
+    symbols = np.frombuffer(decode_block(planes[0], -(-n // 2), pairs=True), dtype=np.uint8)
     nibbles = np.stack([symbols & 15, symbols >> 4], axis=1).reshape(-1)
     assert not nibbles[n:].any()
     q = ((nibbles[:n].astype(np.int64) ^ 8) - 8).copy()
@@ -97,9 +97,9 @@ def _read_section(section: bytes, n: int, codec: Ecsq) -> tuple[list[int], Whole
     escapes = low.astype(np.int64) | high.astype(np.int64) << 8
     q[far] = (8 + (escapes >> 1)) * np.where(escapes & 1, -1, 1)
     if not codec.foot:
-        return list(scales), q, []
+        return scales, q, []
     has_feet = np.repeat([0x0880 <= scale < 0x7FC0 for scale in scales], codec.block)[:n]
-    return list(scales), q, list(decode_block(planes[3], int(((q == 0) & has_feet).sum())))
+    return scales, q, list(decode_block(planes[3], int(((q == 0) & has_feet).sum())))
 
 
 def samples() -> list[torch.Tensor]:
@@ -133,14 +133,45 @@ def test_decoded_values_are_q_times_the_scale(codec: Ecsq, roundtrip: Roundtrip)
         assert np.array_equal(roundtrip(codec, x).numpy().astype(np.float64), expected, equal_nan=True)
 
 
+def mode_of_codes(payload: bytes, n: int, codec: Ecsq) -> int:
+    """Return the mode of the codes of the first section."""
+    sizes = 4 * (4 if codec.foot else 3)
+    at = 4 * -(-n // SECTION)
+    scales = -(-min(n, SECTION) // codec.block)
+    return payload[at + sizes + scales + int.from_bytes(payload[at : at + 4], "little")]
+
+
 def test_golden_vectors_are_those_of_the_formula(golden: Golden) -> None:
+    modes = set()
     for codec, x, payload in golden("ecsq"):
         assert isinstance(codec, Ecsq)
+        modes.add(mode_of_codes(payload, x.numel(), codec))
         scales, q, found = read(payload, x.numel(), codec)
         expected = quantised(x, codec)
         assert scales == expected[0]
         assert np.array_equal(q, expected[1])
         assert found == feet(x, codec)
+    assert modes == {0, 1, 2, 3}
+
+
+def test_few_values_have_a_table_of_halves_unless_pairs_depend_on_each_other() -> None:
+    codec, generator = Ecsq(0.5), torch.Generator().manual_seed(11)
+    x = torch.randn(1 << 16, generator=generator)
+    pairs = torch.randint(-7, 8, (1 << 15,), generator=generator).repeat_interleave(2).float()
+    for values, count, mode in ((x, 8000, 3), (x, 1 << 16, 2), (pairs, 8000, 2), (x[:200], 200, 0)):
+        payload = bytes(codec.encode(values[:count]).tolist())
+        assert mode_of_codes(payload, count, codec) == mode
+        _, q, _ = read(payload, count, codec)
+        assert np.array_equal(q, quantised(values[:count], codec)[1])
+
+
+def test_a_table_of_halves_saves_what_one_of_pairs_takes() -> None:
+    x = torch.randn(8000, generator=torch.Generator().manual_seed(11))
+    payload = bytes(Ecsq(0.5).encode(x).tolist())
+    _, q, _ = read(payload, 8000, Ecsq(0.5))
+    halves = np.unique(np.clip(q, -8, 7), return_counts=True)[1] / 8000
+    entropy_nbytes = -8000 * float((halves * np.log2(halves)).sum()) / 8
+    assert len(payload) < entropy_nbytes + 128 + 100, "states of the coders, and the rest"
 
 
 @pytest.mark.parametrize("step", [2**-5, 0.25, 4])
@@ -231,13 +262,17 @@ def test_a_block_with_a_nan_leaves_the_others_alone(roundtrip: Roundtrip) -> Non
 @pytest.mark.parametrize(
     ("at", "byte", "reason"),
     [
-        (17, 0x80, "a scale is none that an encoder writes"),
-        (17, 0x7F, "a scale is none that an encoder writes"),  # another NaN
-        (21, 0x10, "the unused half of its last code"),
-        (21, 0x08, "raw block has another number"),  # an escape that is not there
-        (18, 3, "unknown mode"),
+        (18, 0x80, "a scale is none that an encoder writes"),
+        (18, 0x7F, "a scale is none that an encoder writes"),  # another NaN
+        (17, 3, "unknown mode"),  # bytes have no table of halves
+        (22, 0x10, "the unused half of its last code"),
+        (22, 0x08, "raw block has another number"),  # an escape that is not there
+        (19, 3, "the table of a block is malformed"),
+        (19, 4, "unknown mode"),
         (4, 5, "another number of bytes"),
-        (0, 21, "directory announces another number of bytes"),
+        (4, 1, "unknown mode"),  # codes that begin a byte too early
+        (12, 0, "a block is empty"),
+        (0, 20, "directory announces another number of bytes"),
     ],
 )
 def test_what_no_encoder_writes_is_refused(at: int, byte: int, reason: str) -> None:
@@ -264,7 +299,7 @@ def test_noise_costs_no_more_than_the_card_says() -> None:
     x = torch.from_numpy(np.random.default_rng(3).choice([-1.0, 1.0], 1 << 17).astype(np.float32))
     x *= torch.from_numpy(np.random.default_rng(4).uniform(0.5, 200.0, 1 << 17).astype(np.float32))
     codec = Ecsq(2**-5)
-    assert codec.max_nbytes(1 << 17) == 2.5 * 2**17 + 2 * 128 + 19
+    assert codec.max_nbytes(1 << 17) == 2.5 * 2**17 + 2 * 128 + 20
     assert codec.encode(x).numel() < codec.max_nbytes(1 << 17)
     assert Ecsq(2**-5, foot=True).max_nbytes(1 << 17) == codec.max_nbytes(1 << 17) + 5
 

@@ -47,7 +47,21 @@ def decode_stream(stream: bytes, rows: list[tuple[int, int, int]], n: int) -> by
     return bytes(symbols)
 
 
-def decode_block(block: bytes, n: int) -> bytes:
+def multiply_halves(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return the table of pairs: a slot each, and the others by the cumulative products of their halves."""
+    frequency = {symbol: f for symbol, f, _ in rows}
+    assert max(frequency) < 16
+    present = [(low + 16 * high, frequency[low] * frequency[high]) for high in frequency for low in frequency]
+    shared, before, found, start = SLOTS - len(present), 0, [], 0
+    for symbol, product in present:
+        share = (before + product) * shared // SLOTS**2 - before * shared // SLOTS**2 + 1
+        found.append((symbol, share, start))
+        before, start = before + product, start + share
+    assert start == SLOTS
+    return found
+
+
+def decode_block(block: bytes, n: int, pairs: bool = False) -> bytes:
     mode, body = block[0], block[1:]
     if mode == 0:
         assert len(body) == n
@@ -55,9 +69,9 @@ def decode_block(block: bytes, n: int) -> bytes:
     if mode == 1:
         assert len(body) == 1
         return body * n
-    assert mode == 2
+    assert mode in ((2, 3) if pairs else (2,))
     rows, size = read_table(body)
-    return decode_stream(body[size:], rows, n)
+    return decode_stream(body[size:], rows if mode == 2 else multiply_halves(rows), n)
 
 
 def pieces(data: bytes, count: int) -> list[bytes]:

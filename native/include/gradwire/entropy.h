@@ -13,18 +13,28 @@ struct Target;
 //   0  raw        the n symbols as they are
 //   1  constant   one byte, the value of all n symbols
 //   2  coded      the table, then a stream of kernels/rans.h
+//   3  by halves  the same, with a table of halves, in blocks of pairs
 //
 // The table names the frequencies of the values 0, 1, 2, ... until they add up to 2^14; all values after that are absent:
 //   0, r        values are absent, r + 1 of them
 //   1 .. 191    a frequency
 //   192 + h, l  the frequency 256 h + l, of 192 or more
 //
+// In a block of pairs, a symbol is two numbers of four bits. A table of halves names the frequencies of the 16 numbers,
+// and that of a symbol is their product, by the rule by which an encoder makes frequencies of counts: few bytes where
+// 256 frequencies would take more than they save.
+//
 // A block never takes more than its symbols and one byte.
 inline std::size_t block_max_nbytes(std::size_t n) { return n + 1; }
 
-// Writes within out[0 .. block_max_nbytes(n)) and returns the bytes used. Without `code`, the block is raw.
+enum class Symbols : std::uint8_t { kBytes, kPairs };
+
+// Writes within out[0 .. block_max_nbytes(n)) and returns the bytes used.
 std::size_t encode_block(const Target& target, const std::uint8_t* symbols, std::size_t n, std::uint8_t* out,
-                         bool code);
+                         Symbols kind = Symbols::kBytes);
+
+// The same, not coded.
+std::size_t encode_raw_block(const std::uint8_t* symbols, std::size_t n, std::uint8_t* out);
 
 // A block, and where its n symbols go.
 struct Block {
@@ -32,6 +42,7 @@ struct Block {
   std::size_t nbytes;
   std::uint8_t* symbols;
   std::size_t n;
+  Symbols kind = Symbols::kBytes;
 };
 
 // Returns null, or a static sentence fragment that says what is wrong; then what `symbols` hold has no meaning.
