@@ -86,8 +86,8 @@ def _read_section(section: bytes, n: int, codec: Ecsq) -> tuple[list[int], Whole
     blocks, sizes = -(-n // codec.block), 4 if codec.foot else 3
     ends = np.cumsum([4 * sizes + blocks, *struct.unpack_from(f"<{sizes}I", section)])
     planes = [section[begin:end] for begin, end in pairwise([*ends, len(section)])]
-    high = decode_block(planes.pop(0), blocks)
-    scales = [low + 256 * byte for low, byte in zip(section[4 * sizes :], high, strict=False)]
+    upper = decode_block(planes.pop(0), blocks)
+    scales = [low + 256 * byte for low, byte in zip(section[4 * sizes :], upper, strict=False)]
     symbols = np.frombuffer(decode_block(planes[0], -(-n // 2), pairs=True), dtype=np.uint8)
     nibbles = np.stack([symbols & 15, symbols >> 4], axis=1).reshape(-1)
     assert not nibbles[n:].any()
