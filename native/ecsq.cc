@@ -5,7 +5,7 @@
 // A value is q * scale, where q is a whole number and the scale of a block is below a * RMS, the upper half of a float.
 // A block with a value that is not finite has the scale NaN, one whose scale would be subnormal has the scale 0; in both,
 // every q is 0. Payload: the sizes of sections of 2^17 values (sections.h), the sections. A section: the 32-bit sizes of
-// its blocks of entropy.h but the last; the low byte of each scale, which is half mantissa and hardly shorter coded; the
+// its blocks of entropy.h but the last; the low byte of each scale, mostly mantissa, which coding hardly shortens; the
 // blocks: the high bytes of the scales, the codes of kernels/ecsq.h (pairs), the low bytes of the escapes, their high
 // bytes, and the feet, if any. All is little-endian. Blocks of values whose smallest foot would be subnormal have no feet.
 #include <algorithm>

@@ -2,6 +2,7 @@
 #include "gradwire/entropy.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 
@@ -20,11 +21,11 @@ constexpr std::size_t kMostTable = 512;
 constexpr std::uint32_t kTwoBytes = 192;
 
 constexpr std::size_t kBytes = 256;
-constexpr std::size_t kHalves = 16;
-// Blocks of no more symbols aren't coded: the states of the coders alone take as much.
+constexpr std::size_t kNibbles = 16;
+// Blocks of no more symbols aren't coded: the kernels want room for a round and the states.
 constexpr std::size_t kTooFew = kRansStatesNbytes + kRansRoundNbytes;
 
-enum Mode : std::uint8_t { kRaw, kConstant, kCoded, kByHalves };
+enum Mode : std::uint8_t { kRaw, kConstant, kCoded, kByNibbles };
 
 // Of a block of so many symbols, the first 64 of every 512 are counted where that is enough.
 constexpr std::size_t kSampled = std::size_t{1} << 18;
@@ -62,11 +63,11 @@ struct Counts {
   }
 
   // Of the two numbers of four bits in each symbol.
-  Counts halves() const {
+  Counts nibbles() const {
     Counts each;
     for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
-      each.of[symbol % kHalves] += of[symbol];
-      each.of[symbol / kHalves] += of[symbol];
+      each.of[symbol % kNibbles] += of[symbol];
+      each.of[symbol / kNibbles] += of[symbol];
     }
     each.sum = 2 * sum;
     return each;
@@ -100,41 +101,40 @@ void share_slots(const Counts& counts, RansTable& table) {
   }
 }
 
-// Makes a table of halves one of the symbols that consist of them.
-void multiply_halves(RansTable& table) {
+// Makes a table of nibbles one of the symbols that consist of two.
+void multiply_nibbles(RansTable& table) {
   Counts products;
   for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
-    const std::uint64_t low = table.of_symbol[symbol % kHalves] >> 16;
-    products.of[symbol] = low * (table.of_symbol[symbol / kHalves] >> 16);
+    const std::uint64_t low = table.of_symbol[symbol % kNibbles] >> 16;
+    products.of[symbol] = low * (table.of_symbol[symbol / kNibbles] >> 16);
   }
   products.sum = std::uint64_t{kRansSlots} * kRansSlots;
   share_slots(products, table);
 }
 
-// The logarithm to base 2 of 1 to 2^14, in 1 / 256, rounded down: by squaring, so that it is the same everywhere.
-std::uint64_t log2_of(std::uint32_t x) {
-  const unsigned whole = 31 - static_cast<unsigned>(__builtin_clz(x));
-  std::uint64_t mantissa = std::uint64_t{x} << (31 - whole);
-  std::uint64_t log = whole;
-  for (int bit = 0; bit < 8; ++bit) {
-    mantissa = mantissa * mantissa >> 31;
-    const std::uint64_t carry = mantissa >> 32;
-    mantissa >>= carry;
-    log = log << 1 | carry;
+// 256 log2(1 + i / 256), rounded down: by squaring whole numbers, so that it is the same everywhere.
+constexpr std::array<std::uint8_t, 256> logarithms() {
+  std::array<std::uint8_t, 256> logs{};
+  for (std::size_t i = 0; i < logs.size(); ++i) {
+    std::uint64_t mantissa = (256 + i) << 23;
+    unsigned log = 0;
+    for (int bit = 0; bit < 8; ++bit) {
+      mantissa = mantissa * mantissa >> 31;
+      const auto carry = static_cast<unsigned>(mantissa >> 32);
+      mantissa >>= carry;
+      log = log << 1 | carry;
+    }
+    logs[i] = static_cast<std::uint8_t>(log);
   }
-  return log;
+  return logs;
 }
 
-// By how many bytes a stream is shorter with the one table than with the other, or 0.
-std::uint64_t saved_nbytes(const Counts& counts, const RansTable& by, const RansTable& other) {
-  std::uint64_t saved = 0;
-  std::uint64_t lost = 0;
-  for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
-    if (counts.of[symbol] == 0) continue;
-    saved += counts.of[symbol] * log2_of(by.of_symbol[symbol] >> 16);
-    lost += counts.of[symbol] * log2_of(other.of_symbol[symbol] >> 16);
-  }
-  return saved > lost ? (saved - lost) / (8 * 256) : 0;
+constexpr std::array<std::uint8_t, 256> kLogarithms = logarithms();
+
+// 256 log2(x), nearly.
+std::uint64_t log_of(std::uint32_t x) {
+  const unsigned whole = 31 - static_cast<unsigned>(__builtin_clz(x));
+  return 256 * whole + kLogarithms[(x << (31 - whole) >> 23) & 0xFF];
 }
 
 std::size_t write_table(const RansTable& table, std::uint8_t* out) {
@@ -203,6 +203,18 @@ struct Head {
     share_slots(counts, table);
     nbytes = write_table(table, written);
   }
+
+  // About the bits of the table and of the symbols, in 1 / 256.
+  std::uint64_t cost(const Counts& counts) const {
+    std::uint64_t bits = 8 * nbytes;
+    std::uint64_t saved = 0;
+    for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
+      if (counts.of[symbol] == 0) continue;
+      bits += kRansBits * counts.of[symbol];
+      saved += counts.of[symbol] * log_of(table.of_symbol[symbol] >> 16);
+    }
+    return 256 * bits - saved;
+  }
 };
 
 // Writes a block by its table, whose mode is there already. Returns the size, or 0 where the block is not smaller than
@@ -216,23 +228,19 @@ std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std:
   return stream == 0 ? 0 : 1 + head.nbytes + stream;
 }
 
-std::size_t encode_pairs(const Target& target, const std::uint8_t* symbols, std::size_t n, const Counts& counts,
-                         const Head& whole, std::uint8_t* out) {
-  Head halves(counts.halves());
-  multiply_halves(halves.table);
-  if (halves.nbytes + saved_nbytes(counts, whole.table, halves.table) >= whole.nbytes) {
-    return encode_coded(target, symbols, n, whole, out);
-  }
-  out[0] = kByHalves;
-  return encode_coded(target, symbols, n, halves, out);
-}
-
-// Returns the size, or 0 as encode_coded does. Of large blocks, even all bytes of a table are less than 1/64.
+// Returns the size, or 0 as encode_coded does.
 std::size_t encode_counted(const Target& target, const std::uint8_t* symbols, std::size_t n, const Counts& counts,
                            Symbols kind, std::uint8_t* out) {
   const Head whole(counts);
+  if (kind == Symbols::kPairs) {
+    Head nibbles(counts.nibbles());
+    multiply_nibbles(nibbles.table);
+    if (nibbles.cost(counts) < whole.cost(counts)) {
+      out[0] = kByNibbles;
+      return encode_coded(target, symbols, n, nibbles, out);
+    }
+  }
   out[0] = kCoded;
-  if (kind == Symbols::kPairs && 64 * whole.nbytes > n) return encode_pairs(target, symbols, n, counts, whole, out);
   return encode_coded(target, symbols, n, whole, out);
 }
 
@@ -274,19 +282,19 @@ namespace {
 constexpr const char* kWrongTable = "the table of a block is malformed";
 constexpr const char* kWrongWords = "the words of a block do not lead back to its first symbol";
 
-bool is_by_halves(const Block& block) { return block.kind == Symbols::kPairs && block.from[0] == kByHalves; }
+bool is_by_nibbles(const Block& block) { return block.kind == Symbols::kPairs && block.from[0] == kByNibbles; }
 
 bool is_coded(const Block& block) {
-  return block.nbytes > 0 && (block.from[0] == kCoded || is_by_halves(block));
+  return block.nbytes > 0 && (block.from[0] == kCoded || is_by_nibbles(block));
 }
 
 // The stream of a coded block, whose table is read; its `stream` is null where that is malformed.
 RansCoded stream_of(const Block& block, RansTable& table) {
-  const bool by_halves = is_by_halves(block);
+  const bool by_nibbles = is_by_nibbles(block);
   const std::size_t table_nbytes =
-      read_table(block.from + 1, block.nbytes - 1, by_halves ? kHalves : kBytes, table);
+      read_table(block.from + 1, block.nbytes - 1, by_nibbles ? kNibbles : kBytes, table);
   if (table_nbytes != 0) {
-    if (by_halves) multiply_halves(table);
+    if (by_nibbles) multiply_nibbles(table);
     fill_slots(table);
   }
   const std::uint8_t* const stream = table_nbytes == 0 ? nullptr : block.from + 1 + table_nbytes;

@@ -12,7 +12,7 @@ def cut_into(data, count):  # parts whose sizes, four bytes each, stand before t
     return [data[a:b] for a, b in pairwise([*ends, len(data)])]
 
 
-def symbols(data, n):  # a block of the entropy coder: raw, constant, or rANS with a table of bytes or halves
+def symbols(data, n):  # a block of the entropy coder: raw, constant, or rANS with a table of bytes or nibbles
     if data[0] < 2:
         return [*data[1:]] if data[0] == 0 else [data[1]] * n
     table, symbol, at = {}, 0, 1
@@ -38,8 +38,8 @@ def symbols(data, n):  # a block of the entropy coder: raw, constant, or rANS wi
     return out
 
 
-def of_pairs(halves):  # a slot for each pair, and the others by the cumulative products of their halves
-    products = {low + 16 * high: halves[low] * halves[high] for high in halves for low in halves}
+def of_pairs(of_nibble):  # a slot for each pair, and the others by the cumulative products
+    products = {low + 16 * high: of_nibble[low] * of_nibble[high] for high in of_nibble for low in of_nibble}
     ends = [0, *accumulate(products.values())]
     shared = [end * (SLOTS - len(products)) // SLOTS**2 for end in ends]
     return {pair: 1 + end - start for pair, (start, end) in zip(products, pairwise(shared))}
@@ -53,8 +53,8 @@ def ecsq(data, n, block, has_foot):  # all sections
 
 def section(data, n, block, has_foot):
     head, blocks = 12 + 4 * has_foot, -(-n // block)
-    high, *parts = cut_into(data[:head] + data[head + blocks :], 3 + has_foot)
-    scales = [low + 256 * byte for low, byte in zip(data[head:], symbols(high, blocks))]
+    upper, *parts = cut_into(data[:head] + data[head + blocks :], 3 + has_foot)
+    scales = [low + 256 * byte for low, byte in zip(data[head:], symbols(upper, blocks))]
     numbers = packed(bytes(symbols(parts[0], -(-n // 2))), 4, n, signed=True)
     escaped = [i for i in range(n) if numbers[i] == -8]
     on_foot = [i for i in range(n) if numbers[i] == 0 and FOOT_FROM <= scales[i // block] <= FOOT_TO]

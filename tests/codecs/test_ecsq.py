@@ -154,23 +154,35 @@ def test_golden_vectors_are_those_of_the_formula(golden: Golden) -> None:
     assert modes == {0, 1, 2, 3}
 
 
-def test_few_values_have_a_table_of_halves_unless_pairs_depend_on_each_other() -> None:
+def test_codes_have_a_table_of_nibbles_unless_pairs_depend_on_each_other() -> None:
     codec, generator = Ecsq(0.5), torch.Generator().manual_seed(11)
     x = torch.randn(1 << 16, generator=generator)
     pairs = torch.randint(-7, 8, (1 << 15,), generator=generator).repeat_interleave(2).float()
-    for values, count, mode in ((x, 8000, 3), (x, 1 << 16, 2), (pairs, 8000, 2), (x[:200], 200, 0)):
+    for values, count, mode in ((x, 8000, 3), (x, 1 << 16, 3), (pairs, 8000, 2), (x[:200], 200, 0)):
         payload = bytes(codec.encode(values[:count]).tolist())
         assert mode_of_codes(payload, count, codec) == mode
         _, q, _ = read(payload, count, codec)
         assert np.array_equal(q, quantised(values[:count], codec)[1])
 
 
-def test_a_table_of_halves_saves_what_one_of_pairs_takes() -> None:
+def test_a_table_of_bytes_is_none_of_nibbles() -> None:
+    x = torch.randint(-7, 8, (4000,), generator=torch.Generator().manual_seed(5)).repeat_interleave(2).float()
+    codec = Ecsq(0.5)
+    payload = codec.encode(x)
+    at = bytes(payload.tolist()).index(2, 4 + 12 + 8)
+    assert mode_of_codes(bytes(payload.tolist()), 8000, codec) == payload[at] == 2
+    payload[at] = 3
+    assert mode_of_codes(bytes(payload.tolist()), 8000, codec) == 3
+    with pytest.raises(PayloadError, match="the table of a block is malformed"):
+        codec.decode(payload, torch.empty(8000))
+
+
+def test_a_table_of_nibbles_saves_what_one_of_pairs_takes() -> None:
     x = torch.randn(8000, generator=torch.Generator().manual_seed(11))
     payload = bytes(Ecsq(0.5).encode(x).tolist())
     _, q, _ = read(payload, 8000, Ecsq(0.5))
-    halves = np.unique(np.clip(q, -8, 7), return_counts=True)[1] / 8000
-    entropy_nbytes = -8000 * float((halves * np.log2(halves)).sum()) / 8
+    shares = np.unique(np.clip(q, -8, 7), return_counts=True)[1] / 8000
+    entropy_nbytes = -8000 * float((shares * np.log2(shares)).sum()) / 8
     assert len(payload) < entropy_nbytes + 128 + 100, "states of the coders, and the rest"
 
 
@@ -264,7 +276,7 @@ def test_a_block_with_a_nan_leaves_the_others_alone(roundtrip: Roundtrip) -> Non
     [
         (18, 0x80, "a scale is none that an encoder writes"),
         (18, 0x7F, "a scale is none that an encoder writes"),  # another NaN
-        (17, 3, "unknown mode"),  # bytes have no table of halves
+        (17, 3, "unknown mode"),  # bytes have no table of nibbles
         (22, 0x10, "the unused half of its last code"),
         (22, 0x08, "raw block has another number"),  # an escape that is not there
         (19, 3, "the table of a block is malformed"),

@@ -47,8 +47,8 @@ def decode_stream(stream: bytes, rows: list[tuple[int, int, int]], n: int) -> by
     return bytes(symbols)
 
 
-def multiply_halves(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return the table of pairs: a slot each, and the others by the cumulative products of their halves."""
+def multiply_nibbles(rows: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Return the table of pairs: a slot each, and the others by the cumulative products of their nibbles."""
     frequency = {symbol: f for symbol, f, _ in rows}
     assert max(frequency) < 16
     present = [(low + 16 * high, frequency[low] * frequency[high]) for high in frequency for low in frequency]
@@ -71,7 +71,7 @@ def decode_block(block: bytes, n: int, pairs: bool = False) -> bytes:
         return body * n
     assert mode in ((2, 3) if pairs else (2,))
     rows, size = read_table(body)
-    return decode_stream(body[size:], rows if mode == 2 else multiply_halves(rows), n)
+    return decode_stream(body[size:], rows if mode == 2 else multiply_nibbles(rows), n)
 
 
 def pieces(data: bytes, count: int) -> list[bytes]:

@@ -13,16 +13,16 @@ struct Target;
 //   0  raw        the n symbols as they are
 //   1  constant   one byte, the value of all n symbols
 //   2  coded      the table, then a stream of kernels/rans.h
-//   3  by halves  the same, with a table of halves, in blocks of pairs
+//   3  by nibbles  the same, with a table of nibbles, in blocks of pairs
 //
 // The table names the frequencies of the values 0, 1, 2, ... until they add up to 2^14; all values after that are absent:
 //   0, r        values are absent, r + 1 of them
 //   1 .. 191    a frequency
 //   192 + h, l  the frequency 256 h + l, of 192 or more
 //
-// In a block of pairs, a symbol is two numbers of four bits. A table of halves names the frequencies of the 16 numbers,
-// and that of a symbol is their product, by the rule by which an encoder makes frequencies of counts: few bytes where
-// 256 frequencies would take more than they save.
+// In a block of pairs, a symbol is two nibbles. A table of nibbles names the frequencies of 16 nibbles. The product of
+// those of its nibbles is a symbol's count, from which its frequency follows as in an encoder: few bytes where 256
+// frequencies would take more than they save.
 //
 // A block never takes more than its symbols and one byte.
 inline std::size_t block_max_nbytes(std::size_t n) { return n + 1; }
