@@ -29,10 +29,10 @@ class Ecsq(NativeCodec):
     Payload: 4 bytes for the size of each section of 2^17 values, then the sections. A section has the sizes
     of its blocks of symbols but the last, 4 bytes each; the low bytes of the scales, of which each block of
     values has one, in two bytes, the upper half of a float32; the blocks of symbols. The first has the high
-    bytes of the scales; the second q from -7 to 7 as two signed nibbles to a byte, low nibble first, unused nibble 0, and
-    -8 for an escape; the others the low and the high bytes of the escapes, 2 (|q| - 8), plus 1 where q is
-    negative. Each is coded as ``gradwire.entropy`` does it, with a table of its own; that of the codes may
-    have the frequencies of nibbles, where one of bytes would take more than it saves.
+    bytes of the scales; the second q from -7 to 7 as two signed nibbles to a byte, low nibble first, unused
+    nibble 0, and -8 for an escape; the others the low and the high bytes of the escapes, 2 (|q| - 8), plus 1
+    where q is negative. Each is coded as ``gradwire.entropy`` does it, with a table of its own; that of the
+    codes may have the frequencies of nibbles instead of those of bytes.
 
     With a foot, values whose q is 0 keep a sign, an exponent, and one bit of mantissa, down to 2^-16 of the
     scale: the largest relative error is a fifth, however small a value is beside others of its block. Another
