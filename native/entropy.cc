@@ -20,8 +20,8 @@ constexpr std::uint64_t kVersion = 1;
 constexpr std::size_t kMostTable = 512;
 constexpr std::uint32_t kTwoBytes = 192;
 
-constexpr std::size_t kBytes = 256;
-constexpr std::size_t kNibbles = 16;
+constexpr std::size_t kByteValues = 256;
+constexpr std::size_t kNibbleValues = 16;
 // Blocks of no more symbols aren't coded: the kernels want room for a round and the states.
 constexpr std::size_t kTooFew = kRansStatesNbytes + kRansRoundNbytes;
 
@@ -33,7 +33,7 @@ constexpr std::size_t kAll = 64;
 constexpr std::size_t kSampleOf = 8;
 
 struct Counts {
-  std::uint64_t of[kBytes] = {};
+  std::uint64_t of[kByteValues] = {};
   std::uint64_t sum = 0;
 
   Counts() = default;
@@ -65,9 +65,9 @@ struct Counts {
   // Of the two numbers of four bits in each symbol.
   Counts nibbles() const {
     Counts each;
-    for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
-      each.of[symbol % kNibbles] += of[symbol];
-      each.of[symbol / kNibbles] += of[symbol];
+    for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
+      each.of[symbol % kNibbleValues] += of[symbol];
+      each.of[symbol / kNibbleValues] += of[symbol];
     }
     each.sum = 2 * sum;
     return each;
@@ -89,7 +89,7 @@ void share_slots(const Counts& counts, RansTable& table) {
   const std::uint64_t shared = kRansSlots - counts.present();
   std::uint64_t before = 0;
   std::uint32_t start = 0;
-  for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
+  for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
     const std::uint64_t count = counts.of[symbol];
     table.of_symbol[symbol] = 0;
     if (count == 0) continue;
@@ -104,9 +104,9 @@ void share_slots(const Counts& counts, RansTable& table) {
 // Makes a table of nibbles one of the symbols that consist of two.
 void multiply_nibbles(RansTable& table) {
   Counts products;
-  for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
-    const std::uint64_t low = table.of_symbol[symbol % kNibbles] >> 16;
-    products.of[symbol] = low * (table.of_symbol[symbol / kNibbles] >> 16);
+  for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
+    const std::uint64_t low = table.of_symbol[symbol % kNibbleValues] >> 16;
+    products.of[symbol] = low * (table.of_symbol[symbol / kNibbleValues] >> 16);
   }
   products.sum = std::uint64_t{kRansSlots} * kRansSlots;
   share_slots(products, table);
@@ -188,7 +188,7 @@ std::size_t read_table(const std::uint8_t* from, std::size_t nbytes, std::size_t
 }
 
 void fill_slots(RansTable& table) {
-  for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
+  for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
     const std::uint32_t entry = table.of_symbol[symbol];
     std::memset(table.of_slot + (entry & 0xFFFFU), static_cast<int>(symbol), entry >> 16);
   }
@@ -208,7 +208,7 @@ struct Head {
   std::uint64_t cost(const Counts& counts) const {
     std::uint64_t bits = 8 * nbytes;
     std::uint64_t saved = 0;
-    for (std::size_t symbol = 0; symbol < kBytes; ++symbol) {
+    for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
       if (counts.of[symbol] == 0) continue;
       bits += kRansBits * counts.of[symbol];
       saved += counts.of[symbol] * log_of(table.of_symbol[symbol] >> 16);
@@ -292,7 +292,7 @@ bool is_coded(const Block& block) {
 RansCoded stream_of(const Block& block, RansTable& table) {
   const bool by_nibbles = is_by_nibbles(block);
   const std::size_t table_nbytes =
-      read_table(block.from + 1, block.nbytes - 1, by_nibbles ? kNibbles : kBytes, table);
+      read_table(block.from + 1, block.nbytes - 1, by_nibbles ? kNibbleValues : kByteValues, table);
   if (table_nbytes != 0) {
     if (by_nibbles) multiply_nibbles(table);
     fill_slots(table);
