@@ -33,6 +33,15 @@ def test_a_step_is_computation_and_what_nothing_hides_of_the_exchange() -> None:
     assert found.step_s == pytest.approx(5.5)
 
 
+def test_steps_disagree_by_what_half_of_them_differ_by() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    assert times.disagreement == 0.0
+    for wait_s in (9.0, 3.0, 4.0, 5.0, 6.0, 95.0):
+        take(times, clock, wait_s=wait_s)
+    assert times.disagreement == pytest.approx(0.1), "quartiles 9 and 11 of 8, 9, 10, 11, 100"
+
+
 def test_medians_forget_old_steps_and_do_not_show_a_long_one() -> None:
     clock = Clock()
     times = StepTimes(clock)

@@ -61,6 +61,24 @@ def test_of_those_that_are_as_fast_the_one_with_the_fewest_bytes_stays() -> None
     assert after(1.0, 0.02, 0.0212, of=(EXACT, RING, equal)).best().plan == RING.plan
 
 
+def test_plans_are_as_fast_if_they_differ_by_less_than_steps_of_the_same_plan() -> None:
+    equal = replace(STAR, extra=0.0)
+    for took_s, disagreement, stays in (
+        (0.0212, 0.08, STAR),
+        (0.0212, 0.03, RING),
+        (0.0218, 0.08, RING),
+        (0.0228, 0.5, STAR),
+        (0.0232, 0.5, RING),
+    ):
+        trial = Trial((RING, equal))
+        trial.note(0.02, disagreement)
+        trial.note(took_s, 0.0)
+        best = trial.best()
+        assert best.plan == stays.plan, (took_s, disagreement)
+        said = f"steps of the same plan differ by {min(disagreement, 0.15):.0%}"
+        assert (said in best.reason) == (disagreement > 0.05)
+
+
 def test_compression_has_to_be_worth_its_noise() -> None:
     assert after(0.02, 0.0198, 0.0197).best().plan == EXACT.plan
     assert after(0.02, 0.019, 0.0197).best().plan == RING.plan

@@ -83,8 +83,8 @@ def stays(present: Decision, best: Decision) -> bool:
     return all(own <= (1 + STAY) * least for own, least in pairs)
 
 
-def best_of(decisions: Iterable[Decision]) -> Decision:
+def best_of(decisions: Iterable[Decision], same: float = SAME) -> Decision:
     """Return the fastest to a loss, or of those that are as fast the one with the fewest bytes."""
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
-    return min((each for each in every if each.to_loss_s <= (1 + SAME) * least_s), key=lambda it: it.nbytes)
+    return min((each for each in every if each.to_loss_s <= (1 + same) * least_s), key=lambda it: it.nbytes)

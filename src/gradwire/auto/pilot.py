@@ -245,9 +245,9 @@ class Pilot:
 
     def _try_next(self, step: int, ask: Ask) -> Plan:
         """Let all ranks know what steps took with the plan on trial; go on with the next one, or the best."""
-        row = [self._times.median.step_s if len(self._times) else inf]
+        row = [self._times.median.step_s if len(self._times) else inf, self._times.disagreement]
         rows = ask("the times of steps", lambda exchange: gather(exchange, row, self._timeout_s))
-        self._trial.took_s.append(max(each for (each,) in rows))
+        self._trial.note(*max(rows))
         self._decide_at = step
         return self._adopt(step, self._trial.present or self._trial.best())
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from gradwire.timing.measure.repeats import disagreement
+
 KEPT = 20
 """So many steps make a median, in which an evaluation or a saved checkpoint does not show."""
 
@@ -77,6 +79,11 @@ class StepTimes:
         """The medians of the latest steps, of which there is one at least."""
         rows = [(each.compute_s, each.backward_s, each.exposed_s) for each in self._latest]
         return StepTime(*map(statistics.median, zip(*rows, strict=True)))
+
+    @property
+    def disagreement(self) -> float:
+        """By what share the latest steps differ from their median: half of them by less."""
+        return disagreement([each.step_s for each in self._latest])
 
 
 def slowest(rows: Sequence[Sequence[float]]) -> StepTime:

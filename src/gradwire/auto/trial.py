@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf, isinf
 from typing import Self
 
-from gradwire.auto.decision import Decision, best_of, same_way, stays
+from gradwire.auto.decision import SAME, Decision, best_of, same_way, stays
 from gradwire.errors import SpecError
 from gradwire.plan import Plan
 from gradwire.planner.search.select import UNCERTAINTY
@@ -20,6 +20,8 @@ from gradwire.units import format_duration
 
 STEPS = 8
 """The steps of each plan; the first one, in which connections and buffers are new, doesn't count."""
+MOST_SAME = 0.15
+"""Plans that differ by more are never as fast as each other, however much their steps scatter."""
 
 
 class Trial:
@@ -42,6 +44,7 @@ class Trial:
     def __init__(self, decisions: Sequence[Decision], present: Plan | None = None) -> None:
         self.decisions = tuple(decisions)
         self.took_s: list[float] = []
+        self._same = SAME
         self._before = present
 
     def to_json(self) -> str:
@@ -66,10 +69,19 @@ class Trial:
         found = self.decisions[number]
         return replace(found, reason=f"{found.reason}; on trial, {number + 1} of {len(self.decisions)}")
 
+    def note(self, step_s: float, disagreement: float) -> None:
+        """Note the median of the present plan's steps, and the quartiles' distance from it, as a share of it.
+
+        Medians of so few steps differ by about that much by chance.
+        """
+        self.took_s.append(step_s)
+        self._same = min(max(self._same, disagreement), MOST_SAME)
+
     def best(self) -> Decision:
         """Return what stays: the fastest to a loss, by what steps took, or as fast with fewer bytes.
 
-        A plan that compresses has to be faster than those that don't by more than times are uncertain.
+        Plans are as fast if they differ by less than ``SAME``, or than steps of the same plan do. A plan
+        that compresses has to be faster than those that don't by more than times are uncertain.
         """
         if all(map(isinf, self.took_s)):
             return self.decisions[0]
@@ -78,7 +90,7 @@ class Trial:
         exact_s = min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
         worth_s = (1 - UNCERTAINTY) * exact_s
         worth = [each for each in tried if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
-        best, first = best_of(worth), tried[0]
+        best, first = best_of(worth, self._same), tried[0]
         if self._before is not None and same_way(first.plan, self._before) and first in worth:
             best = first if stays(first, best) else best
         timed = [each for each in tried if not isinf(each.step_s)]
@@ -86,5 +98,9 @@ class Trial:
         return replace(
             best,
             uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,
-            reason=f"{best.reason}; tried for {STEPS} steps each: {times}",
+            reason=f"{best.reason}; tried for {STEPS} steps each: {times}{self._scatter}",
         )
+
+    @property
+    def _scatter(self) -> str:
+        return f", steps of the same plan differ by {self._same:.0%}" if self._same > SAME else ""
