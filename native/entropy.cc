@@ -41,7 +41,7 @@ struct Counts {
   Counts(const Target& target, const std::uint8_t* symbols, std::size_t n) {
     if (n >= kSampled) {
       target.rans->count(symbols, n, kSampleOf * kAll, of);
-      if (4 * *std::max_element(of, of + 256) <= total()) {
+      if (4 * *std::max_element(of, of + kByteValues) <= total()) {
         // Any value up to the largest may be among the others.
         std::uint8_t largest = 0;
         for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, symbols[i]);
@@ -49,20 +49,20 @@ struct Counts {
         sum = total();
         return;
       }
-      std::fill(of, of + 256, 0);
+      std::fill(of, of + kByteValues, 0);
     }
     // Where one value prevails, counting is fast, and what others there are matters.
     target.rans->count(symbols, n, kAll, of);
     sum = n;
   }
 
-  std::uint64_t total() const { return std::accumulate(of, of + 256, std::uint64_t{0}); }
+  std::uint64_t total() const { return std::accumulate(of, of + kByteValues, std::uint64_t{0}); }
 
   std::size_t present() const {
-    return static_cast<std::size_t>(std::count_if(of, of + 256, [](std::uint64_t count) { return count > 0; }));
+    return static_cast<std::size_t>(std::count_if(of, of + kByteValues, [](std::uint64_t count) { return count > 0; }));
   }
 
-  // Of the two numbers of four bits in each symbol.
+  // Of the two nibbles in each symbol.
   Counts nibbles() const {
     Counts each;
     for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {

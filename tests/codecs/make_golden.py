@@ -90,7 +90,7 @@ EIGHTHS = (
 )
 # Sizes far below every bound, of which only a scale leaves something.
 SIZES = tuple((1.0 - i / 16) * (-1.0) ** i * 2.0 ** (-60 - i) for i in range(16))
-# Enough values for an entropy coder: bell-shaped for a table of halves, and pairs that depend on each other.
+# Enough values for an entropy coder: bell-shaped for a table of nibbles, and pairs that depend on each other.
 BELL = tuple(sum(pow(48271, 3 * i + j, 2**31 - 1) / 2**30 - 1.0 for j in range(3)) for i in range(2000))
 PAIRS = tuple(
     value for i in range(500) for value in ((0.5, 3.0), (3.0, -0.5), (-2.0, -2.0), (1.0, 0.0))[i * i % 7 % 4]

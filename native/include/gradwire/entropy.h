@@ -13,7 +13,7 @@ struct Target;
 //   0  raw        the n symbols as they are
 //   1  constant   one byte, the value of all n symbols
 //   2  coded      the table, then a stream of kernels/rans.h
-//   3  by nibbles  the same, with a table of nibbles, in blocks of pairs
+//   3  by nibbles the same, with a table of nibbles, in blocks of pairs
 //
 // The table names the frequencies of the values 0, 1, 2, ... until they add up to 2^14; all values after that are absent:
 //   0, r        values are absent, r + 1 of them

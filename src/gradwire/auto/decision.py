@@ -13,8 +13,8 @@ from gradwire.records import read_object
 STAY = 0.05
 """Another plan has to be better than the present one by more than this share, in time or in bytes."""
 SAME = 0.05
-"""Of plans whose times differ by less, the one with the fewest bytes is the best: times are no more certain,
-and bytes are sure."""
+"""Of plans whose times differ by less, the one whose time and bytes have the smallest product is the best:
+times are no more certain, and bytes are sure."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,15 @@ def same_way(plan: Plan, present: Plan) -> bool:
     return ways[0] == ways[1]
 
 
-def stays(present: Decision, best: Decision) -> bool:
-    """Return whether the plan in use is as good as the best one."""
-    pairs = (present.to_loss_s, best.to_loss_s), (present.nbytes, best.nbytes)
-    return all(own <= (1 + STAY) * least for own, least in pairs)
+def stays(present: Decision, best: Decision, same: float = STAY) -> bool:
+    """Return whether the plan in use is as good as the best one: as fast, within ``same``, and as lean."""
+    is_as_fast = present.to_loss_s <= (1 + same) * best.to_loss_s
+    return is_as_fast and present.nbytes <= (1 + STAY) * best.nbytes
 
 
 def best_of(decisions: Iterable[Decision], same: float = SAME) -> Decision:
-    """Return the fastest to a loss, or of those that are as fast the one with the fewest bytes."""
+    """Return the fastest to a loss, or of those that are as fast one that saves more bytes than time."""
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
-    return min((each for each in every if each.to_loss_s <= (1 + same) * least_s), key=lambda it: it.nbytes)
+    as_fast = (each for each in every if each.to_loss_s <= (1 + same) * least_s)
+    return min(as_fast, key=lambda it: it.to_loss_s * it.nbytes)

@@ -82,7 +82,7 @@ class StepTimes:
 
     @property
     def disagreement(self) -> float:
-        """By what share the latest steps differ from their median: half of them by less."""
+        """The distance of the latest steps' quartiles from their middle, as a share of it."""
         return disagreement([each.step_s for each in self._latest])
 
 

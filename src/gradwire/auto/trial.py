@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isinf
+from statistics import median
 from typing import Self
 
 from gradwire.auto.decision import SAME, Decision, best_of, same_way, stays
@@ -44,7 +45,7 @@ class Trial:
     def __init__(self, decisions: Sequence[Decision], present: Plan | None = None) -> None:
         self.decisions = tuple(decisions)
         self.took_s: list[float] = []
-        self._same = SAME
+        self._disagreements: list[float] = []
         self._before = present
 
     def to_json(self) -> str:
@@ -70,18 +71,23 @@ class Trial:
         return replace(found, reason=f"{found.reason}; on trial, {number + 1} of {len(self.decisions)}")
 
     def note(self, step_s: float, disagreement: float) -> None:
-        """Note the median of the present plan's steps, and the quartiles' distance from it, as a share of it.
+        """Note what steps took with the present plan, and the quartiles' distance from their middle.
 
-        Medians of so few steps differ by about that much by chance.
+        The latter is a share of the middle. Medians of so few steps differ by about that much by chance.
         """
         self.took_s.append(step_s)
-        self._same = min(max(self._same, disagreement), MOST_SAME)
+        self._disagreements.append(disagreement)
+
+    @property
+    def _same(self) -> float:
+        """By what share plans may differ that are as fast as each other."""
+        return min(max(SAME, median(self._disagreements or [0.0])), MOST_SAME)
 
     def best(self) -> Decision:
-        """Return what stays: the fastest to a loss, by what steps took, or as fast with fewer bytes.
+        """Return what stays: the fastest to a loss, by what steps took, or one as fast that is leaner.
 
         Plans are as fast if they differ by less than ``SAME``, or than steps of the same plan do. A plan
-        that compresses has to be faster than those that don't by more than times are uncertain.
+        that compresses has to be faster than those that don't by more than predictions are uncertain.
         """
         if all(map(isinf, self.took_s)):
             return self.decisions[0]
@@ -92,7 +98,7 @@ class Trial:
         worth = [each for each in tried if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
         best, first = best_of(worth, self._same), tried[0]
         if self._before is not None and same_way(first.plan, self._before) and first in worth:
-            best = first if stays(first, best) else best
+            best = first if stays(first, best, self._same) else best
         timed = [each for each in tried if not isinf(each.step_s)]
         times = ", ".join(f"{each.in_short} {format_duration(each.step_s)}" for each in timed)
         return replace(
@@ -103,4 +109,6 @@ class Trial:
 
     @property
     def _scatter(self) -> str:
-        return f", steps of the same plan differ by {self._same:.0%}" if self._same > SAME else ""
+        if self._same <= SAME:
+            return ""
+        return f", of which those that differ by less than {self._same:.0%} are equal"
