@@ -25,12 +25,6 @@ constexpr std::size_t kBlocks = 1 + sizeof(Word);
 template <typename Word>
 constexpr std::size_t kHeadNbytes = 4 * kBlocks<Word>;
 
-// Memory that is written before it is read; zeros would cost a pass.
-template <typename T>
-std::unique_ptr<T[]> scratch(std::size_t size) {
-  return std::unique_ptr<T[]>(new T[size]);
-}
-
 std::size_t classes_nbytes(std::size_t n) { return (n + 3) / 4; }
 
 template <typename Word>

@@ -77,12 +77,7 @@ bool has_feet(const Params& params, std::uint16_t scale) {
 
 float value_of_scale(std::uint16_t scale) { return float_of(static_cast<std::uint32_t>(scale) << 16); }
 
-// What one thread needs for a section at a time; memory that is written before it is read.
-template <typename T>
-std::unique_ptr<T[]> scratch(std::size_t size) {
-  return std::unique_ptr<T[]>(new T[size]);
-}
-
+// What one thread needs for a section at a time.
 struct Workspace {
   std::unique_ptr<std::uint16_t[]> scales;
   std::unique_ptr<std::uint8_t[]> codes;

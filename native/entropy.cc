@@ -217,11 +217,11 @@ struct Head {
   }
 };
 
-// Writes a block by its table, whose mode is there already. Returns the size, or 0 where the block is not smaller than
-// its raw symbols.
-std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std::size_t n, const Head& head,
-                         std::uint8_t* out) {
+// Writes a block by its table. Returns the size, or 0 where the block is not smaller than its raw symbols.
+std::size_t encode_coded(const Target& target, const std::uint8_t* symbols, std::size_t n, Mode mode,
+                         const Head& head, std::uint8_t* out) {
   if (head.nbytes >= n) return 0;
+  out[0] = mode;
   std::memcpy(out + 1, head.written, head.nbytes);
   const std::size_t stream =
       target.rans->encode(symbols, n, head.table, out + 1 + head.nbytes, n - head.nbytes);
@@ -235,13 +235,9 @@ std::size_t encode_counted(const Target& target, const std::uint8_t* symbols, st
   if (kind == Symbols::kPairs) {
     Head nibbles(counts.nibbles());
     multiply_nibbles(nibbles.table);
-    if (nibbles.cost(counts) < whole.cost(counts)) {
-      out[0] = kByNibbles;
-      return encode_coded(target, symbols, n, nibbles, out);
-    }
+    if (nibbles.cost(counts) < whole.cost(counts)) return encode_coded(target, symbols, n, kByNibbles, nibbles, out);
   }
-  out[0] = kCoded;
-  return encode_coded(target, symbols, n, whole, out);
+  return encode_coded(target, symbols, n, kCoded, whole, out);
 }
 
 bool is_constant(const std::uint8_t* symbols, std::size_t n) {

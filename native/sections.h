@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "gradwire/parallel.h"
@@ -21,6 +22,12 @@ struct Sections {
   std::size_t first(std::size_t index) const { return index * length; }
   std::size_t elements(std::size_t index) const { return std::min(length, n - first(index)); }
 };
+
+// Memory that is written before it is read; zeros would cost a pass.
+template <typename T>
+std::unique_ptr<T[]> scratch(std::size_t size) {
+  return std::unique_ptr<T[]>(new T[size]);
+}
 
 // Calls work(first, count) for every kSize sections, or the fewer at the end of a thread's part, on several threads, each
 // with a work of its own from hire(), so that what it needs for a section at a time is there once.

@@ -15,9 +15,12 @@ RING = Decision(Plan.of("quantize:8"), 0.5, 1.0, 0.1, "quantize:8 over ring", nb
 STAR = replace(RING, plan=Plan.of("quantize:4", algorithm="star"), reason="star", extra=0.1, nbytes=5e5)
 
 
-def after(*seconds: float, of: tuple[Decision, ...] = (EXACT, RING, STAR)) -> Trial:
-    trial = Trial(of)
-    trial.took_s += seconds
+def after(
+    *seconds: float, of: tuple[Decision, ...] = (EXACT, RING, STAR), present: Plan | None = None
+) -> Trial:
+    trial = Trial(of, present)
+    for each in seconds:
+        trial.note(each, 0.0)
     return trial
 
 
@@ -125,8 +128,7 @@ def test_the_plan_in_use_stays_unless_another_is_clearly_better() -> None:
         (RING.plan, (0.0204, 0.02), True),
         (RING.plan, (0.0212, 0.02), False),
     ):
-        trial = Trial((RING, near), present)
-        trial.took_s += took
+        trial = after(*took, of=(RING, near), present=present)
         assert (trial.best().plan == RING.plan) == stays
 
 

@@ -81,7 +81,7 @@ class Trial:
     @property
     def _same(self) -> float:
         """By what share plans may differ that are as fast as each other."""
-        return min(max(SAME, median(self._disagreements or [0.0])), MOST_SAME)
+        return min(max(SAME, median(self._disagreements)), MOST_SAME)
 
     def best(self) -> Decision:
         """Return what stays: the fastest to a loss, by what steps took, or one as fast that is leaner.
