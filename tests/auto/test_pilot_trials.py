@@ -90,7 +90,7 @@ def test_a_line_that_changes_is_answered_by_another_trial(line: Told) -> None:
         one = Run(link, Auto(max_lost_norm=0.3))
         for number in range(1, 240):
             if number == 120:
-                line["line"], one.exposed_s = (1e-4, 2e5, 0.0, 1.0), 0.05
+                line["line"], one.exposed_s = (1e-4, 1.4e5, 0.0, 1.0), 0.05
             one.step(number)
         return one
 

@@ -1,10 +1,15 @@
-"""A line that ``auto`` is told instead of measuring it, so that choices do not depend on the machine."""
+"""A line and costs that ``auto`` is told, instead of measuring them: choices don't depend on the machine."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gradwire.auto import costs, decide, network
+from gradwire.timing.measure.calibrate import codec_cost
+from gradwire.timing.replay.environment import CodecCost, CodecPoint
 from gradwire.timing.replay.host import HostCost
 
 Told = dict[str, tuple[float, ...]]
@@ -12,10 +17,26 @@ SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 
 
 def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
-    """Tell a slow line until the entry ``"line"`` changes, and cheap frames; try no plan, name no file."""
+    """Tell a slow line until the entry ``"line"`` changes, and cheap codecs and frames.
+
+    No plan is tried, and no file is named.
+    """
     now: Told = {"line": SLOW}
     monkeypatch.setattr(network, "own_line", lambda _link: now["line"])
+    monkeypatch.setattr(costs, "codec_cost", _told_cost)
     monkeypatch.setattr(costs, "measure_host", lambda *_: HostCost(cores=4))
     monkeypatch.setattr(decide, "MOST_TRIED", 1)
     monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
     return now
+
+
+def _told_cost(*args: Any) -> CodecCost:
+    """Return the bytes of a codec's payloads as they are, and seconds that are the same for all codecs."""
+    cost = codec_cost(*args)
+    finished = cost.finished and _told_point(cost.finished)
+    points = tuple(map(_told_point, cost.points))
+    return replace(cost, points=points, finished=finished, call_s=1e-6, disagreement=0.0)
+
+
+def _told_point(point: CodecPoint) -> CodecPoint:
+    return replace(point, encode_s=1e-9, decode_s=1e-9, decode_add_s=1e-9)
