@@ -23,7 +23,6 @@ RunProcesses = Callable[..., list[Any]]
 COPIED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "integers": lambda x: x.to(torch.int32),
     "bits": lambda x: x > 1,
-    "scales": lambda x: x.to(torch.float8_e8m0fnu),
     "quantized": lambda x: torch.quantize_per_tensor(x, 1.0, 0, torch.qint8),
     "sparse": lambda x: x.to_sparse(),
     "compressed rows": lambda x: x[None].to_sparse_csr(),
@@ -31,6 +30,8 @@ COPIED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "expanded": lambda x: x[1:2].expand(3),
     "windows": lambda x: x.unfold(0, 2, 1),
 }
+if hasattr(torch, "float8_e8m0fnu"):  # from torch 2.7 on
+    COPIED["scales"] = lambda x: x.to(torch.float8_e8m0fnu)
 SHARED: dict[str, Callable[[torch.Tensor], Any]] = {
     "complex": lambda x: torch.complex(x, 2 * x),
     "nested": lambda x: torch.nested.nested_tensor([x[:1], x[1:]]),

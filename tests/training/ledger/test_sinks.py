@@ -83,11 +83,18 @@ def test_a_resumed_run_and_other_ranks_go_on_in_the_same_file(tmp_path: Path) ->
     assert [(line["rank"], line["step"]) for line in lines_of(path)] == [(0, 1), (1, 1), (0, 2)]
 
 
+def refusal_of(path: str) -> str:
+    """Return what this version of Python says of a path that no file can have."""
+    with pytest.raises(ValueError, match="embedded null") as caught:
+        os.open(path, os.O_WRONLY)
+    return str(caught.value)
+
+
 def test_a_path_that_cannot_be_written_is_refused_in_one_sentence(tmp_path: Path) -> None:
     for path, reason in (
         (tmp_path, "Is a directory"),
         (tmp_path / "none" / "steps.jsonl", "No such file or directory"),
-        ("with\0zero", "embedded null byte"),
+        ("with\0zero", refusal_of("with\0zero")),
     ):
         with pytest.raises(SpecError) as caught:
             JsonLines(path)

@@ -10,6 +10,8 @@ from typing import Any
 
 _RECORD_NBYTES = 1 << 14
 """What one record of TLS carries at most."""
+_GONE = (ssl.SSL_ERROR_EOF, ssl.SSL_ERROR_SYSCALL, ssl.SSL_ERROR_ZERO_RETURN)
+"""The numbers of a connection that ended. Classes don't tell: some OpenSSLs say so in others."""
 
 
 class EncryptedSocket(ssl.SSLSocket):
@@ -51,6 +53,6 @@ class EncryptedSocket(ssl.SSLSocket):
 def _as_of_a_plain_socket(error: ssl.SSLError) -> OSError:
     if isinstance(error, (ssl.SSLWantReadError, ssl.SSLWantWriteError)):
         return BlockingIOError(errno.EAGAIN, "not now")
-    if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
+    if error.errno in _GONE:
         return ConnectionResetError(errno.ECONNRESET, "the peer is gone")
     return error
