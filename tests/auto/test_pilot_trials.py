@@ -11,10 +11,10 @@ from gradwire.auto import decide, pilot
 from gradwire.auto.pilot import WARM_UP
 from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT
-from gradwire.auto.trial import STEPS
+from gradwire.auto.trial import TURN
 from support.piloted import Run, train
 from support.ranks import run_ranks
-from support.told_line import Told, tell_line
+from support.told_line import TURNS, Told, tell_line
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Told:
 def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings, last = Auto(path=tmp_path / "auto.json"), WARM_UP + 1 + 3 * STEPS
+    settings, last = Auto(path=tmp_path / "auto.json"), WARM_UP + 1 + TURNS[-1]
     expected = run_ranks(4, train, Auto(), WARM_UP + 1)[0].plans[-1]
 
     def run(link: Link) -> Run:
@@ -41,28 +41,28 @@ def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
         runs = run_ranks(4, run)
     assert all(run.plans == runs[0].plans for run in runs)
     decisions = runs[0].pilot.decisions
-    assert [step for step, _ in decisions] == [WARM_UP + 1 + each * STEPS for each in range(4)]
+    assert [step for step, _ in decisions] == [WARM_UP + 1 + each for each in TURNS]
     tried = [decision.plan.algorithm for _, decision in decisions]
     assert tried[0] == expected.algorithm
     assert len({(each.plan.algorithm, bool(each.plan.codecs)) for _, each in decisions[:3]}) == 3
-    assert tried[3] != expected.algorithm
-    assert decisions[3][1].step_s == pytest.approx(0.2), "what was measured"
-    assert runs[0].plans[-1] == decisions[3][1].plan
-    assert "tried for 8 steps each" in caplog.text
+    assert tried[-1] != expected.algorithm
+    assert decisions[-1][1].step_s == pytest.approx(0.2), "what was measured"
+    assert runs[0].plans[-1] == decisions[-1][1].plan
+    assert "tried for 10 steps each" in caplog.text
     assert "on trial" not in caplog.text, "one line tells what was chosen"
     again = run_ranks(4, train, settings, 2)
-    assert again[0].plans == [decisions[3][1].plan] * 2
+    assert again[0].plans == [decisions[-1][1].plan] * 2
 
 
 def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(tmp_path: Path) -> None:
     settings = Auto(path=tmp_path / "auto.json")
-    first = run_ranks(4, train, settings, WARM_UP + 2 + STEPS)[0].pilot.decisions
+    first = run_ranks(4, train, settings, WARM_UP + 2 + TURN)[0].pilot.decisions
     assert len(first) == 2
     assert run_ranks(4, train, settings, 2)[0].plans == [first[0][1].plan] * 2
 
 
 def test_a_run_that_resumes_from_the_midst_of_a_trial_decides_anew() -> None:
-    saved_at = WARM_UP + 1 + STEPS + 2
+    saved_at = WARM_UP + 1 + TURN + 2
     runs = run_ranks(4, train, Auto(), saved_at)
     state = runs[0].pilot.state()
     assert len(state.decisions) == 2
@@ -74,7 +74,7 @@ def test_a_run_that_resumes_from_the_midst_of_a_trial_decides_anew() -> None:
         assert first is not None
         assert first == state.decisions[-1][1].plan
         run.exchange.follow(first)
-        for number in range(1, WARM_UP + 2 + 3 * STEPS):
+        for number in range(1, WARM_UP + 2 + TURNS[-1]):
             run.step(number)
         return run
 
@@ -82,7 +82,7 @@ def test_a_run_that_resumes_from_the_midst_of_a_trial_decides_anew() -> None:
     assert all(run.plans == resumed[0].plans for run in resumed)
     assert resumed[0].plans[:WARM_UP] == [state.decisions[-1][1].plan] * WARM_UP
     steps = [step for step, _ in resumed[0].pilot.decisions[2:]]
-    assert steps == [saved_at + 1 + WARM_UP + each * STEPS for each in range(4)]
+    assert steps == [saved_at + 1 + WARM_UP + each for each in TURNS]
 
 
 def test_a_line_that_changes_is_answered_by_another_trial(line: Told) -> None:
@@ -98,9 +98,9 @@ def test_a_line_that_changes_is_answered_by_another_trial(line: Told) -> None:
     assert all(run.plans == runs[0].plans for run in runs)
     steps = [step for step, _ in runs[0].pilot.decisions]
     before, after = ([each for each in steps if (each < 120) == first] for first in (True, False))
-    assert before == [WARM_UP + 1 + each * STEPS for each in range(4)]
+    assert before == [WARM_UP + 1 + each for each in TURNS]
     assert len(after) > 1
-    assert {b - a for a, b in pairwise(after)} == {STEPS}
+    assert {b - a for a, b in pairwise(after)} == {TURN, 2 * TURN}
 
 
 def test_a_codec_of_an_earlier_run_that_is_no_candidate_any_more_is_replaced(

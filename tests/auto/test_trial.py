@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from gradwire import Plan
 from gradwire.auto.decision import Decision
-from gradwire.auto.trial import STEPS, Trial
+from gradwire.auto.trial import TURN, Trial
 from gradwire.errors import SpecError
 
 EXACT = Decision(Plan(), 1.0, 1.0, 0.1, "no compression", nbytes=4e6)
@@ -19,22 +20,36 @@ def after(
     *seconds: float, of: tuple[Decision, ...] = (EXACT, RING, STAR), present: Plan | None = None
 ) -> Trial:
     trial = Trial(of, present)
-    for each in seconds:
+    for each in there_and_back(seconds):
         trial.note(each, 0.0)
     return trial
 
 
+def there_and_back(seconds: Sequence[float]) -> list[float]:
+    return [*seconds, *reversed(seconds[:-1])]
+
+
 def test_each_decision_has_its_turn() -> None:
     shown = []
-    for count in range(4):
-        present = after(*[1.0] * count).present
-        shown.append(None if present is None else (present.plan, present.reason.split("; ")[-1]))
+    trial = Trial((EXACT, RING, STAR))
+    while (present := trial.present) is not None:
+        shown.append((present.plan, present.reason.split("; ")[-1], trial.steps))
+        trial.note(1.0, 0.0)
     assert shown == [
-        (EXACT.plan, "on trial, 1 of 3"),
-        (RING.plan, "on trial, 2 of 3"),
-        (STAR.plan, "on trial, 3 of 3"),
-        None,
+        (EXACT.plan, "on trial, 1 of 3", TURN),
+        (RING.plan, "on trial, 2 of 3", TURN),
+        (STAR.plan, "on trial, 3 of 3", 2 * TURN),
+        (RING.plan, "on trial, 2 of 3", TURN),
+        (EXACT.plan, "on trial, 1 of 3", TURN),
     ]
+
+
+def test_a_machine_that_becomes_faster_meanwhile_favours_none() -> None:
+    """The leaner plan has the first turn and the last one, and takes as long as the others."""
+    trial = Trial((STAR, RING, replace(RING, plan=Plan.of("quantize:8", algorithm="tree"))))
+    for number in range(5):
+        trial.note(0.1 - 0.01 * number, 0.0)
+    assert {f"{each:.3f}" for each in (trial.best().step_s,)} == {"0.080"}
 
 
 def test_one_decision_is_not_tried() -> None:
@@ -49,9 +64,9 @@ def test_the_fastest_by_what_steps_took_stays_whatever_was_expected() -> None:
     best = after(0.05, 0.04, 0.02).best()
     assert (best.plan, best.step_s) == (STAR.plan, 0.02)
     assert best.reason.startswith(
-        "star; tried for 8 steps each: identity over ring 50ms, quantize:8 over ring"
+        "star; tried for 10 steps each: identity over ring 50ms, quantize:8 over ring"
     )
-    assert STEPS == 8
+    assert TURN == 5
 
 
 def test_extra_steps_count() -> None:
@@ -64,29 +79,29 @@ def test_of_those_that_are_as_fast_the_one_with_the_fewest_bytes_stays() -> None
     assert after(1.0, 0.02, 0.0212, of=(EXACT, RING, equal)).best().plan == RING.plan
 
 
-def test_plans_are_as_fast_if_they_differ_by_less_than_steps_of_the_same_plan() -> None:
+def test_plans_are_as_fast_if_they_differ_by_less_than_chance_explains() -> None:
     equal = replace(STAR, extra=0.0)
     for took_s, disagreement, stays in (
-        (0.0212, 0.08, STAR),
-        (0.0212, 0.03, RING),
-        (0.0218, 0.08, RING),
+        (0.0212, 0.04, STAR),
+        (0.0212, 0.02, RING),
+        (0.0218, 0.04, RING),
         (0.0228, 0.5, STAR),
         (0.0232, 0.5, RING),
     ):
         for first, second in ((RING, equal), (equal, RING)):
             trial = Trial((first, second))
-            trial.note(0.02 if first is RING else took_s, disagreement)
-            trial.note(0.02 if second is RING else took_s, disagreement)
+            for each in (first, second, first):
+                trial.note(0.02 if each is RING else took_s, disagreement)
             best = trial.best()
             assert best.plan == stays.plan, (took_s, disagreement)
-            said = f"those that differ by less than {min(disagreement, 0.15):.0%} are equal"
-            assert (said in best.reason) == ("are equal" in best.reason) == (disagreement > 0.05)
+            said = f"those that differ by less than {min(2 * disagreement, 0.15):.0%} are equal"
+            assert (said in best.reason) == ("are equal" in best.reason) == (disagreement > 0.025)
 
 
 def test_one_plan_whose_steps_scatter_does_not_make_others_equal() -> None:
     trial = Trial((EXACT, RING, replace(STAR, extra=0.0)))
-    for step_s, disagreement in ((0.9, 0.5), (0.02, 0.01), (0.0212, 0.01)):
-        trial.note(step_s, disagreement)
+    for step_s in there_and_back((0.9, 0.02, 0.0212)):
+        trial.note(step_s, 0.5 if step_s == 0.9 else 0.01)
     assert trial.best().plan == RING.plan
 
 
@@ -101,8 +116,8 @@ def test_a_plan_in_use_that_is_slower_by_chance_stays() -> None:
     near = replace(RING, plan=Plan.of("quantize:8", algorithm="star"), nbytes=0.99e6)
     for disagreement, stays in ((0.1, RING), (0.0, near)):
         trial = Trial((RING, near), RING.plan)
-        trial.note(0.0216, disagreement)
-        trial.note(0.02, disagreement)
+        for step_s in (0.0216, 0.02, 0.0216):
+            trial.note(step_s, disagreement)
         assert trial.best().plan == stays.plan
 
 

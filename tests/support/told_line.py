@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from gradwire.auto import costs, decide, network
+from gradwire.auto.trial import TURN
 from gradwire.timing.measure.calibrate import codec_cost
 from gradwire.timing.replay.environment import CodecCost, CodecPoint
 from gradwire.timing.replay.host import HostCost
 
 Told = dict[str, tuple[float, ...]]
+TURNS = [0, TURN, 2 * TURN, 4 * TURN, 5 * TURN, 6 * TURN]
+"""So many steps after a choice, each turn of three plans begins, there and back, and then the best stays."""
 SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 
 

@@ -9,7 +9,7 @@ from math import inf
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-from gradwire.auto import network, saved, trial
+from gradwire.auto import network, saved
 from gradwire.auto.contract import (
     Contract,
     Lost,
@@ -193,7 +193,7 @@ class Pilot:
         if step == self._decide_at:
             return self._decide(step, present, ask)
         if self._trial.present is not None:
-            return self._try_next(step, ask) if step == self._decide_at + trial.STEPS else None
+            return self._try_next(step, ask) if step == self._decide_at + self._trial.steps else None
         if step > self._decide_at and (step - self._decide_at) % KEPT == 0 and len(self._times):
             return self._look(step, present, ask)
         return None

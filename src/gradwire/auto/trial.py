@@ -19,14 +19,19 @@ from gradwire.plan import Plan
 from gradwire.planner.search.select import UNCERTAINTY
 from gradwire.units import format_duration
 
-STEPS = 8
-"""The steps of each plan; the first one, in which connections and buffers are new, doesn't count."""
+TURN = 5
+"""The steps of a turn; the first one, in which connections and buffers are new, doesn't count."""
 MOST_SAME = 0.15
 """Plans that differ by more are never as fast as each other, however much their steps scatter."""
+_BY_CHANCE = 2.0
+"""Means of so few steps differ by more than so many quartiles' distances in one of twenty pairs."""
 
 
 class Trial:
     """The decisions that are tried, the most promising first, and what steps have taken with them.
+
+    They have turns there and back, the last one a turn of twice the steps, so that none gains from a machine
+    that becomes faster or slower meanwhile: the first steps after a choice are slower than later ones.
 
     Parameters
     ----------
@@ -35,16 +40,11 @@ class Trial:
     present
         The plan that was in use before. If it is the first to be tried, it stays unless another is clearly
         better.
-
-    Attributes
-    ----------
-    took_s
-        Seconds of a step with each that was tried, in their order; infinite if no step was timed.
     """
 
     def __init__(self, decisions: Sequence[Decision], present: Plan | None = None) -> None:
         self.decisions = tuple(decisions)
-        self.took_s: list[float] = []
+        self._turns_s: list[float] = []
         self._disagreements: list[float] = []
         self._before = present
 
@@ -64,35 +64,45 @@ class Trial:
     @property
     def present(self) -> Decision | None:
         """The decision whose turn it is; None once all had theirs, or if there is nothing to compare."""
-        number = len(self.took_s)
-        if len(self.decisions) <= 1 or number == len(self.decisions):
+        count = len(self.decisions)
+        if count <= 1 or len(self._turns_s) == 2 * count - 1:
             return None
-        found = self.decisions[number]
-        return replace(found, reason=f"{found.reason}; on trial, {number + 1} of {len(self.decisions)}")
+        found = self.decisions[self._index]
+        return replace(found, reason=f"{found.reason}; on trial, {self._index + 1} of {count}")
+
+    @property
+    def steps(self) -> int:
+        """The steps of the present turn."""
+        return 2 * TURN if self._index == len(self.decisions) - 1 else TURN
 
     def note(self, step_s: float, disagreement: float) -> None:
-        """Note what steps took with the present plan, and the quartiles' distance from their middle.
+        """Note what steps of the present turn took, and the quartiles' distance from their middle.
 
-        The latter is a share of the middle. Medians of so few steps differ by about that much by chance.
+        The former is infinite if no step was timed; the latter is a share of the middle.
         """
-        self.took_s.append(step_s)
+        self._turns_s.append(step_s)
         self._disagreements.append(disagreement)
+
+    @property
+    def _index(self) -> int:
+        last = len(self.decisions) - 1
+        return last - abs(last - len(self._turns_s))
 
     @property
     def _same(self) -> float:
         """By what share plans may differ that are as fast as each other."""
-        return min(max(SAME, median(self._disagreements)), MOST_SAME)
+        return min(max(SAME, _BY_CHANCE * median(self._disagreements)), MOST_SAME)
 
     def best(self) -> Decision:
         """Return what stays: the fastest to a loss, by what steps took, or one as fast that is leaner.
 
-        Plans are as fast if they differ by less than ``SAME``, or than steps of the same plan do. A plan
-        that compresses has to be faster than those that don't by more than predictions are uncertain.
+        Plans are as fast if they differ by less than ``SAME``, or than chance explains. A plan that
+        compresses has to be faster than those that don't by more than predictions are uncertain.
         """
-        if all(map(isinf, self.took_s)):
+        if all(map(isinf, self._turns_s)):
             return self.decisions[0]
-        pairs = zip(self.decisions, self.took_s, strict=True)
-        tried = [replace(each, step_s=took_s) for each, took_s in pairs]
+        there_and_back = zip(self.decisions, self._turns_s, reversed(self._turns_s), strict=False)
+        tried = [replace(each, step_s=(there_s + back_s) / 2) for each, there_s, back_s in there_and_back]
         exact_s = min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
         worth_s = (1 - UNCERTAINTY) * exact_s
         worth = [each for each in tried if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
@@ -104,7 +114,7 @@ class Trial:
         return replace(
             best,
             uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,
-            reason=f"{best.reason}; tried for {STEPS} steps each: {times}{self._scatter}",
+            reason=f"{best.reason}; tried for {2 * TURN} steps each: {times}{self._scatter}",
         )
 
     @property

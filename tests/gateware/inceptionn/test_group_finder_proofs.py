@@ -6,7 +6,14 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 
 from gradwire.gateware.inceptionn import group_finder
 from gradwire.gateware.inceptionn.format import GROUP_LANES
-from gradwire.gateware.inceptionn.group_finder import GroupFinder, _ends, _lengths, _sum
+from gradwire.gateware.inceptionn.group_finder import (
+    GroupFinder,
+    _firsts,
+    _lengths,
+    _looked_up,
+    _seconds,
+    _sum,
+)
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Marked, WatchedPieces, Wires, counterexample, kept
 
@@ -15,7 +22,7 @@ WORDS = {1: 32, 2: 64}
 
 
 class KnowsWhereGroupsEnd(Claim):
-    """For all bytes, places, and ends of a packet: the tables have the ends of one group and of two.
+    """For all bytes and places: the tables have the ends of one group and of two.
 
     The claim reads the tags at the place itself. ``slip`` moves what it expects.
     """
@@ -25,24 +32,27 @@ class KnowsWhereGroupsEnd(Claim):
         self._groups, self._slip, self._size = groups, slip, WORDS[groups]
         self._bits = (2 * self._size + 34).bit_length()
         self._next, self._far = self.given("next_", 8 * self._size), self.given("far", 8 * self._size)
-        self._new, self._end = self.given("new", 8), self.given("end", self._bits)
+        self._new = self.given("new", 8)
         self._place = self.given("place", self._size.bit_length() - 1)
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         m = Module()
         wires, size = Wires(m), self._size
         next_sums, far_sums = (
-            wires.hold(Cat(_sum(word, at) for at in range(size))) for word in (self._next, self._far)
+            [wires.hold(_sum(word, at)) for at in range(size)] for word in (self._next, self._far)
         )
-        lengths = Cat(_lengths(m, next_sums, _sum(self._far, 0)), _lengths(m, far_sums, _sum(self._new, 0)))
-        ends, finals = _ends(m, lengths, self._end, size, self._groups, self._bits)
+        lengths = [wires.hold(each) for each in _lengths(next_sums, far_sums[0])]
+        after = [wires.hold(each) for each in _lengths(far_sums, _sum(self._new, 0))]
+        ends = [_firsts(lengths, self._bits)]
+        if self._groups == 2:
+            seconds = _seconds(lengths, after)
+            ends.append([end + length for end, length in zip(ends[0], seconds, strict=True)])
         window = Cat(self._next, self._far, self._new)
         place: Value = self._place
         right: list[Value] = []
-        for end, final in zip(ends, finals, strict=True):
+        for each in ends:
             place = wires.hold((place + self._length(wires, window, place) + self._slip)[: self._bits])
-            right.append(end.word_select(self._place, self._bits) == place)
-            right.append(final.bit_select(self._place, 1) == (place >= self._end))
+            right.append(_looked_up([end[: self._bits] for end in each], self._place) == place)
         m.d.comb += self.holds.eq(Cat(right).all())
         return m
 

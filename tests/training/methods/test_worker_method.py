@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from gradwire import Auto, Link, PipeSGD
-from gradwire.auto import decide, trial
+from gradwire.auto import decide
 from gradwire.auto.pilot import WARM_UP
 from gradwire.codecs import Identity, parse
 from gradwire.errors import StateError
 from gradwire.training import DSync, Ledger
 from gradwire.training.methods.checkpoint import RankState, pack
 from support.ranks import run_ranks
-from support.told_line import FAST, Told, tell_line
+from support.told_line import FAST, TURNS, Told, tell_line
 
 METHODS = [DSync, PipeSGD]
 with torch.random.fork_rng():
@@ -59,7 +59,7 @@ def test_all_ranks_take_one_plan_in_the_same_step(kind: type[Any], world: int) -
     assert all(torch.equal(each, weights[0]) for each in weights)
 
 
-TRIED = WARM_UP + 3 * trial.STEPS + 2
+TRIED = WARM_UP + TURNS[-1] + 2
 
 
 @pytest.mark.parametrize("kind", METHODS)
@@ -70,14 +70,14 @@ def test_all_ranks_try_the_same_plans_and_keep_the_same_one(
     ranks = run_ranks(4, run, kind, "auto", TRIED)
     methods, weights = zip(*ranks, strict=True)
     steps = [step for step, _ in methods[0].decisions]
-    assert steps == [WARM_UP + 1 + each * trial.STEPS for each in range(4)]
+    assert steps == [WARM_UP + 1 + each for each in TURNS]
     assert all(each.plan == methods[0].decisions[-1][1].plan for each in methods)
     assert all(torch.equal(each, weights[0]) for each in weights)
 
 
 def test_no_plan_is_tried_while_a_pipeline_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "MOST_TRIED", 3)
-    steps = WARM_UP + 2 * trial.STEPS  # before what exchanges lose is looked at
+    steps = WARM_UP + 16  # before what exchanges lose is looked at
     ranks = run_ranks(4, run, partial(PipeSGD, warmup_steps=60), "auto", steps)
     assert all(len(method.decisions) == 1 for method, _ in ranks)
 

@@ -45,8 +45,10 @@ class InceptionnDecompressor(wiring.Component):
         m.d.comb += finder.ready.eq(has_room)
 
         valid, last, present = finder.valid, finder.last, finder.present
-        bits = len(finder.starts) // groups
-        starts = [finder.starts.word_select(group, bits) for group in range(groups)]
+        bits, size = len(finder.starts) // groups, len(out.tkeep)
+        # The first group begins in the current word, and each other one at most a group's length later.
+        reach = [(size - 1 + group * GROUP_NBYTES).bit_length() for group in range(groups)]
+        starts = [finder.starts.word_select(group, bits)[:most] for group, most in enumerate(reach)]
         fine = [stage.hold(start[:2]) for start in starts]
         found = [
             stage.hold((finder.window >> Cat(Const(0, 5), start[2:]))[: 8 * (GROUP_NBYTES + _COARSE - 1)])

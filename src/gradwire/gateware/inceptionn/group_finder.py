@@ -8,6 +8,8 @@ do within one cycle is to look up one of these places.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
@@ -23,13 +25,32 @@ SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) fo
 _LENGTH_BITS = GROUP_NBYTES.bit_length()
 
 
+class _Word(NamedTuple):
+    """A word on its way to become the current one."""
+
+    valid: Value
+    last: Value
+    count: Value
+    """How many of its bytes count."""
+    lengths: list[Value]
+    """Those of groups that begin at each byte."""
+    data: Value
+
+    def moved(self, stage: Pipeline, follow: Pipeline) -> _Word:
+        """Return the registers behind it; those of the data move with ``follow``."""
+        valid, last = stage.hold(self.valid, resets=True), stage.hold(self.last)
+        return _Word(valid, last, stage.hold(self.count), _held(stage, self.lengths), follow.hold(self.data))
+
+
 class GroupFinder(wiring.Component):
     """Gives the bytes from which the groups of a word of float32 are decoded, and where they begin.
 
-    Four words are at hand: the current one, two after it, and one that has just come. A word moves on only
-    with its successor behind it, so that a group's bytes are visible wherever they end; but the last words of
-    a packet wait for nothing. There is an output in each cycle in which ``valid`` is high, and ``ready`` was
-    in the cycle before: the bytes follow the places by a cycle, because many registers move with them.
+    Four words are at hand: the current one, two after it, and one that has just come. Where two groups are
+    found at once, a fifth stands before the last, because to look up where the second one ends takes a stage.
+    A word moves on only with its successor behind it, so that a group's bytes are visible wherever they end;
+    but the last words of a packet wait for nothing. There is an output in each cycle in which ``valid`` is
+    high, and ``ready`` was in the cycle before: the bytes follow the places by a cycle, because many
+    registers move with them.
 
     A packet that is no payload loses its alignment, but not its end: nothing stalls, and the next is whole.
     """
@@ -61,46 +82,57 @@ class GroupFinder(wiring.Component):
         new_valid = Signal()
         new, new_last = take.hold(come.tdata), take.hold(come.tlast)
         new_count = take.hold(count_kept(come.tkeep))
-        far_valid = stage.hold(new_valid, resets=True)
-        far_last, far_count = stage.hold(new_last), stage.hold(new_count)
-        far_sums = stage.hold(Cat(_sum(new, at) for at in range(size)))
-        next_valid = stage.hold(far_valid, resets=True)
-        next_last, next_count = stage.hold(far_last), stage.hold(far_count)
-        far_lengths = _lengths(m, far_sums, _sum(new, 0))
-        next_lengths = stage.hold(far_lengths)
-        last, valid = stage.hold(next_last), Signal()
-        far = follow.hold(free.hold(new))
-        next_ = follow.hold(far)
-        current = follow.hold(next_)
+        sums = [_sum(new, at) for at in range(size)]
+        closing = stage.hold(sums[-1])
+        lengths = [*_held(stage, _lengths(sums[:-1], sums[-1])), *_lengths([closing], sums[0])]
+        far = _Word(
+            stage.hold(new_valid, resets=True),
+            stage.hold(new_last),
+            stage.hold(new_count),
+            lengths,
+            follow.hold(free.hold(new)),
+        )
+        second, third_last, third_count = far, new_last & new_valid, new_count
+        if self._groups == 2:
+            second, third_last, third_count = far.moved(stage, follow), far.last, far.count
+        next_valid = stage.hold(second.valid, resets=True)
+        next_last, next_count = stage.hold(second.last), stage.hold(second.count)
+        next_ = follow.hold(second.data)
+        ends = [_held(stage, _firsts(second.lengths, places))]
+        if self._groups == 2:
+            behind = _held(stage, _seconds(second.lengths, far.lengths))
+            ends.append([(end + length)[:places] for end, length in zip(ends[0], behind, strict=True)])
+        last, valid, current = stage.hold(next_last), Signal(), follow.hold(next_)
 
         nowhere = 2**places - 1
         end = Signal(places)
-        far_end = Mux(far_last, size + far_count, Mux(new_last & new_valid, 2 * size + new_count, nowhere))
-        m.d.comb += end.eq(Mux(next_last, next_count, far_end))
+        third_end = Mux(third_last, 2 * size + third_count, nowhere)
+        second_end = Mux(second.last, size + second.count, third_end)
+        m.d.comb += end.eq(Mux(next_last, next_count, second_end))
         is_empty = stage.hold(end == 0)
-        ends, finals = _ends(m, Cat(next_lengths, far_lengths), end, size, self._groups, places)
+        finals = [[each >= end for each in count] for count in ends]
         # Whether the word is done decides whether all registers move on: one bit to look up, and no more.
-        leaves = stage.hold(
-            Cat(_leaves(ends[-1].word_select(at, places), finals, at, size) for at in range(size))
+        leaves = _held(
+            stage, [(ends[-1][at] >= size) | Cat(each[at] for each in finals).any() for at in range(size)]
         )
-        ends, finals = [stage.hold(each) for each in ends], [stage.hold(each) for each in finals]
+        ends, finals = [_held(stage, each) for each in ends], [_held(stage, each) for each in finals]
 
         place, skips = Signal(range(2 * size)), Signal()
         inverse = Signal(len(place) - 1, init=-1)  # of the place: its bits would have too many readers
         is_within = ~skips & (place < size)
         has_groups = valid & is_within
-        found = [each.word_select(place[:-1], places) for each in ends]
-        closing = [each.bit_select(place[:-1], 1) for each in finals]
-        is_final = Cat(closing).any()
+        found = [_looked_up(each, place[:-1]) for each in ends]
+        are_final = [_looked_up(each, place[:-1]) for each in finals]
+        is_final = Cat(are_final).any()
         after = Signal(places)
-        fires, may_move = has_groups & self.ready, new_valid | ~far_valid | far_last
-        is_done = leaves.bit_select(~inverse, 1)
+        fires, may_move = has_groups & self.ready, new_valid | ~far.valid | far.last
+        is_done = _looked_up(leaves, ~inverse)
         m.d.comb += [
             after.eq(found[-1]),
             self.valid.eq(free.hold(fires, resets=True)),
             self.last.eq(free.hold(is_final)),
-            self.present.eq(free.hold(Mux(is_empty, 0, Cat(1, ~closing[0]))[: self._groups])),
-            self.window.eq(Cat(current, next_, far)),
+            self.present.eq(free.hold(Mux(is_empty, 0, Cat(1, ~are_final[0]))[: self._groups])),
+            self.window.eq(Cat(current, next_, second.data)),
             self.starts.eq(
                 free.hold(Cat(place, Const(0, places - len(place)), found[0])[: len(self.starts)])
             ),
@@ -129,33 +161,28 @@ def _sum(word: Value, at: int) -> Value:
     return (SIZES_OF_TWO.word_select(low, 4) + SIZES_OF_TWO.word_select(high, 4))[:5]
 
 
-def _lengths(m: Module, sums: Value, following: Value) -> Value:
-    """Return the length of a group that begins at each byte of a word, given the first byte after it."""
-    lengths = Signal(_LENGTH_BITS * (len(sums) // 5))
-    both = Cat(sums, following)
-    for at in range(len(sums) // 5):
-        m.d.comb += lengths.word_select(at, _LENGTH_BITS).eq(
-            both.word_select(at, 5) + both.word_select(at + 1, 5) + 2
-        )
-    return lengths
+def _lengths(sums: Sequence[Value], following: Value) -> list[Value]:
+    """Return the length of a group that begins at each byte, given the sum of the byte after them."""
+    return [(low + high + 2)[:_LENGTH_BITS] for low, high in pairwise([*sums, following])]
 
 
-def _leaves(end: Value, finals: Sequence[Value], at: int, size: int) -> Value:
-    """Return whether nothing is left of a word after the groups that begin at a byte."""
-    return (end >= size) | Cat(final[at] for final in finals).any()
+def _firsts(lengths: Sequence[Value], bits: int) -> list[Value]:
+    """Return where a group ends that begins at each byte of a word."""
+    return [(at + length)[:bits] for at, length in enumerate(lengths)]
 
 
-def _ends(
-    m: Module, lengths: Value, end: Value, size: int, groups: int, bits: int
-) -> tuple[list[Value], list[Value]]:
-    """Return where one group ends that begins at each byte, then two, and if a packet's ``end`` is there."""
-    ends = [Signal(bits * size, name=f"ends{count}") for count in range(groups)]
-    finals = [Signal(size, name=f"finals{count}") for count in range(groups)]
-    for at in range(size):
-        place: Value = Const(at, bits)
-        for count in range(groups):
-            place = (place + lengths.word_select(place, _LENGTH_BITS))[:bits]
-            here = ends[count].word_select(at, bits)
-            m.d.comb += [here.eq(place), finals[count][at].eq(here >= end)]
-            place = here
-    return ends, finals
+def _seconds(lengths: Sequence[Value], after: Sequence[Value]) -> list[Value]:
+    """Return the length of the group behind the one that begins at each byte, given the next word's, too."""
+    both = [*lengths, *after]
+    return [_looked_up(both[at : at + GROUP_NBYTES + 1], length) for at, length in enumerate(lengths)]
+
+
+def _looked_up(entries: Sequence[Value], index: Value) -> Value:
+    """Return one of the entries, bit by bit: synthesis would multiply to find several bits at once."""
+    return Cat(Cat(entry[bit] for entry in entries).bit_select(index, 1) for bit in range(len(entries[0])))
+
+
+def _held(stage: Pipeline, values: Sequence[Value]) -> list[Value]:
+    """Return registers of values of one width."""
+    held, bits = stage.hold(Cat(values)), len(values[0])
+    return [held[bits * at : bits * (at + 1)] for at in range(len(values))]
