@@ -5,7 +5,7 @@ import pytest
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 
 from gradwire.gateware.inceptionn import group_finder
-from gradwire.gateware.inceptionn.format import GROUP_LANES
+from gradwire.gateware.inceptionn.format import GROUP_LANES, GROUP_NBYTES
 from gradwire.gateware.inceptionn.group_finder import (
     GroupFinder,
     _firsts,
@@ -17,43 +17,30 @@ from gradwire.gateware.inceptionn.group_finder import (
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Marked, WatchedPieces, Wires, counterexample, kept
 
-WORDS = {1: 32, 2: 64}
-"""The bytes of a word, by the groups that are found in it at once."""
+SIZES = (32, 64)
+"""The bytes of a word, where one group is found at once, and where two are."""
 
 
-class KnowsWhereGroupsEnd(Claim):
-    """For all bytes and places: the tables have the ends of one group and of two.
+class KnowsWhereAGroupEnds(Claim):
+    """For all bytes and places: the table has the end of the group that begins there.
 
     The claim reads the tags at the place itself. ``slip`` moves what it expects.
     """
 
-    def __init__(self, groups: int, slip: int = 0) -> None:
+    def __init__(self, size: int, slip: int = 0) -> None:
         super().__init__()
-        self._groups, self._slip, self._size = groups, slip, WORDS[groups]
-        self._bits = (2 * self._size + 34).bit_length()
-        self._next, self._far = self.given("next_", 8 * self._size), self.given("far", 8 * self._size)
-        self._new = self.given("new", 8)
-        self._place = self.given("place", self._size.bit_length() - 1)
+        self._slip, self._size = slip, size
+        self._bits = (2 * size + 34).bit_length()
+        self._word, self._after = self.given("word", 8 * size), self.given("after", 8)
+        self._place = self.given("place", size.bit_length() - 1)
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         m = Module()
-        wires, size = Wires(m), self._size
-        next_sums, far_sums = (
-            [wires.hold(_sum(word, at)) for at in range(size)] for word in (self._next, self._far)
-        )
-        lengths = [wires.hold(each) for each in _lengths(next_sums, far_sums[0])]
-        after = [wires.hold(each) for each in _lengths(far_sums, _sum(self._new, 0))]
-        ends = [_firsts(lengths, self._bits)]
-        if self._groups == 2:
-            seconds = _seconds(lengths, after)
-            ends.append([end + length for end, length in zip(ends[0], seconds, strict=True)])
-        window = Cat(self._next, self._far, self._new)
-        place: Value = self._place
-        right: list[Value] = []
-        for each in ends:
-            place = wires.hold((place + self._length(wires, window, place) + self._slip)[: self._bits])
-            right.append(_looked_up([end[: self._bits] for end in each], self._place) == place)
-        m.d.comb += self.holds.eq(Cat(right).all())
+        wires = Wires(m)
+        sums = [wires.hold(_sum(self._word, at)) for at in range(self._size)]
+        ends = _firsts(_lengths(sums, _sum(self._after, 0)), self._bits)
+        length = self._length(wires, Cat(self._word, self._after), self._place)
+        m.d.comb += self.holds.eq(_looked_up(ends, self._place) == self._place + length + self._slip)
         return m
 
     def _length(self, wires: Wires, window: Value, place: Value) -> Value:
@@ -62,13 +49,37 @@ class KnowsWhereGroupsEnd(Claim):
         return sum((Cat(tag == 1, tag == 2, tag == 3) for tag in lanes), Const(2, 2))
 
 
-@pytest.mark.parametrize("groups", WORDS if EXHAUSTIVE else [1])
-def test_the_ends_of_groups_are_known_at_every_byte(groups: int, tmp_path: Path) -> None:
-    assert counterexample(KnowsWhereGroupsEnd(groups), tmp_path) is None
+class KnowsWhatFollows(Claim):
+    """For all lengths and places: the table has the length of the group behind that which begins there."""
+
+    def __init__(self, slip: int = 0) -> None:
+        super().__init__()
+        self._slip, self._bits = slip, GROUP_NBYTES.bit_length()
+        self._lengths = self.given("lengths", 2 * SIZES[1] * self._bits)
+        self._place = self.given("place", SIZES[1].bit_length() - 1)
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        m = Module()
+        lengths = [self._lengths.word_select(at, self._bits) for at in range(2 * SIZES[1])]
+        length = Wires(m).hold(_looked_up(lengths, self._place))
+        right = _looked_up(lengths, (self._place + length + self._slip)[:7])
+        found = _looked_up(_seconds(lengths[: SIZES[1]], lengths[SIZES[1] :]), self._place)
+        m.d.comb += self.holds.eq((length > GROUP_NBYTES) | (found == right))
+        return m
 
 
-def test_a_group_that_ends_elsewhere_is_refuted(tmp_path: Path) -> None:
-    assert counterexample(KnowsWhereGroupsEnd(1, slip=1), tmp_path) is not None
+@pytest.mark.parametrize("size", SIZES if EXHAUSTIVE else SIZES[:1])
+def test_the_end_of_a_group_is_known_at_every_byte(size: int, tmp_path: Path) -> None:
+    assert counterexample(KnowsWhereAGroupEnds(size), tmp_path) is None
+
+
+def test_the_length_of_what_follows_is_known_at_every_byte(tmp_path: Path) -> None:
+    assert counterexample(KnowsWhatFollows(), tmp_path) is None
+
+
+def test_a_group_that_ends_or_begins_elsewhere_is_refuted(tmp_path: Path) -> None:
+    assert counterexample(KnowsWhereAGroupEnds(SIZES[0], slip=1), tmp_path) is not None
+    assert counterexample(KnowsWhatFollows(slip=1), tmp_path) is not None
 
 
 class FindsGroups(Claim):
@@ -133,7 +144,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_groups")
-@pytest.mark.parametrize(("groups", "steps"), [(1, 9), (2, 7)] if EXHAUSTIVE else [(1, 7)])
+@pytest.mark.parametrize(("groups", "steps"), [(1, 9), (2, 9)] if EXHAUSTIVE else [(1, 7)])
 def test_groups_are_found_whatever_comes_and_goes(groups: int, steps: int, tmp_path: Path) -> None:
     assert counterexample(FindsGroups(groups), tmp_path, steps) is None
 
