@@ -46,7 +46,7 @@ class GroupFinder(wiring.Component):
     """Gives the bytes from which the groups of a word of float32 are decoded, and where they begin.
 
     Four words are at hand: the current one, two after it, and one that has just come. Where two groups are
-    found at once, a fifth stands before the last, because to look up where the second one ends takes a stage.
+    found at once, they are six, because to look up where the second one ends takes two stages more.
     A word moves on only with its successor behind it, so that a group's bytes are visible wherever they end;
     but the last words of a packet wait for nothing. There is an output in each cycle in which ``valid`` is
     high, and ``ready`` was in the cycle before: the bytes follow the places by a cycle, because many
@@ -83,25 +83,25 @@ class GroupFinder(wiring.Component):
         new, new_last = take.hold(come.tdata), take.hold(come.tlast)
         new_count = take.hold(count_kept(come.tkeep))
         sums = [_sum(new, at) for at in range(size)]
-        closing = stage.hold(sums[-1])
-        lengths = [*_held(stage, _lengths(sums[:-1], sums[-1])), *_lengths([closing], sums[0])]
         far = _Word(
             stage.hold(new_valid, resets=True),
             stage.hold(new_last),
             stage.hold(new_count),
-            lengths,
+            _lengths(_held(stage, sums), sums[0]),
             follow.hold(free.hold(new)),
         )
         second, third_last, third_count = far, new_last & new_valid, new_count
-        if self._groups == 2:
-            second, third_last, third_count = far.moved(stage, follow), far.last, far.count
+        if self._groups == 1:
+            ends = [_firsts(_held(stage, second.lengths), places)]
+        else:
+            third = far.moved(stage, follow)
+            second, third_last, third_count = third.moved(stage, follow), third.last, third.count
+            firsts = _held(stage, _firsts(second.lengths, places))
+            behind = _held(stage, _seconds(second.lengths, third.lengths))
+            ends = [firsts, [(end + length)[:places] for end, length in zip(firsts, behind, strict=True)]]
         next_valid = stage.hold(second.valid, resets=True)
         next_last, next_count = stage.hold(second.last), stage.hold(second.count)
         next_ = follow.hold(second.data)
-        ends = [_held(stage, _firsts(second.lengths, places))]
-        if self._groups == 2:
-            behind = _held(stage, _seconds(second.lengths, far.lengths))
-            ends.append([(end + length)[:places] for end, length in zip(ends[0], behind, strict=True)])
         last, valid, current = stage.hold(next_last), Signal(), follow.hold(next_)
 
         nowhere = 2**places - 1
