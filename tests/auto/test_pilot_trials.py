@@ -56,13 +56,13 @@ def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
 
 def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(tmp_path: Path) -> None:
     settings = Auto(path=tmp_path / "auto.json")
-    first = run_ranks(4, train, settings, WARM_UP + 2 + TURN)[0].pilot.decisions
+    first = run_ranks(4, train, settings, WARM_UP + 2 + TURNS[1])[0].pilot.decisions
     assert len(first) == 2
     assert run_ranks(4, train, settings, 2)[0].plans == [first[0][1].plan] * 2
 
 
 def test_a_run_that_resumes_from_the_midst_of_a_trial_decides_anew() -> None:
-    saved_at = WARM_UP + 1 + TURN + 2
+    saved_at = WARM_UP + 1 + TURNS[1] + 2
     runs = run_ranks(4, train, Auto(), saved_at)
     state = runs[0].pilot.state()
     assert len(state.decisions) == 2

@@ -67,6 +67,22 @@ def test_what_is_left_out_belongs_to_no_step() -> None:
     assert len(times) == 0
 
 
+@pytest.mark.parametrize("says_itself", [False, True])
+def test_so_many_of_the_next_steps_do_not_count(says_itself: bool) -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    take(times, clock)
+    times.forget(3)
+    for number in range(5):
+        if says_itself:
+            clock.now += 1.0
+            times.took(0.1 * number)
+        else:
+            take(times, clock, wait_s=0.1 * number)
+    assert len(times) == 2
+    assert times.median.exposed_s == pytest.approx(0.35)
+
+
 def test_a_method_says_itself_how_long_it_has_waited() -> None:
     clock = Clock()
     times = StepTimes(clock)

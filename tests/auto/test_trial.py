@@ -36,20 +36,34 @@ def test_each_decision_has_its_turn() -> None:
         shown.append((present.plan, present.reason.split("; ")[-1], trial.steps))
         trial.note(1.0, 0.0)
     assert shown == [
-        (EXACT.plan, "on trial, 1 of 3", TURN),
+        (EXACT.plan, "on trial, 1 of 3", 2 * TURN),
         (RING.plan, "on trial, 2 of 3", TURN),
         (STAR.plan, "on trial, 3 of 3", 2 * TURN),
-        (RING.plan, "on trial, 2 of 3", TURN),
-        (EXACT.plan, "on trial, 1 of 3", TURN),
+        (RING.plan, "on trial, 2 of 3, again", TURN),
+        (EXACT.plan, "on trial, 1 of 3, again", TURN),
     ]
 
 
-def test_a_machine_that_becomes_faster_meanwhile_favours_none() -> None:
-    """The leaner plan has the first turn and the last one, and takes as long as the others."""
-    trial = Trial((STAR, RING, replace(RING, plan=Plan.of("quantize:8", algorithm="tree"))))
+@pytest.mark.parametrize("faster", [0.01, -0.01])
+def test_a_machine_that_becomes_faster_or_slower_meanwhile_favours_none(faster: float) -> None:
+    """The leanest of equal plans has the first turn and the last one, and stays."""
+    tree = replace(RING, plan=Plan.of("quantize:8", algorithm="tree"))
+    trial = Trial((replace(STAR, extra=0.0), RING, tree))
     for number in range(5):
-        trial.note(0.1 - 0.01 * number, 0.0)
-    assert {f"{each:.3f}" for each in (trial.best().step_s,)} == {"0.080"}
+        trial.note(0.1 - faster * number, 0.0)
+    best = trial.best()
+    assert best.plan == STAR.plan
+    assert best.step_s == pytest.approx(0.1 - 2 * faster)
+    took = best.reason.partition("steps each: ")[2]
+    assert len({each.rpartition(" ")[2] for each in took.split(", ")}) == 1, "all took as long"
+
+
+@pytest.mark.parametrize("untimed", [0, 1, 3, 4])
+def test_a_turn_that_was_not_timed_leaves_its_plan_the_other_one(untimed: int) -> None:
+    trial = Trial((EXACT, RING, STAR))
+    for number, step_s in enumerate(there_and_back((1.0, 0.02, 0.5))):
+        trial.note(math.inf if number == untimed else step_s, 0.0)
+    assert (trial.best().plan, trial.best().step_s) == (RING.plan, 0.02)
 
 
 def test_one_decision_is_not_tried() -> None:

@@ -14,8 +14,8 @@ from gradwire.timing.replay.environment import CodecCost, CodecPoint
 from gradwire.timing.replay.host import HostCost
 
 Told = dict[str, tuple[float, ...]]
-TURNS = [0, TURN, 2 * TURN, 4 * TURN, 5 * TURN, 6 * TURN]
-"""So many steps after a choice, each turn of three plans begins, there and back, and then the best stays."""
+TURNS = [0, 2 * TURN, 3 * TURN, 5 * TURN, 6 * TURN, 7 * TURN]
+"""The steps from a choice to the beginning of each turn of three plans, and to that of the best one."""
 SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 
 

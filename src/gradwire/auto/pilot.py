@@ -254,7 +254,8 @@ class Pilot:
     def _adopt(self, step: int, decision: Decision, why: str = "") -> Plan:
         if self._trial.present is None:
             self._watch.decided(step)
-        self._times.forget()
+        # While a pipeline fills, its steps wait for nothing.
+        self._times.forget(self._trial.settling + decision.plan.pipeline)
         self._contract.begin()
         return self._take(step, decision, why)
 

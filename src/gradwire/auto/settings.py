@@ -22,8 +22,8 @@ CODECS = (
     "ecsq:0.5,block=64,sum=0.35",
 )
 """What may be chosen by default: the planner's codecs, and those with the fewest bytes that cost a GPT no
-more than 0.2 % of its loss (docs/auto.md). Small blocks suit parameters whose rows differ in scale, and feet
-those whose columns do."""
+more than 0.2 % of its loss (docs/auto.md). Small blocks suit parameters whose rows differ in scale; ``foot``
+suits those whose columns do."""
 PLACE = "GRADWIRE_AUTO"
 """The environment variable that names the file of decisions, where ``Auto`` names none."""
 

@@ -36,6 +36,7 @@ class StepTimes:
         self._latest = deque[StepTime](maxlen=KEPT)
         self._buckets: list[tuple[float, int]] = []
         self._ended: float | None = None
+        self._uncounted = 0
 
     def __len__(self) -> int:
         return len(self._latest)
@@ -56,19 +57,24 @@ class StepTimes:
         # Backward takes time in proportion to the sizes of the gradients, those of the first bucket included.
         backward_s = (last - first) * total / (total - count) if total > count else 0.0
         compute_s = last - began
-        self._latest.append(StepTime(compute_s, min(backward_s, compute_s), now - last))
+        self._add(StepTime(compute_s, min(backward_s, compute_s), now - last))
 
     def took(self, wait_s: float) -> None:
         """Note that a step is over, which waited this long for averages."""
         now, began = self._clock(), self._ended
         self._ended = now
         if began is not None:
-            self._latest.append(StepTime(max(now - began - wait_s, 0.0), 0.0, wait_s))
+            self._add(StepTime(max(now - began - wait_s, 0.0), 0.0, wait_s))
 
-    def forget(self) -> None:
-        """Begin anew: the latest steps are no sample of those to come."""
+    def forget(self, uncounted: int = 1) -> None:
+        """Begin anew: the latest steps are no sample of those to come, nor are so many of these."""
         self._latest.clear()
-        self._ended = None
+        self._ended, self._uncounted = None, uncounted - 1  # the first step has no beginning
+
+    def _add(self, step: StepTime) -> None:
+        if self._uncounted == 0:
+            self._latest.append(step)
+        self._uncounted = max(self._uncounted - 1, 0)
 
     def leave_out(self, seconds: float) -> None:
         """Let the step under way be shorter by this: training did nothing of its own in it."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isinf
-from statistics import median
+from statistics import fmean, median
 from typing import Self
 
 from gradwire.auto.decision import SAME, Decision, best_of, same_way, stays
@@ -20,18 +20,19 @@ from gradwire.planner.search.select import UNCERTAINTY
 from gradwire.units import format_duration
 
 TURN = 5
-"""The steps of a turn; the first one, in which connections and buffers are new, doesn't count."""
+"""The steps of a turn; the first one, in which connections and buffers are new, doesn't count. The very first
+turn is twice as long, and its first half doesn't count: after a choice, steps are slower for a while."""
 MOST_SAME = 0.15
 """Plans that differ by more are never as fast as each other, however much their steps scatter."""
 _BY_CHANCE = 2.0
-"""Means of so few steps differ by more than so many quartiles' distances in one of twenty pairs."""
+"""Of plans that are as fast, one pair in eight differs by more than so many times what ``note`` is told."""
 
 
 class Trial:
     """The decisions that are tried, the most promising first, and what steps have taken with them.
 
-    They have turns there and back, the last one a turn of twice the steps, so that none gains from a machine
-    that becomes faster or slower meanwhile: the first steps after a choice are slower than later ones.
+    They have turns there and back, and the last one has a turn of twice the steps, so that none gains from a
+    machine that becomes steadily faster or slower meanwhile.
 
     Parameters
     ----------
@@ -67,13 +68,18 @@ class Trial:
         count = len(self.decisions)
         if count <= 1 or len(self._turns_s) == 2 * count - 1:
             return None
-        found = self.decisions[self._index]
-        return replace(found, reason=f"{found.reason}; on trial, {self._index + 1} of {count}")
+        found, again = self.decisions[self._index], ", again" if len(self._turns_s) >= count else ""
+        return replace(found, reason=f"{found.reason}; on trial, {self._index + 1} of {count}{again}")
 
     @property
     def steps(self) -> int:
         """The steps of the present turn."""
-        return 2 * TURN if self._index == len(self.decisions) - 1 else TURN
+        return TURN + self.settling + (TURN if self._index == len(self.decisions) - 1 else 0)
+
+    @property
+    def settling(self) -> int:
+        """So many steps of the present turn pass before others count, the first of which never does."""
+        return TURN if self.present is not None and not self._turns_s else 0
 
     def note(self, step_s: float, disagreement: float) -> None:
         """Note what steps of the present turn took, and the quartiles' distance from their middle.
@@ -81,7 +87,8 @@ class Trial:
         The former is infinite if no step was timed; the latter is a share of the middle.
         """
         self._turns_s.append(step_s)
-        self._disagreements.append(disagreement)
+        if not isinf(step_s):
+            self._disagreements.append(disagreement)
 
     @property
     def _index(self) -> int:
@@ -99,10 +106,10 @@ class Trial:
         Plans are as fast if they differ by less than ``SAME``, or than chance explains. A plan that
         compresses has to be faster than those that don't by more than predictions are uncertain.
         """
-        if all(map(isinf, self._turns_s)):
-            return self.decisions[0]
         there_and_back = zip(self.decisions, self._turns_s, reversed(self._turns_s), strict=False)
-        tried = [replace(each, step_s=(there_s + back_s) / 2) for each, there_s, back_s in there_and_back]
+        tried = [replace(each, step_s=_mean(turns_s)) for each, *turns_s in there_and_back]
+        if all(isinf(each.step_s) for each in tried):
+            return self.decisions[0]
         exact_s = min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
         worth_s = (1 - UNCERTAINTY) * exact_s
         worth = [each for each in tried if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
@@ -122,3 +129,9 @@ class Trial:
         if self._same <= SAME:
             return ""
         return f", of which those that differ by less than {self._same:.0%} are equal"
+
+
+def _mean(turns_s: Sequence[float]) -> float:
+    """Return the mean of the turns that were timed; infinity if none was."""
+    timed = [each for each in turns_s if not isinf(each)]
+    return fmean(timed) if timed else inf

@@ -1,4 +1,6 @@
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -7,7 +9,7 @@ from gradwire.codecs import Inceptionn
 from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
 from gradwire.gateware.inceptionn.format import GROUP_LANES
 from gradwire.gateware.words import WIDTHS
-from support.axi import bench, transfer
+from support.axi import Bench, bench, transfer, words
 from support.hardware_chunks import padded, payload
 
 
@@ -32,3 +34,37 @@ def test_a_packet_ends_without_another_behind_it() -> None:
         assert len(run.packets) == 1
     run = transfer(bench(InceptionnDecompressor, codec, 256), [packet, packet[:40]], expected=2)
     assert len(run.packets) == 2
+
+
+def ends_within(on: Bench, sent: Sequence[tuple[int, int, int]], cycles: int) -> bool:
+    """Return whether a packet ends in so many cycles, of words after which the producer pauses."""
+    come, go = on.block.s_axis, on.block.m_axis
+    ends = []
+
+    async def produce(context: Any) -> None:
+        for data, keep, last in sent:
+            for signal, value in ((come.tdata, data), (come.tkeep, keep), (come.tlast, last)):
+                context.set(signal, value)
+            context.set(come.tvalid, 1)
+            while not (await context.tick().sample(come.tready))[2]:
+                pass
+        context.set(come.tvalid, 0)
+
+    async def take(context: Any) -> None:
+        context.set(go.tready, 1)
+        for _ in range(cycles):
+            _, _, valid, last = await context.tick().sample(go.tvalid, go.tlast)
+            ends.append(valid and last)
+
+    on.run(produce, take)
+    return any(ends)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("begun", [0, 1, 2, 3, 4])
+def test_a_packet_ends_although_the_next_one_pauses(width: int, begun: int) -> None:
+    codec, on = Inceptionn(2**-10), bench(InceptionnDecompressor, Inceptionn(2**-10), width)
+    following = words(payload(codec, torch.full((400,), 3.0)), width)[:begun]
+    for groups in range(1, 17):
+        packet = payload(codec, torch.full((GROUP_LANES * groups,), 3.0))
+        assert ends_within(on, words(packet, width) + following, 70), groups

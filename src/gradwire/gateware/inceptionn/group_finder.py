@@ -25,8 +25,24 @@ SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) fo
 _LENGTH_BITS = GROUP_NBYTES.bit_length()
 
 
+class _Place:
+    """A place for a word on its way to become the current one.
+
+    Its registers load in a cycle in which ``room`` is high and the word in it ``goes``; ``follow`` has those
+    of the data, a cycle later.
+    """
+
+    def __init__(self, m: Module, room: Value) -> None:
+        self.goes, loads, follows = Signal(), Signal(), Signal()
+        self.stage, self.follow = Pipeline(m, loads), Pipeline(m, follows)
+        m.d.comb += [
+            loads.eq(room & self.goes),
+            follows.eq(Pipeline(m, Const(1)).hold(loads, resets=True)),
+        ]
+
+
 class _Word(NamedTuple):
-    """A word on its way to become the current one."""
+    """The word in such a place."""
 
     valid: Value
     last: Value
@@ -36,21 +52,31 @@ class _Word(NamedTuple):
     """Those of groups that begin at each byte."""
     data: Value
 
-    def moved(self, stage: Pipeline, follow: Pipeline) -> _Word:
-        """Return the registers behind it; those of the data move with ``follow``."""
-        valid, last = stage.hold(self.valid, resets=True), stage.hold(self.last)
-        return _Word(valid, last, stage.hold(self.count), _held(stage, self.lengths), follow.hold(self.data))
+    def moved(self, goes: Value, to: _Place) -> _Word:
+        """Return the registers of the place behind it, which are empty if the word does not go there."""
+        hold = to.stage.hold
+        return _Word(
+            hold(self.valid & goes, resets=True),
+            hold(self.last),
+            hold(self.count),
+            _held(to.stage, self.lengths),
+            to.follow.hold(self.data),
+        )
+
+    def goes(self, successor_goes: Value) -> Value:
+        """Return whether its place becomes free: a word goes with its successor, and a last one alone."""
+        return successor_goes | ~self.valid | self.last
 
 
 class GroupFinder(wiring.Component):
     """Gives the bytes from which the groups of a word of float32 are decoded, and where they begin.
 
     Four words are at hand: the current one, two after it, and one that has just come. Where two groups are
-    found at once, they are six, because to look up where the second one ends takes two stages more.
-    A word moves on only with its successor behind it, so that a group's bytes are visible wherever they end;
-    but the last words of a packet wait for nothing. There is an output in each cycle in which ``valid`` is
-    high, and ``ready`` was in the cycle before: the bytes follow the places by a cycle, because many
-    registers move with them.
+    found at once, they are six, because to look up where the second one ends takes two stages more. A word
+    moves on only with its successor behind it, so that a group's bytes are visible wherever they end; but the
+    last words of a packet wait for nothing. There is an output in each cycle in which ``valid`` is high, and
+    ``ready`` was in the cycle before: the bytes follow the places by a cycle, because many registers move
+    with them.
 
     A packet that is no payload loses its alignment, but not its end: nothing stalls, and the next is whole.
     """
@@ -75,34 +101,43 @@ class GroupFinder(wiring.Component):
         """Return the circuit: the words at hand, and the place in the current one."""
         m = Module()
         come, size, places = self.s_axis, self._size, self._place_bits
-        advance, consume, moved = Signal(), Signal(), Signal()
-        take, stage, free = Pipeline(m, come.tready), Pipeline(m, advance), Pipeline(m, Const(1))
-        follow = Pipeline(m, moved)
+        room, consume = Signal(), Signal()
+        take, free = Pipeline(m, come.tready), Pipeline(m, Const(1))
+        at_far, at_next = _Place(m, room), _Place(m, room)
+        stage = at_next.stage
 
         new_valid = Signal()
         new, new_last = take.hold(come.tdata), take.hold(come.tlast)
         new_count = take.hold(count_kept(come.tkeep))
         sums = [_sum(new, at) for at in range(size)]
         far = _Word(
-            stage.hold(new_valid, resets=True),
-            stage.hold(new_last),
-            stage.hold(new_count),
-            _lengths(_held(stage, sums), sums[0]),
-            follow.hold(free.hold(new)),
+            at_far.stage.hold(new_valid, resets=True),
+            at_far.stage.hold(new_last),
+            at_far.stage.hold(new_count),
+            _lengths(_held(at_far.stage, sums), sums[0]),
+            at_far.follow.hold(free.hold(new)),
         )
-        second, third_last, third_count = far, new_last & new_valid, new_count
+        m.d.comb += at_far.goes.eq(far.goes(new_valid))
+        second, second_goes, third_last, third_count = far, at_far.goes, new_last & new_valid, new_count
         if self._groups == 1:
             ends = [_firsts(_held(stage, second.lengths), places)]
         else:
-            third = far.moved(stage, follow)
-            second, third_last, third_count = third.moved(stage, follow), third.last, third.count
+            at_third, at_second = _Place(m, room), _Place(m, room)
+            third = far.moved(at_far.goes, at_third)
+            second, second_goes = third.moved(at_third.goes, at_second), at_second.goes
+            third_last, third_count = third.last, third.count
+            m.d.comb += [
+                at_third.goes.eq(third.goes(at_far.goes)),
+                second_goes.eq(second.goes(at_third.goes)),
+            ]
             firsts = _held(stage, _firsts(second.lengths, places))
             behind = _held(stage, _seconds(second.lengths, third.lengths))
             ends = [firsts, [(end + length)[:places] for end, length in zip(firsts, behind, strict=True)]]
-        next_valid = stage.hold(second.valid, resets=True)
+        next_valid = stage.hold(second.valid & second_goes, resets=True)
         next_last, next_count = stage.hold(second.last), stage.hold(second.count)
-        next_ = follow.hold(second.data)
-        last, valid, current = stage.hold(next_last), Signal(), follow.hold(next_)
+        next_ = at_next.follow.hold(second.data)
+        m.d.comb += at_next.goes.eq(second_goes | ~next_valid | next_last)
+        last, valid, current = stage.hold(next_last), Signal(), at_next.follow.hold(next_)
 
         nowhere = 2**places - 1
         end = Signal(places)
@@ -125,7 +160,7 @@ class GroupFinder(wiring.Component):
         are_final = [_looked_up(each, place[:-1]) for each in finals]
         is_final = Cat(are_final).any()
         after = Signal(places)
-        fires, may_move = has_groups & self.ready, new_valid | ~far.valid | far.last
+        fires = has_groups & self.ready
         is_done = _looked_up(leaves, ~inverse)
         m.d.comb += [
             after.eq(found[-1]),
@@ -137,10 +172,8 @@ class GroupFinder(wiring.Component):
                 free.hold(Cat(place, Const(0, places - len(place)), found[0])[: len(self.starts)])
             ),
             consume.eq((valid & ~is_within) | (fires & is_done)),
-            advance.eq((may_move & ~has_groups) | (may_move & self.ready & is_done)),
-            # The last word may move on if there is none; a shorter path than through ``advance``.
-            come.tready.eq(~new_valid | ~has_groups | (self.ready & is_done)),
-            moved.eq(free.hold(advance, resets=True)),
+            room.eq(~has_groups | (self.ready & is_done)),
+            come.tready.eq(~new_valid | room),
         ]
         ended = Mux(is_within, is_final, skips)
         following = Mux(ended, 0, Mux(is_within, after, place) - Mux(consume, size, 0))[: len(place)]
@@ -148,7 +181,7 @@ class GroupFinder(wiring.Component):
             m.d.sync += [skips.eq(ended & ~last), place.eq(following), inverse.eq(~following[:-1])]
         with m.If(come.tready):
             m.d.sync += new_valid.eq(come.tvalid)
-        with m.If(advance):
+        with m.If(room & at_next.goes):
             m.d.sync += valid.eq(next_valid)
         with m.Elif(consume):
             m.d.sync += valid.eq(0)

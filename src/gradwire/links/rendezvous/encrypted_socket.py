@@ -11,7 +11,7 @@ from typing import Any
 _RECORD_NBYTES = 1 << 14
 """What one record of TLS carries at most."""
 _GONE = (ssl.SSL_ERROR_EOF, ssl.SSL_ERROR_SYSCALL, ssl.SSL_ERROR_ZERO_RETURN)
-"""The numbers of a connection that ended. Classes don't tell: some OpenSSLs say so in others."""
+"""The numbers of errors of a connection that ended. With OpenSSL 3.5, one of them is a plain ``SSLError``."""
 
 
 class EncryptedSocket(ssl.SSLSocket):
