@@ -28,16 +28,16 @@ _LENGTH_BITS = GROUP_NBYTES.bit_length()
 class _Place:
     """A place for a word on its way to become the current one.
 
-    Its registers load in a cycle in which ``room`` is high and the word in it ``goes``; ``follow`` has those
-    of the data, a cycle later.
+    Its registers load in a cycle in which the word in it ``goes``, and the current one ``is_idle`` or
+    ``is_done``, which is known last; ``follow`` has those of the data, a cycle later.
     """
 
-    def __init__(self, m: Module, room: Value) -> None:
-        self.goes, loads, follows = Signal(), Signal(), Signal()
-        self.stage, self.follow = Pipeline(m, loads), Pipeline(m, follows)
+    def __init__(self, m: Module, is_idle: Value, is_done: Value) -> None:
+        self.goes, self.loads, follows = Signal(), Signal(), Signal()
+        self.stage, self.follow = Pipeline(m, self.loads), Pipeline(m, follows)
         m.d.comb += [
-            loads.eq(room & self.goes),
-            follows.eq(Pipeline(m, Const(1)).hold(loads, resets=True)),
+            self.loads.eq((self.goes & is_idle) | (self.goes & is_done)),
+            follows.eq(Pipeline(m, Const(1)).hold(self.loads, resets=True)),
         ]
 
 
@@ -101,9 +101,9 @@ class GroupFinder(wiring.Component):
         """Return the circuit: the words at hand, and the place in the current one."""
         m = Module()
         come, size, places = self.s_axis, self._size, self._place_bits
-        room, consume = Signal(), Signal()
+        is_idle, is_done, consume = Signal(), Signal(), Signal()
         take, free = Pipeline(m, come.tready), Pipeline(m, Const(1))
-        at_far, at_next = _Place(m, room), _Place(m, room)
+        at_far, at_next = _Place(m, is_idle, is_done), _Place(m, is_idle, is_done)
         stage = at_next.stage
 
         new_valid = Signal()
@@ -122,7 +122,7 @@ class GroupFinder(wiring.Component):
         if self._groups == 1:
             ends = [_firsts(_held(stage, second.lengths), places)]
         else:
-            at_third, at_second = _Place(m, room), _Place(m, room)
+            at_third, at_second = _Place(m, is_idle, is_done), _Place(m, is_idle, is_done)
             third = far.moved(at_far.goes, at_third)
             second, second_goes = third.moved(at_third.goes, at_second), at_second.goes
             third_last, third_count = third.last, third.count
@@ -161,7 +161,7 @@ class GroupFinder(wiring.Component):
         is_final = Cat(are_final).any()
         after = Signal(places)
         fires = has_groups & self.ready
-        is_done = _looked_up(leaves, ~inverse)
+        leaves_now = _looked_up(leaves, ~inverse)
         m.d.comb += [
             after.eq(found[-1]),
             self.valid.eq(free.hold(fires, resets=True)),
@@ -171,9 +171,10 @@ class GroupFinder(wiring.Component):
             self.starts.eq(
                 free.hold(Cat(place, Const(0, places - len(place)), found[0])[: len(self.starts)])
             ),
-            consume.eq((valid & ~is_within) | (fires & is_done)),
-            room.eq(~has_groups | (self.ready & is_done)),
-            come.tready.eq(~new_valid | room),
+            consume.eq((valid & ~is_within) | (fires & leaves_now)),
+            is_idle.eq(~has_groups),
+            is_done.eq(self.ready & leaves_now),
+            come.tready.eq(~new_valid | ~has_groups | (self.ready & leaves_now)),
         ]
         ended = Mux(is_within, is_final, skips)
         following = Mux(ended, 0, Mux(is_within, after, place) - Mux(consume, size, 0))[: len(place)]
@@ -181,7 +182,7 @@ class GroupFinder(wiring.Component):
             m.d.sync += [skips.eq(ended & ~last), place.eq(following), inverse.eq(~following[:-1])]
         with m.If(come.tready):
             m.d.sync += new_valid.eq(come.tvalid)
-        with m.If(room & at_next.goes):
+        with m.If(at_next.loads):
             m.d.sync += valid.eq(next_valid)
         with m.Elif(consume):
             m.d.sync += valid.eq(0)
