@@ -31,7 +31,10 @@ def there_and_back(seconds: Sequence[float]) -> list[float]:
 
 def test_each_decision_has_its_turn() -> None:
     shown = []
+    first = Trial((EXACT, RING, STAR)).present
     trial = Trial((EXACT, RING, STAR))
+    assert first is not None
+    assert first.reason == "identity over ring, 1s a step expected; on trial, 1 of 3"
     while (present := trial.present) is not None:
         shown.append((present.plan, present.reason.split("; ")[-1], trial.steps))
         trial.note(1.0, 0.0)

@@ -64,12 +64,16 @@ class Trial:
 
     @property
     def present(self) -> Decision | None:
-        """The decision whose turn it is; None once all had theirs, or if there is nothing to compare."""
+        """The decision whose turn it is; None once all had theirs, or if there is nothing to compare.
+
+        Its reason is short: the one of what stays tells the rest.
+        """
         count = len(self.decisions)
         if count <= 1 or len(self._turns_s) == 2 * count - 1:
             return None
         found, again = self.decisions[self._index], ", again" if len(self._turns_s) >= count else ""
-        return replace(found, reason=f"{found.reason}; on trial, {self._index + 1} of {count}{again}")
+        said = f"{found.in_short}, {format_duration(found.step_s)} a step expected"
+        return replace(found, reason=f"{said}; on trial, {self._index + 1} of {count}{again}")
 
     @property
     def steps(self) -> int:
