@@ -119,9 +119,7 @@ class GroupFinder(wiring.Component):
         )
         m.d.comb += at_far.goes.eq(far.goes(new_valid))
         second, second_goes, third_last, third_count = far, at_far.goes, new_last & new_valid, new_count
-        if self._groups == 1:
-            ends = [_firsts(_held(stage, second.lengths), places)]
-        else:
+        if self._groups == 2:
             at_third, at_second = _Place(m, is_idle, is_done), _Place(m, is_idle, is_done)
             third = far.moved(at_far.goes, at_third)
             second, second_goes = third.moved(at_third.goes, at_second), at_second.goes
@@ -133,17 +131,17 @@ class GroupFinder(wiring.Component):
             firsts = _held(stage, _firsts(second.lengths, places))
             behind = _held(stage, _seconds(second.lengths, third.lengths))
             ends = [firsts, [(end + length)[:places] for end, length in zip(firsts, behind, strict=True)]]
-        next_valid = stage.hold(second.valid & second_goes, resets=True)
-        next_last, next_count = stage.hold(second.last), stage.hold(second.count)
-        next_ = at_next.follow.hold(second.data)
-        m.d.comb += at_next.goes.eq(second_goes | ~next_valid | next_last)
-        last, valid, current = stage.hold(next_last), Signal(), at_next.follow.hold(next_)
+        next_ = second.moved(second_goes, at_next)
+        m.d.comb += at_next.goes.eq(next_.goes(second_goes))
+        if self._groups == 1:
+            ends = [_firsts(next_.lengths, places)]
+        last, valid, current = stage.hold(next_.last), Signal(), at_next.follow.hold(next_.data)
 
         nowhere = 2**places - 1
         end = Signal(places)
         third_end = Mux(third_last, 2 * size + third_count, nowhere)
         second_end = Mux(second.last, size + second.count, third_end)
-        m.d.comb += end.eq(Mux(next_last, next_count, second_end))
+        m.d.comb += end.eq(Mux(next_.last, next_.count, second_end))
         is_empty = stage.hold(end == 0)
         finals = [[each >= end for each in count] for count in ends]
         # Whether the word is done decides whether all registers move on: one bit to look up, and no more.
@@ -167,14 +165,14 @@ class GroupFinder(wiring.Component):
             self.valid.eq(free.hold(fires, resets=True)),
             self.last.eq(free.hold(is_final)),
             self.present.eq(free.hold(Mux(is_empty, 0, Cat(1, ~are_final[0]))[: self._groups])),
-            self.window.eq(Cat(current, next_, second.data)),
+            self.window.eq(Cat(current, next_.data, second.data)),
             self.starts.eq(
                 free.hold(Cat(place, Const(0, places - len(place)), found[0])[: len(self.starts)])
             ),
             consume.eq((valid & ~is_within) | (fires & leaves_now)),
             is_idle.eq(~has_groups),
             is_done.eq(self.ready & leaves_now),
-            come.tready.eq(~new_valid | ~has_groups | (self.ready & leaves_now)),
+            come.tready.eq(~new_valid | is_idle | is_done),
         ]
         ended = Mux(is_within, is_final, skips)
         following = Mux(ended, 0, Mux(is_within, after, place) - Mux(consume, size, 0))[: len(place)]
@@ -183,7 +181,7 @@ class GroupFinder(wiring.Component):
         with m.If(come.tready):
             m.d.sync += new_valid.eq(come.tvalid)
         with m.If(at_next.loads):
-            m.d.sync += valid.eq(next_valid)
+            m.d.sync += valid.eq(next_.valid)
         with m.Elif(consume):
             m.d.sync += valid.eq(0)
         return m
