@@ -1,4 +1,5 @@
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,22 +8,24 @@ from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from gradwire.gateware.stream import (
-    LateBuffer,
     Pipeline,
     SkidBuffer,
     block_ports,
     count_kept,
     first_bytes,
+    flat,
+    kept_word,
     leading_zeros,
     registered,
     shift_left_bytes,
+    shift_right_bytes,
     spread_left_bytes,
 )
 from support.axi import STALLS, bench, transfer
 
 
 def evaluated(
-    inputs: list[tuple[int, ...]], shapes: tuple[int, ...], function: object, bits: int
+    inputs: Sequence[tuple[int, ...]], shapes: tuple[int, ...], function: object, bits: int
 ) -> list[int]:
     """Return what a circuit of ``function`` gives for each input."""
     m = Module()
@@ -55,11 +58,25 @@ def test_a_skid_buffer_gives_what_it_takes(width: int, stalls: str) -> None:
         assert run.left[0] == run.arrived[0] + 1
 
 
+class Keeping(wiring.Component):  # type: ignore[misc]
+    """Words that are kept between two streams."""
+
+    def __init__(self) -> None:
+        super().__init__(block_ports(256))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        m = Module()
+        come, go = self.s_axis, self.m_axis
+        is_here, word, may_come = kept_word(m, come.tvalid, flat(come), go.tready)
+        m.d.comb += [flat(go).eq(word), go.tvalid.eq(is_here), come.tready.eq(may_come)]
+        return m
+
+
 @pytest.mark.parametrize("stalls", STALLS)
-def test_a_late_buffer_gives_what_it_takes(stalls: str) -> None:
+def test_a_word_that_is_kept_goes_before_the_next_one(stalls: str) -> None:
     draw = random.Random(5)
     packets = [draw.randbytes(draw.randint(0, 300)) for _ in range(30)]
-    run = transfer(bench(LateBuffer, 256), packets, stalls)
+    run = transfer(bench(Keeping), packets, stalls)
     assert run.packets == packets
     if stalls == "none":
         assert run.left == run.arrived, "a word goes on in the cycle in which it comes"
@@ -121,6 +138,16 @@ def test_two_copies_of_a_register_are_equal() -> None:
     simulator.add_clock(1e-8)
     simulator.add_testbench(bench)
     simulator.run()
+
+
+@pytest.mark.parametrize(("nbytes", "unit"), [(1, 1), (5, 1), (5, 3), (40, 4)])
+def test_bytes_move_down_by_units(nbytes: int, unit: int) -> None:
+    value = int.from_bytes(random.Random(nbytes).randbytes(48), "little")
+    inputs = [(value, count) for count in range(16)]
+    moved = evaluated(
+        inputs, (8 * 48, 4), lambda x, count: shift_right_bytes(x, count, nbytes, unit=unit), 8 * nbytes
+    )
+    assert moved == [(value >> 8 * unit * count) % 2 ** (8 * nbytes) for count in range(16)]
 
 
 @pytest.mark.parametrize("nbytes", [5, 12, 40])

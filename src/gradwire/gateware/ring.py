@@ -16,16 +16,7 @@ from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire.gateware.inceptionn.decompressor import InceptionnDecompressor
 from gradwire.gateware.queues import memory, open_memory
 from gradwire.gateware.ring_routes import Ring
-from gradwire.gateware.stream import (
-    AxiStream,
-    LateBuffer,
-    Pipeline,
-    SkidBuffer,
-    block_ports,
-    copy,
-    registered,
-    stream,
-)
+from gradwire.gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, registered, stream
 from gradwire.gateware.words import LANE_BITS
 
 _PARTED = 2
@@ -112,7 +103,7 @@ class RingEngine(wiring.Component):
         return come.s_axis, go.m_axis
 
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
-        """Return the streams into a decompressor, behind a buffer, and out; they are one for identity."""
+        """Return the streams into a decompressor and out of it; they are one for identity."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpDecompressor(codec, width)
@@ -121,11 +112,7 @@ class RingEngine(wiring.Component):
         else:
             return (wires := stream(width)), wires
         m.submodules[name] = block
-        if isinstance(codec, Bfp):
-            return block.s_axis, block.m_axis
-        m.submodules[f"{name}_in"] = come = LateBuffer(width)
-        wiring.connect(m, come.m_axis, block.s_axis)
-        return come.s_axis, block.m_axis
+        return block.s_axis, block.m_axis
 
     def _connect_values(self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder) -> None:
         """Join the streams of float32: the first local packet is encoded, the others meet the left's sums.

@@ -89,31 +89,6 @@ class SkidBuffer(wiring.Component):
         return m
 
 
-class LateBuffer(wiring.Component):
-    """One word in front of a block whose ``tready`` is late: cuts its path, but not that of data.
-
-    One register alone waits for the late signal: the word that comes is kept in case that it can't go on.
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__(block_ports(width))
-
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit: a word that could not go on goes before the one that comes."""
-        m = Module()
-        come, go = self.s_axis, self.m_axis
-        kept, is_kept = Signal(len(flat(come)), reset_less=True), Signal()
-        with m.If(~is_kept):
-            m.d.sync += kept.eq(flat(come))
-        m.d.comb += [
-            come.tready.eq(~is_kept),
-            flat(go).eq(Mux(is_kept, kept, flat(come))),
-            go.tvalid.eq(is_kept | come.tvalid),
-        ]
-        m.d.sync += is_kept.eq(go.tvalid & ~go.tready)
-        return m
-
-
 def stream(width: int) -> Any:
     """Return the signals of a stream."""
     return AxiStream(width).create()
@@ -143,6 +118,20 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
     ]
 
 
+def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value, Value, Value]:
+    """Return whether a word is there, that word, and whether the next one may come: the first two at once.
+
+    For a ``ready`` that is known late: one register alone waits for it. The word that comes is kept in case
+    that it can't go on, and goes before the next one.
+    """
+    kept, is_kept, is_here = Signal(len(word), reset_less=True), Signal(), Signal()
+    with m.If(~is_kept):
+        m.d.sync += kept.eq(word)
+    m.d.comb += is_here.eq(is_kept | valid)
+    m.d.sync += is_kept.eq(is_here & ~ready)
+    return is_here, Mux(is_kept, kept, word), ~is_kept
+
+
 def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
     """Return ``value`` moved up by ``count`` bytes, and of that the low ``nbytes``."""
     return (value << Cat(0, 0, 0, count))[: 8 * nbytes]
@@ -166,9 +155,16 @@ def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: 
     return Cat(moved.word_select(at, 4) for at in range(nbytes) for moved in halves)
 
 
-def shift_right_bytes(value: Value, count: Value, nbytes: int) -> Value:
-    """Return ``value`` moved down by ``count`` bytes, and of that the low ``nbytes``."""
-    return (value >> Cat(0, 0, 0, count))[: 8 * nbytes]
+def shift_right_bytes(value: Value, count: Value, nbytes: int, *, unit: int = 1) -> Value:
+    """Return ``value`` moved down by ``count`` units of bytes, and of that the low ``nbytes``.
+
+    It moves far first, because what is left to move then reaches fewer bytes; synthesis would do it last.
+    """
+    for bit in reversed(range(len(count))):
+        step = unit << bit
+        reach = 8 * (nbytes + step - unit)
+        value = Mux(count[bit], value[8 * step :], value)[:reach]
+    return value[: 8 * nbytes]
 
 
 def first_bytes(count: Value, nbytes: int) -> Value:

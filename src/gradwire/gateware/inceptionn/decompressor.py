@@ -51,7 +51,7 @@ class InceptionnDecompressor(wiring.Component):
         starts = [finder.starts.word_select(group, bits)[:most] for group, most in enumerate(reach)]
         fine = [stage.hold(start[:2]) for start in starts]
         found = [
-            stage.hold((finder.window >> Cat(Const(0, 5), start[2:]))[: 8 * (GROUP_NBYTES + _COARSE - 1)])
+            stage.hold(shift_right_bytes(finder.window, start[2:], GROUP_NBYTES + _COARSE - 1, unit=_COARSE))
             for start in starts
         ]
         # The tags of a group's lower half are its first byte, whose size is added up while the group moves.

@@ -16,7 +16,7 @@ from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire.gateware.inceptionn.format import GROUP_LANES, GROUP_NBYTES
-from gradwire.gateware.stream import AxiStream, Pipeline, count_kept
+from gradwire.gateware.stream import AxiStream, Pipeline, count_kept, kept_word
 from gradwire.gateware.words import LANE_BITS
 
 _SIZES = (0, 1, 2, 4)
@@ -101,14 +101,16 @@ class GroupFinder(wiring.Component):
         """Return the circuit: the words at hand, and the place in the current one."""
         m = Module()
         come, size, places = self.s_axis, self._size, self._place_bits
-        is_idle, is_done, consume = Signal(), Signal(), Signal()
+        is_idle, is_done, consume, moves = Signal(), Signal(), Signal(), Signal()
         take, free = Pipeline(m, come.tready), Pipeline(m, Const(1))
         at_far, at_next = _Place(m, is_idle, is_done), _Place(m, is_idle, is_done)
         stage = at_next.stage
 
-        new_valid = Signal()
-        new, new_last = take.hold(come.tdata), take.hold(come.tlast)
-        new_count = take.hold(count_kept(come.tkeep))
+        # All registers wait for ``is_done``, but those of a word that comes: it may be kept.
+        coming = take.hold(Cat(come.tdata, come.tlast, count_kept(come.tkeep)))
+        new_valid, word, may_come = kept_word(m, take.hold(come.tvalid, resets=True), coming, moves)
+        new, new_last, new_count = word[: 8 * size], word[8 * size], word[8 * size + 1 :]
+        m.d.comb += [moves.eq(is_idle | is_done), come.tready.eq(may_come)]
         sums = [_sum(new, at) for at in range(size)]
         far = _Word(
             at_far.stage.hold(new_valid, resets=True),
@@ -172,14 +174,11 @@ class GroupFinder(wiring.Component):
             consume.eq((valid & ~is_within) | (fires & leaves_now)),
             is_idle.eq(~has_groups),
             is_done.eq(self.ready & leaves_now),
-            come.tready.eq(~new_valid | is_idle | is_done),
         ]
         ended = Mux(is_within, is_final, skips)
         following = Mux(ended, 0, Mux(is_within, after, place) - Mux(consume, size, 0))[: len(place)]
         with m.If(fires | consume):
             m.d.sync += [skips.eq(ended & ~last), place.eq(following), inverse.eq(~following[:-1])]
-        with m.If(come.tready):
-            m.d.sync += new_valid.eq(come.tvalid)
         with m.If(at_next.loads):
             m.d.sync += valid.eq(next_.valid)
         with m.Elif(consume):

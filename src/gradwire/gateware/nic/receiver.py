@@ -33,7 +33,7 @@ from gradwire.gateware.nic.seal import Seal
 from gradwire.gateware.nic.tcp_sum import TcpSum
 from gradwire.gateware.nic.trim import Trim
 from gradwire.gateware.queues import Queue, open_memory, taken_together
-from gradwire.gateware.stream import LateBuffer, Pipeline, block_ports, registered, stream
+from gradwire.gateware.stream import Pipeline, block_ports, registered, stream
 
 _BETWEEN = 7
 """Words that may wait between two parts."""
@@ -145,9 +145,7 @@ class Receiver(wiring.Component):
             align.nbytes.eq(cuts.first.nbytes),
             cuts.takes.eq(align.takes_last),
         ]
-        m.submodules.coming = coming = LateBuffer(width)
-        wiring.connect(m, aligned, coming.s_axis)
-        wiring.connect(m, coming.m_axis, decompressor.s_axis)
+        wiring.connect(m, aligned, decompressor.s_axis)
         restored = stream(width)
         payloads, has_room = open_memory(m, "payloads", restored, 2 * words + 8)
         registered(m, decompressor.m_axis, bounded.s_axis, has_room)
