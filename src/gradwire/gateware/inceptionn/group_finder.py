@@ -140,12 +140,20 @@ class GroupFinder(wiring.Component):
         last, valid, current = stage.hold(next_.last), Signal(), at_next.follow.hold(next_.data)
 
         nowhere = 2**places - 1
-        end = Signal(places)
-        third_end = Mux(third_last, 2 * size + third_count, nowhere)
-        second_end = Mux(second.last, size + second.count, third_end)
-        m.d.comb += end.eq(Mux(next_.last, next_.count, second_end))
-        is_empty = stage.hold(end == 0)
-        finals = [[each >= end for each in count] for count in ends]
+        end, third_end = Signal(places), Signal(places)
+        m.d.comb += [
+            end.eq(Mux(next_.last, next_.count, Mux(second.last, size + second.count, nowhere))),
+            third_end.eq(Mux(third_last & ~next_.last & ~second.last, 2 * size + third_count, nowhere)),
+        ]
+        is_empty = stage.hold(next_.last & (next_.count == 0))
+        # Only groups that begin late reach the third word, whose end is known late.
+        finals = [
+            [
+                (found >= end) | (found >= third_end if at + reach * GROUP_NBYTES >= 2 * size else 0)
+                for at, found in enumerate(each)
+            ]
+            for reach, each in enumerate(ends, 1)
+        ]
         # Whether the word is done decides whether all registers move on: one bit to look up, and no more.
         leaves = _held(
             stage, [(ends[-1][at] >= size) | Cat(each[at] for each in finals).any() for at in range(size)]
