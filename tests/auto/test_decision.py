@@ -34,3 +34,24 @@ def test_the_fastest_is_best_unless_another_is_as_fast_with_fewer_bytes(slower: 
     others = [Decision(PLAN, 1.0, 2.0, 0.5, "", nbytes=2.0), Decision(PLAN, slower, 2.0, 0.5, "", nbytes=1.0)]
     assert best_of(others) == others[number]
     assert best_of(others[::-1]) == others[number]
+
+
+@pytest.mark.parametrize(
+    ("slower", "fewer", "noise", "number"),
+    [
+        (1.04, 1.0, 0.8, 1),
+        (1.04, 1.0, 0.95, 0),
+        (1.06, 1.0, 0.8, 0),
+        (1.04, 0.9, 0.8, 0),
+        (1.04, 1.04, 0.8, 1),
+    ],
+)
+def test_of_plans_that_are_as_fast_and_as_lean_the_one_with_less_noise_is_best(
+    slower: float, fewer: float, noise: float, number: int
+) -> None:
+    others = [
+        Decision(PLAN, 1.0, 2.0, 0.5, "", extra=0.01, nbytes=fewer * 100.0),
+        Decision(PLAN, slower, 2.0, 0.5, "", extra=noise * 0.01, nbytes=100.0),
+    ]
+    assert best_of(others) == others[number]
+    assert best_of(others[::-1]) == others[number]

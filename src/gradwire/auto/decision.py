@@ -15,6 +15,9 @@ STAY = 0.05
 SAME = 0.05
 """Of plans whose times differ by less, the one whose time and bytes have the smallest product is the best:
 times are no more certain, and bytes are sure."""
+_QUIETER = 0.9
+"""Of those that are as lean, too, one whose noise has less than this share of the best one's variance is
+better: what partial sums lose adds up in a ring, and less pairwise."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,14 @@ def stays(present: Decision, best: Decision, same: float = STAY) -> bool:
 
 
 def best_of(decisions: Iterable[Decision], same: float = SAME) -> Decision:
-    """Return the fastest to a loss, or of those that are as fast one that saves more bytes than time."""
+    """Return the fastest to a loss, or of those that are as fast one that saves more bytes than time.
+
+    Of those that are as fast and as lean as that, the one that adds the least noise.
+    """
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
-    as_fast = (each for each in every if each.to_loss_s <= (1 + same) * least_s)
-    return min(as_fast, key=lambda it: it.to_loss_s * it.nbytes)
+    as_fast = [each for each in every if each.to_loss_s <= (1 + same) * least_s]
+    leanest = min(as_fast, key=lambda it: it.to_loss_s * it.nbytes)
+    as_lean = (each for each in as_fast if each.nbytes <= (1 + STAY) * leanest.nbytes)
+    quietest = min(as_lean, key=lambda it: (it.extra, it.to_loss_s))
+    return quietest if quietest.extra < _QUIETER * leanest.extra else leanest
