@@ -183,6 +183,30 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
     assert sorted(measured) == [0, 1], "the line is what it was"
 
 
+@pytest.mark.parametrize("suits_from", [2, WARM_UP + 1, 1000])
+def test_a_codec_that_was_left_out_is_taken_once_it_suits_the_gradients(suits_from: int) -> None:
+    """At first they are so small that the bound takes nearly all of them."""
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
+        for number in range(1, WARM_UP + 12 * KEPT):
+            one.step(number, 1e-2 if number < suits_from else 1.0)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    decided = [(step, str(decision.plan.codec)) for step, decision in runs[0].pilot.decisions]
+    first, look = WARM_UP + 1, WARM_UP + 2 + KEPT
+    assert (
+        decided
+        == {
+            2: [(first, "errbound:2^-4")],
+            WARM_UP + 1: [(first, "bf16"), (look, "errbound:2^-4")],
+            1000: [(first, "bf16")],
+        }[suits_from]
+    )
+
+
 def test_the_time_that_a_gentler_codec_takes_is_no_reason_to_choose_anew() -> None:
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["quantize:8", "bf16"]))

@@ -8,6 +8,7 @@ from itertools import product
 
 from gradwire.auto.contract import Lost, in_words, rules_for
 from gradwire.auto.decision import Decision, best_of, same_way, stays
+from gradwire.auto.losses import FAR_LESS
 from gradwire.auto.mixture import Mixture
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.workload import Workload
@@ -23,8 +24,6 @@ MOST_TRIED = 3
 _CLOSE = 1.5
 """Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
 hosts share cores."""
-_FEWER = 0.8
-"""A plan that sends less than this share of what the others do is tried, too: times may not differ at all."""
 _EXPOSED = 0.1
 """If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
 
@@ -94,6 +93,7 @@ def decide(
             reason="",
             extra=mixture.noise,
             nbytes=mixture.nbytes(each.plan, predictor),
+            left_out=tuple(each for each in left_out if each != str(present.codec)),
         )
         said = in_words(each.plan.codec, mixture.gentler, most)
         return replace(decided, reason=_reason(decided, environment, said, left_out, most))
@@ -111,7 +111,8 @@ def decide(
 def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decision]) -> list[Decision]:
     """Return the best decision of each other kind that may be as good, and one that sends far less.
 
-    The latter takes the place of one that compresses: no compression stays on trial.
+    Times may not differ at all. The latter takes the place of one that compresses: no compression stays on
+    trial.
     """
     if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
         return []
@@ -122,7 +123,7 @@ def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decisio
         kinds.setdefault(_kind(each), each)
     tried = list(kinds.values())[:MOST_TRIED]
     least_nbytes = min(each.nbytes for each in tried)
-    far_less = [each for each in close if each in worth and each.nbytes < _FEWER * least_nbytes]
+    far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * least_nbytes]
     if far_less and len(tried) == MOST_TRIED:
         lossy = [each for each in tried[1:] if not each.plan.codec.EXACT]
         tried.remove((lossy or tried)[-1])

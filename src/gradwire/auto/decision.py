@@ -37,6 +37,8 @@ class Decision:
         The share of extra steps that its noise may cost.
     nbytes
         What the rank that sends most sends in a step.
+    left_out
+        The codecs that lose too much of most values, apart from the one in use before.
     """
 
     plan: Plan
@@ -46,6 +48,7 @@ class Decision:
     reason: str
     extra: float = 0.0
     nbytes: float = 0.0
+    left_out: tuple[str, ...] = ()
 
     @property
     def to_loss_s(self) -> float:
@@ -69,7 +72,7 @@ class Decision:
         values = read_object(text, "a decision")
         try:
             plan = Plan.from_json(json.dumps(values.pop("plan")))
-            return cls(plan, **values)
+            return cls(plan, **values | {"left_out": tuple(values.get("left_out", ()))})
         except (KeyError, TypeError) as error:
             raise SpecError(f"this is no decision: {error}") from error
 

@@ -10,22 +10,12 @@ from time import perf_counter
 from typing import Protocol, TypeVar
 
 from gradwire.auto import network, saved
-from gradwire.auto.contract import (
-    Contract,
-    Lost,
-    draw,
-    encodings,
-    excepted,
-    exchanged_shares,
-    in_words,
-    mean_nbytes,
-    rules_for,
-    suits,
-)
+from gradwire.auto.contract import Contract, Lost, draw, excepted, in_words, rules_for
 from gradwire.auto.costs import Costs, typical
 from gradwire.auto.decide import decide
 from gradwire.auto.decision import Decision
 from gradwire.auto.form import BUCKETS, Form
+from gradwire.auto.losses import Losses, is_leaner
 from gradwire.auto.messages import broadcast, gather
 from gradwire.auto.samples import Samples
 from gradwire.auto.settings import Auto
@@ -33,7 +23,7 @@ from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT, StepTime, StepTimes, slowest
 from gradwire.auto.trial import Trial
 from gradwire.auto.watch import Watch
-from gradwire.codecs import parse
+from gradwire.codecs import Codec, parse
 from gradwire.collectives import backend
 from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
@@ -112,6 +102,7 @@ class Pilot:
         self._form, self._key = form, saved.fingerprint(shapes, world, form.name)
         self._clock, self._times, self._watch = clock, StepTimes(clock), Watch()
         self._contract = Contract(settings.max_lost_norm, world)
+        self._losses = Losses(world, form.most_excepted)
         self._samples: Samples | None = None
         self._buckets = 0
         self._decide_at, self._delay = WARM_UP + 1, 1
@@ -288,6 +279,7 @@ class Pilot:
                 names = self._contract.judge([each[3:] for each in rows], samples, present)
                 text = "" if names is None else self._excepted(exchange, samples, present, names)
                 wide = names is not None and samples.part(names - excepted(present, names)) > WIDE
+                text = text or self._leaner(exchange, samples, present, step)
             return rows
 
         rows = ask("the times of steps", compare)
@@ -313,8 +305,9 @@ class Pilot:
         most = self._settings.max_lost_norm
         if present.codec not in self._settings.candidates:  # that of an earlier run
             return _ANEW
-        rows = gather(exchange, self._shares(samples), self._timeout_s)
-        (lost,) = self._lost(rows, samples, present, [present.algorithm]).values()
+        codecs = self._settings.candidates
+        rows = gather(exchange, self._losses.own(samples, codecs), self._timeout_s)
+        (lost,) = self._lost(rows, samples, codecs, present, [present.algorithm]).values()
         if lost.part(names) > lost.most_excepted or not self.decisions:
             return _ANEW
         text = ""
@@ -325,34 +318,37 @@ class Pilot:
             text = replace(self.decisions[-1][1], plan=plan, reason=reason).to_json()
         return broadcast(exchange, text, self._timeout_s)
 
-    def _shares(self, samples: Samples) -> list[float]:
-        """Return what each encoding of the codecs that may be chosen loses of this rank's gradient."""
-        return [share for each in encodings(self._settings.candidates) for share in samples.shares(each)]
+    def _leaner(self, exchange: Exchange, samples: Samples, present: Plan, step: int) -> str:
+        """Return ``_ANEW`` if a codec that was left out suits the gradients by now, and sends far less.
+
+        The same on all ranks; empty otherwise.
+        """
+        left_out = [parse(each) for each in self.decisions[-1][1].left_out] if self.decisions else []
+        if not left_out or not self._watch.may_decide(step, SOON):
+            return ""
+        codecs = [present.codec, *left_out]
+        rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
+        if self._rank == 0:
+            found = self._lost(rows, samples, codecs, present, self._algorithms(exchange)).values()
+            is_due = any(is_leaner(each, present, left_out, self._settings.max_lost_norm) for each in found)
+            text = _ANEW if is_due else ""
+        return broadcast(exchange, text, self._timeout_s)
+
+    def _algorithms(self, exchange: Exchange) -> tuple[str, ...]:
+        may = self._form.algorithms
+        return tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
 
     def _lost(
-        self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan, algorithms: Sequence[str]
+        self,
+        rows: Sequence[Sequence[float]],
+        samples: Samples,
+        codecs: Sequence[Codec],
+        present: Plan,
+        algorithms: Sequence[str],
     ) -> dict[str, Lost]:
-        """Return what exchanges lose, from all ranks' rows, and from what those with this plan have lost."""
-        codecs, count = self._settings.candidates, len(samples.names)
-        worst = [max(values) for values in zip(*rows, strict=True)]
-        once = {
-            each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
-            for i, each in enumerate(encodings(codecs))
-        }
-        part = typical(samples.flat)
-        nbytes = {codec: mean_nbytes(codec, part) for codec in codecs}
-        lost = {}
-        for algorithm in algorithms:
-            shares = {
-                codec: exchanged_shares(codec, algorithm, self._world, once)
-                for codec in codecs
-                if suits(codec, algorithm, self._world)
-            }
-            for name, share in self._contract.seen.items():
-                if name in shares.get(present.codec, ()):
-                    shares[present.codec][name] = max(share, shares[present.codec][name])
-            lost[algorithm] = Lost(samples.size_of, shares, nbytes, self._form.most_excepted)
-        return lost
+        return self._losses.of_exchanges(
+            rows, samples, codecs, algorithms, {present.codec: self._contract.seen}
+        )
 
     def _choose(self, exchange: Exchange, present: Plan) -> str:
         """Return a decision as JSON, the same on all ranks; empty where nothing can be measured yet."""
@@ -361,7 +357,7 @@ class Pilot:
         if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
             return ""
         if not self._own_shares:
-            self._own_shares = self._shares(samples)
+            self._own_shares = self._losses.own(samples, self._settings.candidates)
             self._costs.forget()
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
         self._own_line = self._own_line or network.own_line(exchange.link)
@@ -371,9 +367,8 @@ class Pilot:
         text = ""
         if self._rank == 0:
             shares = [each[3 : -network.LINE_FIELDS] for each in rows]
-            may = self._form.algorithms
-            may = tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
-            lost = self._lost(shares, samples, present, may)
+            codecs, may = self._settings.candidates, self._algorithms(exchange)
+            lost = self._lost(shares, samples, codecs, present, may)
             text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
         return broadcast(exchange, text, self._timeout_s)
 
