@@ -156,6 +156,22 @@ def test_what_sends_far_less_takes_the_place_of_another_codec_and_not_of_no_comp
     assert _rivals(best, options[:3], options) == [pairwise, exact]
 
 
+def test_a_codec_of_another_name_is_tried_before_other_ways_of_the_same() -> None:
+    options = [
+        option("ecsq:0.25,foot", "pairwise", 0.100, 2.2e6),
+        option("ecsq:0.25,foot", "butterfly", 0.101, 2.2e6),
+        option("ecsq:0.25", "ring", 0.102, 2.0e6),
+        option("bfp:7x16", "tree", 0.120, 4e6),
+        option("fp8", "tree", 0.121, 4e6),
+    ]
+    best, butterfly, ring, light, _ = options
+    assert _rivals(best, options, options) == [butterfly, light]
+    leaner = option("ecsq:0.5", "pairwise", 0.13, 1.5e6)
+    assert _rivals(best, [*options, leaner], [leaner]) == [light, leaner]
+    assert _rivals(best, options[:3], options) == [butterfly, ring]
+    assert _rivals(best, options[:1], options) == []
+
+
 def test_a_codec_whose_exceptions_cost_what_it_saves_is_not_chosen() -> None:
     """At this rate its bytes save a little, but not if every second value takes four of them."""
     rate, other = 2e9, {"quantize:4": 0.5, "fp8": 0.4, "bf16": 0.4}

@@ -109,28 +109,28 @@ def decide(
 
 
 def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decision]) -> list[Decision]:
-    """Return the best decision of each other kind that may be as good, and one that sends far less.
+    """Return the fastest decisions of other kinds that may be as good as the best one.
 
-    Times may not differ at all. The latter takes the place of one that compresses: no compression stays on
-    trial.
+    Those are no compression; one that sends far less, since times may not differ at all; one with a codec of
+    another name, since what codecs take where ranks share cores is hard to predict; and then other ways to
+    exchange.
     """
     if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
         return []
     close = sorted(options, key=lambda it: it.to_loss_s)
     close = [each for each in close if each.to_loss_s <= _CLOSE * best.to_loss_s]
-    kinds: dict[tuple[str, bool, bool], Decision] = {_kind(best): best}
-    for each in close:
-        kinds.setdefault(_kind(each), each)
-    tried = list(kinds.values())[:MOST_TRIED]
-    least_nbytes = min(each.nbytes for each in tried)
-    far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * least_nbytes]
-    if far_less and len(tried) == MOST_TRIED:
-        lossy = [each for each in tried[1:] if not each.plan.codec.EXACT]
-        tried.remove((lossy or tried)[-1])
-    return [*tried[1:], *far_less[:1]]
+    exact = [each for each in close if each.plan.codec.EXACT]
+    far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * best.nbytes]
+    others = [each for each in close if each.plan.codec.name != best.plan.codec.name]
+    ways = {_way(each): each for each in (*reversed(close), best)}  # the fastest of each
+    found = [best]
+    for each in (*exact[:1], *far_less[:1], *others[:1], *sorted(ways.values(), key=close.index)):
+        if each not in found and len(found) < MOST_TRIED:
+            found.append(each)
+    return sorted(found[1:], key=close.index)
 
 
-def _kind(each: Decision) -> tuple[str, bool, bool]:
+def _way(each: Decision) -> tuple[str, bool, bool]:
     """Return what predictions know least about: the messages of an algorithm, and of several codecs."""
     return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs)
 
