@@ -170,6 +170,8 @@ def test_a_codec_of_another_name_is_tried_before_other_ways_of_the_same() -> Non
     assert _rivals(best, [*options, leaner], [leaner]) == [light, leaner]
     assert _rivals(best, options[:3], options) == [butterfly, ring]
     assert _rivals(best, options[:1], options) == []
+    far = [butterfly, ring, option("fp8", "tree", 0.126, 4e6)]
+    assert _rivals(best, [best, *far], options) == [butterfly, ring], "another codec has to be closer"
 
 
 def test_a_codec_whose_exceptions_cost_what_it_saves_is_not_chosen() -> None:

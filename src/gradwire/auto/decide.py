@@ -24,6 +24,8 @@ MOST_TRIED = 3
 _CLOSE = 1.5
 """Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
 hosts share cores."""
+_CLOSER = 1.25
+"""One with another codec has to be closer: it mostly sends more, on trial, too."""
 _EXPOSED = 0.1
 """If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
 
@@ -121,7 +123,8 @@ def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decisio
     close = [each for each in close if each.to_loss_s <= _CLOSE * best.to_loss_s]
     exact = [each for each in close if each.plan.codec.EXACT]
     far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * best.nbytes]
-    others = [each for each in close if each.plan.codec.name != best.plan.codec.name]
+    closer = [each for each in close if each.to_loss_s <= _CLOSER * best.to_loss_s]
+    others = [each for each in closer if each.plan.codec.name != best.plan.codec.name]
     ways = {_way(each): each for each in (*reversed(close), best)}  # the fastest of each
     found = [best]
     for each in (*exact[:1], *far_less[:1], *others[:1], *sorted(ways.values(), key=close.index)):
