@@ -170,6 +170,10 @@ def test_a_codec_of_another_name_is_tried_before_other_ways_of_the_same() -> Non
     assert _rivals(best, [*options, leaner], [leaner]) == [light, leaner]
     assert _rivals(best, options[:3], options) == [butterfly, ring]
     assert _rivals(best, options[:1], options) == []
+    exact = option("identity", "ring", 0.104, 16e6)
+    assert _rivals(best, [*options, exact], options) == [exact, light], "which is no codec of another name"
+    other = option("identity", "tree", 0.103, 16e6)
+    assert _rivals(exact, [*options, exact, other], []) == [best, butterfly], "one of them is enough"
     far = [butterfly, ring, option("fp8", "tree", 0.126, 4e6)]
     assert _rivals(best, [best, *far], options) == [butterfly, ring], "another codec has to be closer"
 

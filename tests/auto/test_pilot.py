@@ -207,6 +207,51 @@ def test_a_codec_that_was_left_out_is_taken_once_it_suits_the_gradients(suits_fr
     )
 
 
+def test_a_codec_that_has_failed_does_not_come_back() -> None:
+    """It suits the gradients after the first choice, not any more once it is in use, and then again."""
+    fails, ends = WARM_UP + 2 + KEPT, WARM_UP + 2 * KEPT + 4
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
+        for number in range(1, WARM_UP + 40 * KEPT):
+            one.step(number, 1e-2 if number <= WARM_UP or fails <= number <= ends else 1.0)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    decided = [str(decision.plan.codec) for _, decision in runs[0].pilot.decisions]
+    assert [decided[0], decided[1], decided[-1]] == ["bf16", "errbound:2^-4", "bf16"]
+    assert max(step for step, _ in runs[0].pilot.decisions) <= ends + 1
+
+
+def test_a_codec_with_a_step_for_sums_comes_back_for_an_algorithm_that_it_suits() -> None:
+    """Values of one magnitude are whole numbers of its steps."""
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(0.15, codecs=["ecsq:0.5,sum=0.35", "fp8"]))
+        for number in range(1, WARM_UP + 2 * KEPT):
+            one.even = number > WARM_UP
+            one.step(number)
+        return one
+
+    (_, before), (_, after) = run_ranks(3, run)[0].pilot.decisions
+    assert before.left_out == ("ecsq:0.5,sum=0.35",)
+    assert (str(after.plan.codec), after.plan.algorithm) == ("ecsq:0.5,sum=0.35", "pairwise")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_sample_that_is_not_finite_says_nothing_of_what_was_left_out(rank: int) -> None:
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
+        for number in range(1, WARM_UP + 2 * KEPT):
+            broken = number == WARM_UP + KEPT and link.rank == rank
+            one.step(number, float("inf") if broken else 1e-2)
+        return one
+
+    (decided,) = run_ranks(2, run)[0].pilot.decisions
+    assert decided[1].left_out == ("errbound:2^-4",)
+
+
 def test_the_time_that_a_gentler_codec_takes_is_no_reason_to_choose_anew() -> None:
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["quantize:8", "bf16"]))

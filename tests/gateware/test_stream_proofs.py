@@ -13,7 +13,7 @@ STEPS = 10 if EXHAUSTIVE else 6
 class KeepsWords(Claim):
     """Every byte leaves a skid buffer of two bytes once and in order, whatever its neighbours do.
 
-    It may be kept behind the buffer: there, a byte can leave as it comes, which that proof alone doesn't see.
+    It may be kept behind the buffer. (Where a byte leaves as it comes, this proof sees nothing.)
     """
 
     def __init__(self, *, is_kept: bool) -> None:

@@ -22,7 +22,8 @@ class Run:
 
     def __init__(self, link: Link, settings: Auto) -> None:
         self.exchange = Exchange(link, settings.first_plan)
-        self.now, self.exposed_s, self.small, self.faint, self.weak = 0.0, 0.1, False, False, False
+        self.now, self.exposed_s = 0.0, 0.1
+        self.small = self.faint = self.weak = self.even = False
         self.exposed_by: dict[str, float] = {}
         shapes = [[each] for each in COUNTS]
         self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
@@ -40,6 +41,8 @@ class Run:
         self.plans.append(self.exchange.plan)
         for index, count in enumerate(COUNTS):
             values = torch.randn(count, generator=self.generator) * scale
+            if self.even:
+                values = values.sign() * scale
             if self.faint:  # all but what a short sample sees
                 values[60:] *= 1e-4
             if self.weak and index == 1:

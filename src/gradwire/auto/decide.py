@@ -25,7 +25,7 @@ _CLOSE = 1.5
 """Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
 hosts share cores."""
 _CLOSER = 1.25
-"""One with another codec has to be closer: it mostly sends more, on trial, too."""
+"""One with another codec is tried only if it is expected within so many times: most send more bytes."""
 _EXPOSED = 0.1
 """If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
 
@@ -95,7 +95,7 @@ def decide(
             reason="",
             extra=mixture.noise,
             nbytes=mixture.nbytes(each.plan, predictor),
-            left_out=tuple(each for each in left_out if each != str(present.codec)),
+            left_out=tuple(left_out),
         )
         said = in_words(each.plan.codec, mixture.gentler, most)
         return replace(decided, reason=_reason(decided, environment, said, left_out, most))
@@ -113,18 +113,19 @@ def decide(
 def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decision]) -> list[Decision]:
     """Return the fastest decisions of other kinds that may be as good as the best one.
 
-    Those are no compression; one that sends far less, since times may not differ at all; one with a codec of
-    another name, since what codecs take where ranks share cores is hard to predict; and then other ways to
-    exchange.
+    Those are no compression, if the best one compresses; one that sends far less, since times may not differ
+    at all; one with a codec of another name, since what codecs take where ranks share cores is hard to
+    predict; and then other ways to exchange.
     """
     if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
         return []
     close = sorted(options, key=lambda it: it.to_loss_s)
     close = [each for each in close if each.to_loss_s <= _CLOSE * best.to_loss_s]
-    exact = [each for each in close if each.plan.codec.EXACT]
+    exact = [each for each in close if each.plan.codec.EXACT and not best.plan.codec.EXACT]
     far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * best.nbytes]
     closer = [each for each in close if each.to_loss_s <= _CLOSER * best.to_loss_s]
-    others = [each for each in closer if each.plan.codec.name != best.plan.codec.name]
+    lossy = [each for each in closer if not each.plan.codec.EXACT]
+    others = [each for each in lossy if each.plan.codec.name != best.plan.codec.name]
     ways = {_way(each): each for each in (*reversed(close), best)}  # the fastest of each
     found = [best]
     for each in (*exact[:1], *far_less[:1], *others[:1], *sorted(ways.values(), key=close.index)):

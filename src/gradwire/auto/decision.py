@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.plan import Plan
 from gradwire.records import read_object
@@ -18,6 +19,8 @@ times are no more certain, and bytes are sure."""
 _QUIETER = 0.9
 """Of those that are as lean, too, one whose noise has less than this share of the best one's variance is
 better: what partial sums lose adds up in a ring, and less pairwise."""
+_AUDIBLE = 0.001
+"""That is, if the noise costs more steps by at least this share."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Decision:
     nbytes
         What the rank that sends most sends in a step.
     left_out
-        The codecs that lose too much of most values, apart from the one in use before.
+        The codecs that couldn't be chosen, because they would have lost too much of most parameters.
     """
 
     plan: Plan
@@ -68,11 +71,12 @@ class Decision:
 
     @classmethod
     def from_json(cls, text: str) -> Decision:
-        """Read what ``to_json`` wrote. Raises ``SpecError``."""
+        """Read what ``to_json`` wrote; ``left_out`` may be missing. Raises ``SpecError``."""
         values = read_object(text, "a decision")
         try:
             plan = Plan.from_json(json.dumps(values.pop("plan")))
-            return cls(plan, **values | {"left_out": tuple(values.get("left_out", ()))})
+            left_out = tuple(str(parse(each)) for each in values.pop("left_out", ()))
+            return cls(plan, left_out=left_out, **values)
         except (KeyError, TypeError) as error:
             raise SpecError(f"this is no decision: {error}") from error
 
@@ -92,12 +96,17 @@ def stays(present: Decision, best: Decision, same: float = STAY) -> bool:
 def best_of(decisions: Iterable[Decision], same: float = SAME) -> Decision:
     """Return the fastest to a loss, or of those that are as fast one that saves more bytes than time.
 
-    Of those that are as fast and as lean as that, the one that adds the least noise.
+    If others are as fast and as lean as that, and add less noise, the best of those.
     """
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
     as_fast = [each for each in every if each.to_loss_s <= (1 + same) * least_s]
-    leanest = min(as_fast, key=lambda it: it.to_loss_s * it.nbytes)
-    as_lean = (each for each in as_fast if each.nbytes <= (1 + STAY) * leanest.nbytes)
-    quietest = min(as_lean, key=lambda it: (it.extra, it.to_loss_s))
-    return quietest if quietest.extra < _QUIETER * leanest.extra else leanest
+    best = _leanest(as_fast)
+    most = min(_QUIETER * best.extra, best.extra - _AUDIBLE)
+    as_lean = (each for each in as_fast if each.nbytes <= (1 + STAY) * best.nbytes)
+    quieter = [each for each in as_lean if each.extra <= most]
+    return _leanest(quieter) if quieter else best
+
+
+def _leanest(decisions: Sequence[Decision]) -> Decision:
+    return min(decisions, key=lambda it: it.to_loss_s * it.nbytes)

@@ -279,7 +279,8 @@ class Pilot:
                 names = self._contract.judge([each[3:] for each in rows], samples, present)
                 text = "" if names is None else self._excepted(exchange, samples, present, names)
                 wide = names is not None and samples.part(names - excepted(present, names)) > WIDE
-                text = text or self._leaner(exchange, samples, present, step)
+                if not text and all(each[3] for each in rows):  # all ranks' samples are finite
+                    text = self._leaner(exchange, samples, present, step)
             return rows
 
         rows = ask("the times of steps", compare)
@@ -321,16 +322,19 @@ class Pilot:
     def _leaner(self, exchange: Exchange, samples: Samples, present: Plan, step: int) -> str:
         """Return ``_ANEW`` if a codec that was left out suits the gradients by now, and sends far less.
 
-        The same on all ranks; empty otherwise.
+        The same on all ranks; empty otherwise. One that was in use and is left out since has failed.
         """
-        left_out = [parse(each) for each in self.decisions[-1][1].left_out] if self.decisions else []
-        if not left_out or not self._watch.may_decide(step, SOON):
+        left_out = self.decisions[-1][1].left_out if self.decisions else ()
+        failed = {str(decision.plan.codec) for _, decision in self.decisions}
+        may = (each for each in self._settings.candidates if str(each) in left_out)
+        others = [each for each in may if str(each) not in failed]
+        if not others or not self._watch.may_decide(step, SOON):
             return ""
-        codecs = [present.codec, *left_out]
+        codecs = [present.codec, *others]
         rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
         if self._rank == 0:
             found = self._lost(rows, samples, codecs, present, self._algorithms(exchange)).values()
-            is_due = any(is_leaner(each, present, left_out, self._settings.max_lost_norm) for each in found)
+            is_due = any(is_leaner(each, present, others, self._settings.max_lost_norm) for each in found)
             text = _ANEW if is_due else ""
         return broadcast(exchange, text, self._timeout_s)
 

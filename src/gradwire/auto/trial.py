@@ -105,7 +105,7 @@ class Trial:
         return min(max(SAME, _BY_CHANCE * median(self._disagreements)), MOST_SAME)
 
     def best(self) -> Decision:
-        """Return what stays: the fastest to a loss, by what steps took, or one as fast that is leaner.
+        """Return what stays: the best one, as ``best_of`` tells, by what steps took.
 
         Plans are as fast if they differ by less than ``SAME``, or than chance explains. A plan that
         compresses has to be faster than those that don't by more than predictions are uncertain.

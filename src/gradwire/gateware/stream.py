@@ -119,10 +119,10 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
 
 
 def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value, Value, Value]:
-    """Return whether a word is there, that word, and whether the next one may come: the first two at once.
+    """Return whether a word is there, that word, and whether the next one may come.
 
-    For a ``ready`` that is known late: one register alone waits for it. The word that comes is kept in case
-    that it can't go on, and goes before the next one.
+    For a ``ready`` that is known late: one register alone waits for it. A word is there in the cycle in which
+    it comes. It is kept in case that it can't go on, and goes before the next one.
     """
     kept, is_kept, is_here = Signal(len(word), reset_less=True), Signal(), Signal()
     with m.If(~is_kept):

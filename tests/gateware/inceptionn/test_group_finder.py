@@ -68,3 +68,31 @@ def test_a_packet_ends_although_the_next_one_pauses(width: int, begun: int) -> N
     for groups in range(1, 17):
         packet = payload(codec, torch.full((GROUP_LANES * groups,), 3.0))
         assert ends_within(on, words(packet, width) + following, 70), groups
+
+
+VALUES = {0: 0.0, 1: 0.01, 2: 0.5, 4: 3.0}
+"""Values of which a lane takes so many bytes."""
+
+
+def values_of(nbytes: int) -> list[float]:
+    """Return a group's values whose lanes take so many bytes."""
+    sizes: list[int] = []
+    for size in (4, 2, 1):
+        sizes += [size] * min((nbytes - sum(sizes)) // size, GROUP_LANES - len(sizes))
+    assert sum(sizes) == nbytes
+    return [VALUES[size] for size in sizes] + [VALUES[0]] * (GROUP_LANES - len(sizes))
+
+
+@pytest.mark.parametrize("begins", range(28, 32))
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_last_group_may_end_in_the_third_word(width: int, begins: int) -> None:
+    """The groups of one output begin in the last bytes of a word, the last one of the packet among them."""
+    codec, raw = Inceptionn(2**-10), [values_of(32)] * (width // 256)
+    before = [values_of(begins - 2), *([values_of(30)] if width == 512 else [])]
+    chunk = torch.tensor([value for group in [*before, *raw] for value in group])
+    packet = payload(codec, chunk)
+    assert len(packet) == begins + (32 if width == 512 else 0) + 34 * len(raw)
+    on = bench(InceptionnDecompressor, codec, width)
+    assert ends_within(on, words(packet, width) + words(packet, width)[:1], 70)
+    run = transfer(bench(InceptionnDecompressor, codec, width), [packet] * 3, "random")
+    assert run.packets == [padded(codec, packet, len(chunk), GROUP_LANES)] * 3

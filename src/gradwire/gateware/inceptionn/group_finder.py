@@ -143,7 +143,7 @@ class GroupFinder(wiring.Component):
         end, third_end = Signal(places), Signal(places)
         m.d.comb += [
             end.eq(Mux(next_.last, next_.count, Mux(second.last, size + second.count, nowhere))),
-            third_end.eq(Mux(third_last & ~next_.last & ~second.last, 2 * size + third_count, nowhere)),
+            third_end.eq(Mux(third_last, 2 * size + third_count, nowhere)),
         ]
         is_empty = stage.hold(next_.last & (next_.count == 0))
         # Only groups that begin late reach the third word, whose end is known late.
