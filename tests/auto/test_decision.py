@@ -63,7 +63,7 @@ def test_of_plans_that_are_as_fast_and_as_lean_one_with_less_noise_is_better(
 
 
 def test_little_noise_does_not_count_and_the_best_of_those_with_less_noise_stays() -> None:
-    loud, quiet, quieter = told(1.0, 100.0, 0.01), told(1.01, 100.0, 0.008), told(1.03, 100.0, 0.007)
-    assert best_of([loud, quiet, quieter]) == quiet
-    faint = [told(1.0, 100.0, 0.0012), told(1.01, 100.0, 0.0003)]
-    assert best_of(faint) == faint[0]
+    most, less, least = told(1.0, 100.0, 0.01), told(1.01, 100.0, 0.008), told(1.03, 100.0, 0.007)
+    assert best_of([most, less, least]) == less
+    little = [told(1.0, 100.0, 0.0012), told(1.01, 100.0, 0.0003)]
+    assert best_of(little) == little[0]

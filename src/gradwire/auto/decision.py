@@ -16,11 +16,11 @@ STAY = 0.05
 SAME = 0.05
 """Of plans whose times differ by less, the one whose time and bytes have the smallest product is the best:
 times are no more certain, and bytes are sure."""
-_QUIETER = 0.9
+_LESS_NOISE = 0.9
 """Of those that are as lean, too, one whose noise has less than this share of the best one's variance is
 better: what partial sums lose adds up in a ring, and less pairwise."""
-_AUDIBLE = 0.001
-"""That is, if the noise costs more steps by at least this share."""
+_LEAST_SAVED = 0.001
+"""And only if that saves at least this share of the steps."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ def best_of(decisions: Iterable[Decision], same: float = SAME) -> Decision:
     least_s = min(each.to_loss_s for each in every)
     as_fast = [each for each in every if each.to_loss_s <= (1 + same) * least_s]
     best = _leanest(as_fast)
-    most = min(_QUIETER * best.extra, best.extra - _AUDIBLE)
+    most = min(_LESS_NOISE * best.extra, best.extra - _LEAST_SAVED)
     as_lean = (each for each in as_fast if each.nbytes <= (1 + STAY) * best.nbytes)
-    quieter = [each for each in as_lean if each.extra <= most]
-    return _leanest(quieter) if quieter else best
+    less_noise = [each for each in as_lean if each.extra <= most]
+    return _leanest(less_noise) if less_noise else best
 
 
 def _leanest(decisions: Sequence[Decision]) -> Decision:
