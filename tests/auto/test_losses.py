@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradwire import Plan
-from gradwire.auto.contract import Lost
+from gradwire.auto.contract import Contract, Lost
 from gradwire.auto.losses import Losses, is_leaner
 from gradwire.auto.samples import Samples
 from gradwire.codecs import parse
@@ -22,10 +22,10 @@ def sampled(seed: int) -> Samples:
 
 
 def test_each_encoding_is_measured_once_and_the_worst_rank_counts() -> None:
-    losses, both = Losses(4, 0.8), [sampled(1), sampled(2)]
+    losses, both = Losses(Contract(0.2, 4, {"bias": 0.5}), 0.8), [sampled(1), sampled(2)]
     rows = [losses.own(each, [FINE, BOTH]) for each in both]
     assert [len(row) for row in rows] == [4, 4], "of two parameters, with the steps 0.25 and 0.5"
-    found = losses.of_exchanges(rows, both[0], [FINE, BOTH], ["ring", "pairwise"], {FINE: {"bias": 0.5}})
+    found = losses.of_exchanges(rows, both[0], [FINE, BOTH], ["ring", "pairwise"], Plan.of("ecsq:0.25"))
     assert list(found["ring"].shares) == [FINE], "a step for sums suits no ring"
     once = [max(row[0] for row in rows), max(row[2] for row in rows)]
     assert math.isclose(found["ring"].shares[FINE]["weight"], once[0] * math.sqrt(10 / 4))

@@ -13,8 +13,6 @@ from gradwire.gateware.stream import (
     block_ports,
     count_kept,
     first_bytes,
-    flat,
-    kept_word,
     leading_zeros,
     registered,
     shift_left_bytes,
@@ -22,6 +20,7 @@ from gradwire.gateware.stream import (
     spread_left_bytes,
 )
 from support.axi import STALLS, bench, transfer
+from support.keeping import Keeping
 
 
 def evaluated(
@@ -58,25 +57,11 @@ def test_a_skid_buffer_gives_what_it_takes(width: int, stalls: str) -> None:
         assert run.left[0] == run.arrived[0] + 1
 
 
-class Keeping(wiring.Component):  # type: ignore[misc]
-    """Words that are kept between two streams."""
-
-    def __init__(self) -> None:
-        super().__init__(block_ports(256))
-
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        m = Module()
-        come, go = self.s_axis, self.m_axis
-        is_here, word, may_come = kept_word(m, come.tvalid, flat(come), go.tready)
-        m.d.comb += [flat(go).eq(word), go.tvalid.eq(is_here), come.tready.eq(may_come)]
-        return m
-
-
 @pytest.mark.parametrize("stalls", STALLS)
 def test_a_word_that_is_kept_goes_before_the_next_one(stalls: str) -> None:
     draw = random.Random(5)
     packets = [draw.randbytes(draw.randint(0, 300)) for _ in range(30)]
-    run = transfer(bench(Keeping), packets, stalls)
+    run = transfer(bench(Keeping, 256), packets, stalls)
     assert run.packets == packets
     if stalls == "none":
         assert run.left == run.arrived, "a word goes on in the cycle in which it comes"

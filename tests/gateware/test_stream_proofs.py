@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 from amaranth import Cat, Module
+from amaranth.lib import wiring
 
-from gradwire.gateware.stream import SkidBuffer, flat, kept_word, stream
+from gradwire.gateware.stream import SkidBuffer
 from support.hardware_chunks import EXHAUSTIVE
+from support.keeping import Keeping
 from support.proofs import Claim, Marked, Watched, counterexample, kept
 
 STEPS = 10 if EXHAUSTIVE else 6
@@ -32,9 +34,9 @@ class KeepsWords(Claim):
         m.submodules.block = block = SkidBuffer(16)
         come, go = block.s_axis, block.m_axis
         if self._is_kept:
-            go = stream(16)
-            is_here, word, may_come = kept_word(m, block.m_axis.tvalid, flat(block.m_axis), go.tready)
-            m.d.comb += [flat(go).eq(word), go.tvalid.eq(is_here), block.m_axis.tready.eq(may_come)]
+            m.submodules.keeping = keeping = Keeping(16)
+            wiring.connect(m, go, keeping.s_axis)
+            go = keeping.m_axis
         count, keep = kept(self._count, self._last, 2)
         m.d.comb += [
             Cat(come.tdata, come.tkeep, come.tlast, come.tvalid).eq(

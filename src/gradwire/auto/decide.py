@@ -7,8 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 from gradwire.auto.contract import Lost, in_words, rules_for
-from gradwire.auto.decision import Decision, best_of, same_way, stays
-from gradwire.auto.losses import FAR_LESS
+from gradwire.auto.decision import FAR_LESS, Decision, best_of, same_way, stays
 from gradwire.auto.mixture import Mixture
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.workload import Workload
@@ -123,12 +122,18 @@ def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decisio
     close = [each for each in close if each.to_loss_s <= _CLOSE * best.to_loss_s]
     exact = [each for each in close if each.plan.codec.EXACT and not best.plan.codec.EXACT]
     far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * best.nbytes]
-    closer = [each for each in close if each.to_loss_s <= _CLOSER * best.to_loss_s]
-    lossy = [each for each in closer if not each.plan.codec.EXACT]
-    others = [each for each in lossy if each.plan.codec.name != best.plan.codec.name]
-    ways = {_way(each): each for each in (*reversed(close), best)}  # the fastest of each
+    others = [
+        each
+        for each in close
+        if each.to_loss_s <= _CLOSER * best.to_loss_s
+        and not each.plan.codec.EXACT
+        and each.plan.codec.name != best.plan.codec.name
+    ]
+    ways: dict[tuple[str, bool, bool], Decision] = {}
+    for each in (best, *close):
+        ways.setdefault(_way(each), each)
     found = [best]
-    for each in (*exact[:1], *far_less[:1], *others[:1], *sorted(ways.values(), key=close.index)):
+    for each in (*exact[:1], *far_less[:1], *others[:1], *ways.values()):
         if each not in found and len(found) < MOST_TRIED:
             found.append(each)
     return sorted(found[1:], key=close.index)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gradwire.auto.contract import BACK, Lost, encodings, exchanged_shares, mean_nbytes, suits
+from gradwire.auto.contract import BACK, Contract, Lost, encodings, exchanged_shares, mean_nbytes, suits
 from gradwire.auto.costs import typical
+from gradwire.auto.decision import FAR_LESS
 from gradwire.auto.samples import Samples
 from gradwire.codecs import Codec
 from gradwire.plan import FLOAT_NBYTES, Plan
-
-FAR_LESS = 0.8
-"""A plan that sends less than this share of what another does sends far less."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +19,13 @@ class Losses:
 
     Attributes
     ----------
-    world
-        The number of ranks.
+    contract
+        Has the number of ranks, and what exchanges with the plan in use were seen to lose.
     most_excepted
         See ``Lost``.
     """
 
-    world: int
+    contract: Contract
     most_excepted: float
 
     def own(self, samples: Samples, codecs: Sequence[Codec]) -> list[float]:
@@ -40,13 +38,13 @@ class Losses:
         samples: Samples,
         codecs: Sequence[Codec],
         algorithms: Sequence[str],
-        seen: Mapping[Codec, Mapping[str, float]],
+        present: Plan,
     ) -> dict[str, Lost]:
         """Return what exchanges lose, by their algorithms, from all ranks' ``own``.
 
-        Of a parameter that an exchange was ``seen`` to take more of, that counts.
+        Of a parameter that an exchange with the ``present`` plan was seen to take more of, that counts.
         """
-        count = len(samples.names)
+        count, world, seen = len(samples.names), self.contract.world, self.contract.seen
         worst = [max(values) for values in zip(*rows, strict=True)]
         once = {
             each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
@@ -57,13 +55,12 @@ class Losses:
         found = {}
         for algorithm in algorithms:
             shares = {
-                codec: exchanged_shares(codec, algorithm, self.world, once)
+                codec: exchanged_shares(codec, algorithm, world, once)
                 for codec in codecs
-                if suits(codec, algorithm, self.world)
+                if suits(codec, algorithm, world)
             }
-            for codec, names in seen.items():
-                for name in names.keys() & shares.get(codec, {}).keys():
-                    shares[codec][name] = max(names[name], shares[codec][name])
+            used = shares.get(present.codec, {})
+            used |= {name: max(share, used[name]) for name, share in seen.items() if name in used}
             found[algorithm] = Lost(samples.size_of, shares, nbytes, self.most_excepted)
         return found
 

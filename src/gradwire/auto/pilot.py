@@ -23,7 +23,7 @@ from gradwire.auto.state import State
 from gradwire.auto.step_times import KEPT, StepTime, StepTimes, slowest
 from gradwire.auto.trial import Trial
 from gradwire.auto.watch import Watch
-from gradwire.codecs import Codec, parse
+from gradwire.codecs import parse
 from gradwire.collectives import backend
 from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
@@ -102,7 +102,7 @@ class Pilot:
         self._form, self._key = form, saved.fingerprint(shapes, world, form.name)
         self._clock, self._times, self._watch = clock, StepTimes(clock), Watch()
         self._contract = Contract(settings.max_lost_norm, world)
-        self._losses = Losses(world, form.most_excepted)
+        self._losses = Losses(self._contract, form.most_excepted)
         self._samples: Samples | None = None
         self._buckets = 0
         self._decide_at, self._delay = WARM_UP + 1, 1
@@ -308,7 +308,8 @@ class Pilot:
             return _ANEW
         codecs = self._settings.candidates
         rows = gather(exchange, self._losses.own(samples, codecs), self._timeout_s)
-        (lost,) = self._lost(rows, samples, codecs, present, [present.algorithm]).values()
+        found = self._losses.of_exchanges(rows, samples, codecs, [present.algorithm], present)
+        lost = found[present.algorithm]
         if lost.part(names) > lost.most_excepted or not self.decisions:
             return _ANEW
         text = ""
@@ -326,33 +327,21 @@ class Pilot:
         """
         left_out = self.decisions[-1][1].left_out if self.decisions else ()
         failed = {str(decision.plan.codec) for _, decision in self.decisions}
-        may = (each for each in self._settings.candidates if str(each) in left_out)
-        others = [each for each in may if str(each) not in failed]
+        others = [each for each in self._settings.candidates if str(each) in {*left_out} - failed]
         if not others or not self._watch.may_decide(step, SOON):
             return ""
         codecs = [present.codec, *others]
         rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
         if self._rank == 0:
-            found = self._lost(rows, samples, codecs, present, self._algorithms(exchange)).values()
-            is_due = any(is_leaner(each, present, others, self._settings.max_lost_norm) for each in found)
+            may, most = self._algorithms(exchange), self._settings.max_lost_norm
+            found = self._losses.of_exchanges(rows, samples, codecs, may, present).values()
+            is_due = any(is_leaner(each, present, others, most) for each in found)
             text = _ANEW if is_due else ""
         return broadcast(exchange, text, self._timeout_s)
 
     def _algorithms(self, exchange: Exchange) -> tuple[str, ...]:
         may = self._form.algorithms
         return tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
-
-    def _lost(
-        self,
-        rows: Sequence[Sequence[float]],
-        samples: Samples,
-        codecs: Sequence[Codec],
-        present: Plan,
-        algorithms: Sequence[str],
-    ) -> dict[str, Lost]:
-        return self._losses.of_exchanges(
-            rows, samples, codecs, algorithms, {present.codec: self._contract.seen}
-        )
 
     def _choose(self, exchange: Exchange, present: Plan) -> str:
         """Return a decision as JSON, the same on all ranks; empty where nothing can be measured yet."""
@@ -372,7 +361,7 @@ class Pilot:
         if self._rank == 0:
             shares = [each[3 : -network.LINE_FIELDS] for each in rows]
             codecs, may = self._settings.candidates, self._algorithms(exchange)
-            lost = self._lost(shares, samples, codecs, present, may)
+            lost = self._losses.of_exchanges(shares, samples, codecs, may, present)
             text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
         return broadcast(exchange, text, self._timeout_s)
 
