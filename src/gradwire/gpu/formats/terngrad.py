@@ -13,30 +13,22 @@ from gradwire.gpu.launch import ceil_div, launch, signed, words_of
 from gradwire.gpu.words import INFINITY, QUIET_NAN, bits_of, float_of, is_nan, put, put_words, take
 
 _SIZE = 1024
-_CODED = 2048
-"""Values that a program encodes: 16 a thread keep memory and multipliers busy."""
+_CODED = 512
+_TILES = 4
+"""Values that a program's one warp encodes at a time, 16 a thread, and how many times it does."""
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
+_GOLDEN_4 = tl.constexpr(4 * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
 _LIFT = tl.constexpr(2.0**64)
 """Multiplies values whose scale is below 2^-64, so that no product loses bits to underflow."""
 _BIT_OF_24 = tl.constexpr(2.0**-24)
 
 
 @triton.jit
-def _product(low, high, LOW: tl.constexpr, HIGH: tl.constexpr):
-    """Return both words of a product modulo 2^64."""
-    wide = low.to(tl.uint64) * LOW
-    return wide.to(tl.uint32), (wide >> 32).to(tl.uint32) + low * HIGH + high * LOW
-
-
-@triton.jit
-def _drawn(key, place):
-    """Return the 24 random bits of each place: the first ones of SplitMix64's 64."""
-    z = key + place.to(tl.uint64) * _GOLDEN
-    z ^= z >> 30
-    low, high = _product(z.to(tl.uint32), (z >> 32).to(tl.uint32), 0x1CE4E5B9, 0xBF58476D)
-    low ^= (high << 5) | (low >> 27)
-    _, high = _product(low, high ^ (high >> 27), 0x133111EB, 0x94D049BB)
-    return high >> 8  # z ^ (z >> 31) has the same 24 bits
+def _drawn(z):
+    """Return the 24 random bits of each state of SplitMix64: the first of its 64."""
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return (z >> 40).to(tl.uint32)  # z ^ (z >> 31) has the same 24 bits
 
 
 @triton.jit
@@ -47,8 +39,8 @@ def _least(scale):
 
 
 @triton.jit
-def _chosen(magnitude, unit, least, drawn):
-    """Return 1 where 2^-24 drawn is below magnitude / scale, rounded to a float; unit is 2^-24 scale.
+def _is_chosen(magnitude, unit, least, drawn):
+    """Return whether 2^-24 drawn is below magnitude / scale, rounded to a float; unit is 2^-24 scale.
 
     It is below if drawn plus half a unit in its last place is: a quotient of floats never lies in the middle
     of two floats. Near that middle ``left``, a difference, is exact, so nothing has to be divided. Half the
@@ -57,18 +49,21 @@ def _chosen(magnitude, unit, least, drawn):
     number = drawn.to(tl.int32).to(tl.float32)
     left = tl.fma(number, -unit, magnitude)
     power = float_of(bits_of(number) & INFINITY)
-    return bits_of(tl.fma(power, unit * _BIT_OF_24, least) - left) >> 31
+    return tl.fma(power, unit * _BIT_OF_24, least) < left
 
 
 @triton.jit
-def _encode_part(x, codes, left, unit, least, lift, key, is_drawn, SIZE: tl.constexpr, FULL: tl.constexpr):
-    at = tl.arange(0, SIZE)
+def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE: tl.constexpr, FULL: tl.constexpr):
+    """Encode SIZE values, four a byte; what depends on the place within a byte is constant in a thread."""
+    byte = tl.arange(0, SIZE // 4)
+    place = tl.arange(0, 4)
+    at = byte[:, None] * 4 + place[None, :]
     words = take(x, at, at < left, FULL)
-    magnitude = tl.abs(float_of(words) * lift)
-    code = _chosen(magnitude, unit, least, _drawn(key, at)) << (words >> 31)
-    quartets = tl.sum(tl.reshape(code, (SIZE // 4, 4)) << (2 * tl.arange(0, 4))[None, :], axis=1)
-    at = tl.arange(0, SIZE // 4)
-    put(codes, at, tl.where(is_drawn, quartets, 0).to(tl.uint8), at * 4 < left, FULL)
+    states = (state + byte.to(tl.uint64) * _GOLDEN_4)[:, None] + (place.to(tl.uint64) * _GOLDEN)[None, :]
+    is_chosen = _is_chosen(tl.abs(float_of(words) * lift), unit, least, _drawn(states))
+    code = tl.where(words >= 0x80000000, 2, 1) << (2 * place)[None, :]
+    quartets = tl.sum(tl.where(is_chosen, code, 0), axis=1)
+    put(codes, byte, tl.where(is_drawn, quartets, 0).to(tl.uint8), byte * 4 < left, FULL)
 
 
 @triton.jit
@@ -77,26 +72,29 @@ def _unsigned(number):
 
 
 @triton.jit(do_not_specialize=["low", "high"])
-def encode_kernel(x, scale, codes, n, peak, crc, low, high, SIZE: tl.constexpr):
-    """Encode SIZE values a program.
+def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr, SIZE: tl.constexpr):
+    """Encode TILES times SIZE values a program.
 
     The last values come first: they are those that the checksum has just left in the cache.
     """
-    start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * SIZE
+    start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * (TILES * SIZE)
     found = tl.load(peak).to(tl.int32, bitcast=True)
     is_drawn = (found > 0) & (found < INFINITY)
     largest = float_of(tl.where(is_drawn, found, 0x3F800000).to(tl.uint32))
     lift = tl.where(largest < 1 / _LIFT, _LIFT, 1.0)
     unit, least = largest * lift * _BIT_OF_24, _least(largest * lift)
-    key = tl.load(crc).to(tl.uint64) ^ _unsigned(low) ^ (_unsigned(high) << 32)
-    key += (start + 1).to(tl.uint64) * _GOLDEN
+    state = tl.load(crc).to(tl.uint64) ^ _unsigned(low) ^ (_unsigned(high) << 32)
+    state += (start + 1).to(tl.uint64) * _GOLDEN
     if start == 0:
         tl.store(scale, tl.where(found >= INFINITY, QUIET_NAN, found).to(tl.uint32))
     x, codes, left = x + start, codes + start // 4, n - start
-    if left >= SIZE:
-        _encode_part(x, codes, left, unit, least, lift, key, is_drawn, SIZE, True)
-    else:
-        _encode_part(x, codes, left, unit, least, lift, key, is_drawn, SIZE, False)
+    for _ in range(TILES):
+        if left >= SIZE:
+            _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, True)
+        else:
+            _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, False)
+        x, codes, left = x + SIZE, codes + SIZE // 4, left - SIZE
+        state += tl.full([], SIZE, tl.uint64) * _GOLDEN
 
 
 @triton.jit
@@ -156,8 +154,10 @@ class TernGrad(Format):
         crc, peak = queue_crc32c(x)
         launch(
             encode_kernel,
-            ceil_div(n, _CODED),
+            ceil_div(n, _TILES * _CODED),
             *(words_of(x), words_of(scale), codes, n, peak, crc, *map(signed, params)),
+            warps=1,
+            TILES=_TILES,
             SIZE=_CODED,
         )
 
