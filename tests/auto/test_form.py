@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import torch
 
-from gradwire.auto.contract import Lost
-from gradwire.auto.decide import decide
+from gradwire.auto.choice.decide import decide
 from gradwire.auto.form import BUCKETS, SHARDS, whole
+from gradwire.auto.quality.contract import Lost
 from gradwire.codecs import Identity, parse
 from gradwire.plan import Plan
 from gradwire.planner.inputs.workload import Workload

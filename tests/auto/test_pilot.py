@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Link, Plan
-from gradwire.auto import costs, network, pilot, samples
+from gradwire.auto import pilot
 from gradwire.auto.pilot import WARM_UP
+from gradwire.auto.quality import samples
 from gradwire.auto.state import State
-from gradwire.auto.step_times import KEPT
+from gradwire.auto.times import costs, network
+from gradwire.auto.times.step_times import KEPT
 from gradwire.codecs import Codec, Identity
 from gradwire.errors import ExchangeError
 from gradwire.timing.measure import calibrate

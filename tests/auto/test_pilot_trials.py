@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from gradwire import Auto, Link
-from gradwire.auto import decide, pilot
+from gradwire.auto import pilot
+from gradwire.auto.choice import decide
+from gradwire.auto.choice.trial import TURN
 from gradwire.auto.pilot import WARM_UP
 from gradwire.auto.state import State
-from gradwire.auto.step_times import KEPT
-from gradwire.auto.trial import TURN
+from gradwire.auto.times.step_times import KEPT
 from support.piloted import Run, train
 from support.ranks import run_ranks
 from support.told_line import TURNS, Told, tell_line

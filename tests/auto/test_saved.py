@@ -8,7 +8,7 @@ import pytest
 
 from gradwire import Plan
 from gradwire.auto import saved
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 
 KEY = saved.fingerprint([[3, 4], [3]], 4, "buckets")
 DECISION = Decision(Plan.of("quantize:8", algorithm="tree"), 0.5, 1.25, 0.25, "quantize:8 over tree")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gradwire import Plan
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.auto.state import State
 from gradwire.errors import StateError
 

@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.training
-from gradwire.auto import network
 from gradwire.auto.pilot import WARM_UP
+from gradwire.auto.times import network
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
 
 STEPS = WARM_UP + 3

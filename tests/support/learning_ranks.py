@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.auto import network
+from gradwire.auto.times import network
 from support.small_tasks import SMALL_TASKS
 from support.told_line import SLOW
 

@@ -9,7 +9,7 @@ import torch
 
 from gradwire import Auto, Exchange, Link, Plan
 from gradwire.auto.pilot import Pilot
-from gradwire.auto.sampled_bucket import SampledBucket
+from gradwire.auto.quality.sampled_bucket import SampledBucket
 from gradwire.exchange.division import divided
 
 T = TypeVar("T")

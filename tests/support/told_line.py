@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gradwire.auto import costs, decide, network
-from gradwire.auto.trial import TURN
+from gradwire.auto.choice import decide
+from gradwire.auto.choice.trial import TURN
+from gradwire.auto.times import costs, network
 from gradwire.timing.measure.calibrate import codec_cost
 from gradwire.timing.replay.environment import CodecCost, CodecPoint
 from gradwire.timing.replay.host import HostCost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradwire.auto.contract import MOST_EXCEPTED
+from gradwire.auto.quality.contract import MOST_EXCEPTED
 from gradwire.planner.search.candidates import ALGORITHMS
 
 

@@ -9,20 +9,21 @@ from math import inf
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-from gradwire.auto import network, saved
-from gradwire.auto.contract import Contract, Lost, draw, excepted, in_words, rules_for
-from gradwire.auto.costs import Costs, typical
-from gradwire.auto.decide import decide
-from gradwire.auto.decision import Decision
+from gradwire.auto import saved
+from gradwire.auto.choice.decide import decide
+from gradwire.auto.choice.decision import Decision
+from gradwire.auto.choice.trial import Trial
 from gradwire.auto.form import BUCKETS, Form
-from gradwire.auto.losses import Losses, is_leaner
 from gradwire.auto.messages import broadcast, gather
-from gradwire.auto.samples import Samples
+from gradwire.auto.quality.contract import Contract, Lost, draw, excepted, in_words, rules_for
+from gradwire.auto.quality.losses import Losses, is_leaner
+from gradwire.auto.quality.samples import Samples
 from gradwire.auto.settings import Auto
 from gradwire.auto.state import State
-from gradwire.auto.step_times import KEPT, StepTime, StepTimes, slowest
-from gradwire.auto.trial import Trial
-from gradwire.auto.watch import Watch
+from gradwire.auto.times import network
+from gradwire.auto.times.costs import Costs, typical
+from gradwire.auto.times.step_times import KEPT, StepTime, StepTimes, slowest
+from gradwire.auto.times.watch import Watch
 from gradwire.codecs import parse
 from gradwire.collectives import backend
 from gradwire.errors import GradwireError

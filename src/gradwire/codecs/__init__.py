@@ -13,20 +13,20 @@ import difflib
 from typing import NamedTuple
 
 from gradwire.codecs.base import Codec
-from gradwire.codecs.bfp import Bfp
-from gradwire.codecs.bitpack import BitPack
-from gradwire.codecs.cast import Bf16, Fp16
-from gradwire.codecs.ecsq import Ecsq
-from gradwire.codecs.errbound import ErrBound
-from gradwire.codecs.fp8 import Fp8
-from gradwire.codecs.identity import Identity
-from gradwire.codecs.inceptionn import Inceptionn
-from gradwire.codecs.lossless import Lossless
-from gradwire.codecs.quantize import Quantize
+from gradwire.codecs.formats.bfp import Bfp
+from gradwire.codecs.formats.bitpack import BitPack
+from gradwire.codecs.formats.cast import Bf16, Fp16
+from gradwire.codecs.formats.ecsq import Ecsq
+from gradwire.codecs.formats.errbound import ErrBound
+from gradwire.codecs.formats.fp8 import Fp8
+from gradwire.codecs.formats.identity import Identity
+from gradwire.codecs.formats.inceptionn import Inceptionn
+from gradwire.codecs.formats.lossless import Lossless
+from gradwire.codecs.formats.quantize import Quantize
+from gradwire.codecs.formats.terngrad import TernGrad
+from gradwire.codecs.formats.topk import TopK
+from gradwire.codecs.formats.truncate import Truncate
 from gradwire.codecs.spec import split
-from gradwire.codecs.terngrad import TernGrad
-from gradwire.codecs.topk import TopK
-from gradwire.codecs.truncate import Truncate
 from gradwire.errors import SpecError, shown
 
 __all__ = [

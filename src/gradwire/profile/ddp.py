@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.auto.estimates.excerpts import KEPT_STEPS, joined, shares, stretch
-from gradwire.auto.step_times import StepTime, StepTimes
+from gradwire.auto.times.step_times import StepTime, StepTimes
 from gradwire.profile.backward import after_backward
 from gradwire.profile.marks import marks_of
 from gradwire.profile.settings import Settings

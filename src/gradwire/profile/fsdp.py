@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.auto.estimates.excerpts import KEPT_STEPS, joined, shares, stretch
-from gradwire.auto.step_times import StepTime, StepTimes
+from gradwire.auto.times.step_times import StepTime, StepTimes
 from gradwire.errors import AttachError
 from gradwire.profile.backward import after_backward
 from gradwire.profile.settings import Settings

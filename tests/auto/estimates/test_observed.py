@@ -10,7 +10,7 @@ import torch
 from gradwire import Exchange, Link, Plan
 from gradwire.auto.estimates import observed as module
 from gradwire.auto.estimates.observed import Observed, Together, compare, slowest
-from gradwire.auto.step_times import StepTime
+from gradwire.auto.times.step_times import StepTime
 from gradwire.errors import DataError
 from gradwire.timing.replay.line import Line
 from support.observations import observed

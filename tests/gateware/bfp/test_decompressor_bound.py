@@ -5,7 +5,7 @@ import torch
 from amaranth import Module, Mux
 
 from gradwire.codecs import Bfp
-from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT
+from gradwire.codecs.formats.bfp import NAN_EXPONENT, SMALLEST_EXPONENT
 from gradwire.gateware.bfp.compressor import _rounded
 from gradwire.gateware.bfp.decompressor import _value
 from support.hardware_chunks import EXHAUSTIVE

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.codecs.inceptionn import Inceptionn
+from gradwire.codecs.formats.inceptionn import Inceptionn
 from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire.gateware.words import WIDTHS
 from support.axi import STALLS, bench, transfer

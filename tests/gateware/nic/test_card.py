@@ -6,7 +6,7 @@ from amaranth.lib import wiring
 from amaranth.sim import Simulator
 
 from gradwire.codecs import parse
-from gradwire.codecs.inceptionn import Inceptionn
+from gradwire.codecs.formats.inceptionn import Inceptionn
 from gradwire.gateware.nic.card import Card
 from gradwire.gateware.nic.packets import COMPRESSED
 from support.axi import Run, consumed, produced

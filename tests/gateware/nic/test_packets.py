@@ -1,5 +1,5 @@
 from gradwire.codecs import parse
-from gradwire.codecs.inceptionn import Inceptionn
+from gradwire.codecs.formats.inceptionn import Inceptionn
 from gradwire.gateware.nic.packets import FIXED_NBYTES, frame_words, offer
 from support.nic_frames import software_nic, tcp_frame
 

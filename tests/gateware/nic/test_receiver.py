@@ -6,7 +6,7 @@ import pytest
 
 from gradwire._native import _core
 from gradwire.codecs import parse
-from gradwire.codecs.inceptionn import Inceptionn
+from gradwire.codecs.formats.inceptionn import Inceptionn
 from gradwire.gateware.nic.packets import COMPRESSED, FIXED_NBYTES, SUM_AT
 from gradwire.gateware.nic.receiver import Receiver
 from support.axi import STALLS, Bench, bench

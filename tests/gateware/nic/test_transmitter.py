@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.codecs.inceptionn import Inceptionn
+from gradwire.codecs.formats.inceptionn import Inceptionn
 from gradwire.gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire.gateware.nic.packets import COMPRESSED
 from gradwire.gateware.nic.transmitter import ON_THEIR_WAY, Transmitter

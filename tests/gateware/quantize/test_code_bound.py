@@ -8,7 +8,7 @@ import torch
 from amaranth import Cat, Const, Module, Mux
 
 from gradwire.codecs import Quantize
-from gradwire.codecs.quantize import CLEARED_BITS, SMALLEST_PEAK
+from gradwire.codecs.formats.quantize import CLEARED_BITS, SMALLEST_PEAK
 from gradwire.gateware.quantize.code import multiplication, rounded, value_of
 from support.proofs import Claim, Wires, counterexample, scaled
 

@@ -6,7 +6,7 @@ import pytest
 from amaranth import Cat, Const, Module, Mux
 
 from gradwire.codecs import Quantize
-from gradwire.codecs.quantize import CLEARED_BITS
+from gradwire.codecs.formats.quantize import CLEARED_BITS
 from gradwire.gateware.quantize.scale import divided_bit, divided_digit, scale_of
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Wires, counterexample

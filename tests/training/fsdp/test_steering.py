@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 import gradwire
-from gradwire.auto import network
 from gradwire.auto.pilot import WARM_UP
-from gradwire.auto.samples import Samples
+from gradwire.auto.quality.samples import Samples
+from gradwire.auto.times import network
 from gradwire.codecs import DEFAULT
 from gradwire.errors import AttachError
 from gradwire.links import Link

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gradwire import Plan
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.errors import StateError
 from gradwire.training.ledger.decided import Decided
 from gradwire.training.ledger.ledger import JsonLines, Ledger, TensorBoard

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError, StateError
 from gradwire.plan import Plan

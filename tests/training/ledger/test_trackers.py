@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.errors import MissingPackageError, SpecError
 from gradwire.plan import Plan
 from gradwire.training.ledger.ledger import Ledger, TensorBoard

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from gradwire import Auto, Link, PipeSGD
-from gradwire.auto import decide
+from gradwire.auto.choice import decide
 from gradwire.auto.pilot import WARM_UP
 from gradwire.codecs import Identity, parse
 from gradwire.errors import StateError
@@ -162,7 +162,7 @@ def test_training_goes_on_without_compression_where_nothing_else_is_allowed(
 
 def test_all_of_a_large_gradient_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradwire.training.methods.worker_method._SAMPLED_NBYTES", 4 * 60)
-    monkeypatch.setattr("gradwire.auto.samples.MOST_COUNT", 50)
+    monkeypatch.setattr("gradwire.auto.quality.samples.MOST_COUNT", 50)
     seen = []
 
     def body(link: Link) -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.codecs.bitpack import BitPack
+from gradwire.codecs.formats.bitpack import BitPack
 from gradwire.training.offload.unpack import bitunpack
 
 

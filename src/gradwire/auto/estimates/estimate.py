@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 
-from gradwire.auto.contract import exchanged
 from gradwire.auto.estimates.limits import Limit, limit_of
 from gradwire.auto.estimates.observed import Observed
+from gradwire.auto.quality.contract import exchanged
 from gradwire.auto.settings import Auto
 from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend

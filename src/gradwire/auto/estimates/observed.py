@@ -14,8 +14,8 @@ import torch
 
 from gradwire.auto.form import BUCKETS, SHARDS, Form
 from gradwire.auto.messages import gather
-from gradwire.auto.network import LINE_FIELDS, line_of, own_line
-from gradwire.auto.step_times import StepTime
+from gradwire.auto.times.network import LINE_FIELDS, line_of, own_line
+from gradwire.auto.times.step_times import StepTime
 from gradwire.errors import DataError
 from gradwire.exchange import Exchange
 from gradwire.files import write_files

@@ -13,7 +13,7 @@ from gradwire.auto.estimates.excerpts import KEPT_STEPS, MOST_COUNT, joined, sha
 from gradwire.auto.estimates.measure import QUICK, estimator
 from gradwire.auto.estimates.observed import Observed, compare
 from gradwire.auto.messages import broadcast
-from gradwire.auto.step_times import StepTimes
+from gradwire.auto.times.step_times import StepTimes
 from gradwire.costs import ExchangeCost
 from gradwire.errors import DataError, GradwireError, SpecError
 from gradwire.exchange import Exchange, Norms

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gradwire.codecs import parse
-from gradwire.codecs.bitpack import BitPack
+from gradwire.codecs.formats.bitpack import BitPack
 from gradwire.experiments.a2dtwp.options import AWP, BF16, FP32
 from gradwire.training.offload import awp
 from gradwire.training.offload.carriers import Bits, Carrier, Transfer, aligned

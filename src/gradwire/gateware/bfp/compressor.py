@@ -6,7 +6,7 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 from amaranth.lib.fifo import SyncFIFOBuffered
 
-from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT, Bfp
+from gradwire.codecs.formats.bfp import NAN_EXPONENT, SMALLEST_EXPONENT, Bfp
 from gradwire.gateware.bfp.format import Layout
 from gradwire.gateware.packer import Packer
 from gradwire.gateware.peaks import find_peaks, peaks_latency

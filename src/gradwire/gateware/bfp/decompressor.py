@@ -5,7 +5,7 @@ from __future__ import annotations
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import wiring
 
-from gradwire.codecs.bfp import NAN_EXPONENT, Bfp
+from gradwire.codecs.formats.bfp import NAN_EXPONENT, Bfp
 from gradwire.gateware.bfp.cutter import BfpCutter
 from gradwire.gateware.bfp.format import Layout
 from gradwire.gateware.queues import counted_memory

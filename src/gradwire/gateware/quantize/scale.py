@@ -10,8 +10,8 @@ from __future__ import annotations
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 
 from gradwire.codecs import Quantize
+from gradwire.codecs.formats.quantize import CLEARED_BITS, SMALLEST_PEAK
 from gradwire.codecs.magnitude import floor_log2
-from gradwire.codecs.quantize import CLEARED_BITS, SMALLEST_PEAK
 from gradwire.gateware.stream import Pipeline
 
 SIGNIFICAND_BITS = 24

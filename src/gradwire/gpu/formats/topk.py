@@ -1,4 +1,4 @@
-"""``topk``: the largest magnitudes and their places (codecs/topk.py).
+"""``topk``: the largest magnitudes and their places (codecs/formats/topk.py).
 
 The chunk is read once, if k is small. A sample of it tells of a magnitude that a little more than k values
 reach, and these are gathered. The smallest magnitude that is kept is found among them digit by digit, by

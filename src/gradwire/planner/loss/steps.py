@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gradwire.codecs.topk import TopK
+from gradwire.codecs.formats.topk import TopK
 from gradwire.errors import SpecError
 from gradwire.plan import Plan
 from gradwire.planner.loss.measured import CALIBRATION, Effect

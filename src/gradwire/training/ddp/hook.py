@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout, connect
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.auto.estimates.estimate import Estimate
 from gradwire.auto.estimates.recorder import check_asked
 from gradwire.auto.pilot import Pilot

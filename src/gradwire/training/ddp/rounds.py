@@ -21,7 +21,7 @@ from torch.autograd import Variable
 from gradwire.auto.estimates.estimate import Estimate
 from gradwire.auto.estimates.recorder import Recorder, read_answer
 from gradwire.auto.pilot import Pilot
-from gradwire.auto.sampled_bucket import SampledBucket
+from gradwire.auto.quality.sampled_bucket import SampledBucket
 from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged, Staging
 from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.api import check_initialised, check_timeout
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.auto.estimates.estimate import Estimate
 from gradwire.auto.estimates.recorder import Recorder, check_asked, read_answer
 from gradwire.auto.form import SHARDS

@@ -8,9 +8,9 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.auto.pilot import Pilot
-from gradwire.auto.samples import Samples, Shadow, lost_shares
+from gradwire.auto.quality.samples import Samples, Shadow, lost_shares
 from gradwire.auto.state import State
 from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.errors import StateError
 
 

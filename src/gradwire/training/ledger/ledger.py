@@ -21,7 +21,7 @@ from threading import Lock
 from time import perf_counter
 from typing import Any
 
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError, SpecError, StateError
 from gradwire.files import check_folder_writable

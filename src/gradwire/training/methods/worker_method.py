@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decision import Decision
 from gradwire.auto.form import whole
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto

@@ -6,8 +6,8 @@ import math
 import pytest
 
 from gradwire import Plan
-from gradwire.auto.contract import rules_for
-from gradwire.auto.decision import Decision, best_of
+from gradwire.auto.choice.decision import Decision, best_of
+from gradwire.auto.quality.contract import rules_for
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
 

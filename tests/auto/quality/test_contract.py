@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.auto.contract import (
+from gradwire.auto.quality.contract import (
     Contract,
     Lost,
     beyond,
@@ -17,7 +17,7 @@ from gradwire.auto.contract import (
     rules_for,
     suits,
 )
-from gradwire.auto.samples import Samples, Shadow
+from gradwire.auto.quality.samples import Samples, Shadow
 from gradwire.codecs import Codec, Identity, parse
 from gradwire.timing.measure.calibrate import lost_share
 from support.ranks import run_ranks

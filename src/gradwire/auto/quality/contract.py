@@ -11,7 +11,7 @@ from random import Random
 
 import torch
 
-from gradwire.auto.samples import Samples, part_of
+from gradwire.auto.quality.samples import Samples, part_of
 from gradwire.codecs import Codec, Identity
 from gradwire.codecs.rules import Rule
 from gradwire.plan import FLOAT_NBYTES, Plan

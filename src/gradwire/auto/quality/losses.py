@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gradwire.auto.contract import BACK, Contract, Lost, encodings, exchanged_shares, mean_nbytes, suits
-from gradwire.auto.costs import typical
-from gradwire.auto.decision import FAR_LESS
-from gradwire.auto.samples import Samples
+from gradwire.auto.quality.contract import (
+    BACK,
+    Contract,
+    Lost,
+    encodings,
+    exchanged_shares,
+    mean_nbytes,
+    suits,
+)
+from gradwire.auto.quality.samples import Samples
+from gradwire.auto.times.costs import typical
 from gradwire.codecs import Codec
 from gradwire.plan import FLOAT_NBYTES, Plan
+
+FAR_LESS = 0.8
+"""A plan that sends less than this share of what another does sends far less."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.auto.step_times import KEPT, StepTimes
+from gradwire.auto.times.step_times import KEPT, StepTimes
 
 
 class Clock:

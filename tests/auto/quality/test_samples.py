@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradwire.auto.samples import MOST_COUNT, Samples
+from gradwire.auto.quality.samples import MOST_COUNT, Samples
 from gradwire.codecs import parse
 
 

@@ -13,7 +13,7 @@ from math import inf, isinf
 from statistics import fmean, median
 from typing import Self
 
-from gradwire.auto.decision import SAME, Decision, best_of, same_way, stays
+from gradwire.auto.choice.decision import SAME, Decision, best_of, same_way, stays
 from gradwire.errors import SpecError
 from gradwire.plan import Plan
 from gradwire.planner.search.select import UNCERTAINTY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from gradwire.auto.contract import Lost, by_codec
+from gradwire.auto.quality.contract import Lost, by_codec
 from gradwire.codecs import Codec
 from gradwire.plan import Plan
 from gradwire.planner.search.predict import Prediction, Predictor

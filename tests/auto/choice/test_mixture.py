@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from gradwire import Plan
-from gradwire.auto.contract import Lost
-from gradwire.auto.mixture import Mixture
+from gradwire.auto.choice.mixture import Mixture
+from gradwire.auto.quality.contract import Lost
 from gradwire.codecs import Identity, parse
 from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.search.exchange_times import Family

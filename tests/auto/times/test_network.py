@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gradwire import Link
-from gradwire.auto.network import LINE_FIELDS, line_of, matchings, own_line
+from gradwire.auto.times.network import LINE_FIELDS, line_of, matchings, own_line
 from support.ranks import run_ranks
 
 

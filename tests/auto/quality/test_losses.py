@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gradwire import Plan
-from gradwire.auto.contract import Contract, Lost
-from gradwire.auto.losses import Losses, is_leaner
-from gradwire.auto.samples import Samples
+from gradwire.auto.quality.contract import Contract, Lost
+from gradwire.auto.quality.losses import Losses, is_leaner
+from gradwire.auto.quality.samples import Samples
 from gradwire.codecs import parse
 
 FINE, COARSE, BOTH = (parse(each) for each in ("ecsq:0.25", "ecsq:0.5", "ecsq:0.5,sum=0.25"))

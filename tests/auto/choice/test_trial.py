@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gradwire import Plan
-from gradwire.auto.decision import Decision
-from gradwire.auto.trial import TURN, Trial
+from gradwire.auto.choice.decision import Decision
+from gradwire.auto.choice.trial import TURN, Trial
 from gradwire.errors import SpecError
 
 EXACT = Decision(Plan(), 1.0, 1.0, 0.1, "no compression", nbytes=4e6)

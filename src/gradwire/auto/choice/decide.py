@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
-from gradwire.auto.contract import Lost, in_words, rules_for
-from gradwire.auto.decision import FAR_LESS, Decision, best_of, same_way, stays
-from gradwire.auto.mixture import Mixture
+from gradwire.auto.choice.decision import Decision, best_of, same_way, stays
+from gradwire.auto.choice.mixture import Mixture
+from gradwire.auto.quality.contract import Lost, in_words, rules_for
+from gradwire.auto.quality.losses import FAR_LESS
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.search.candidates import Space

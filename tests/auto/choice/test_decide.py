@@ -5,9 +5,9 @@ import math
 import pytest
 
 from gradwire import Plan
-from gradwire.auto.contract import Lost, exchanged
-from gradwire.auto.decide import _rivals, decide
-from gradwire.auto.decision import Decision
+from gradwire.auto.choice.decide import _rivals, decide
+from gradwire.auto.choice.decision import Decision
+from gradwire.auto.quality.contract import Lost, exchanged
 from gradwire.codecs import Identity, parse
 from gradwire.planner.inputs.workload import Workload
 from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment

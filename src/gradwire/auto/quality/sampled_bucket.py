@@ -10,7 +10,7 @@ from random import Random
 
 import torch
 
-from gradwire.auto.samples import Samples, Shadow, lost_shares
+from gradwire.auto.quality.samples import Samples, Shadow, lost_shares
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.exchange import Exchange, Norms

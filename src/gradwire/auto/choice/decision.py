@@ -16,8 +16,6 @@ STAY = 0.05
 SAME = 0.05
 """Of plans whose times differ by less, the one whose time and bytes have the smallest product is the best:
 times are no more certain, and bytes are sure."""
-FAR_LESS = 0.8
-"""A plan that sends less than this share of what another does sends far less."""
 _LESS_NOISE = 0.9
 """Of those that are as lean, too, one whose noise has less than this share of the best one's variance is
 better: what partial sums lose adds up in a ring, and less pairwise."""

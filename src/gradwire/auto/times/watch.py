@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradwire.auto.step_times import StepTime
+from gradwire.auto.times.step_times import StepTime
 
 CHANGED = 0.25
 """Steps that take longer or shorter by this share of the shorter one are worth another look."""

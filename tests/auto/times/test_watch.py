@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from gradwire.auto.step_times import KEPT, StepTime
-from gradwire.auto.watch import MOST_PATIENCE, PATIENCE, QUIET, Watch
+from gradwire.auto.times.step_times import KEPT, StepTime
+from gradwire.auto.times.watch import MOST_PATIENCE, PATIENCE, QUIET, Watch
 
 FAST, SLOW = StepTime(0.1, 0.05, 0.02), StepTime(0.1, 0.05, 0.5)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.auto import costs
-from gradwire.auto.costs import Costs, typical
+from gradwire.auto.times import costs
+from gradwire.auto.times.costs import Costs, typical
 from gradwire.codecs import Codec, parse
 from gradwire.errors import LinkError
 from gradwire.machine import cores

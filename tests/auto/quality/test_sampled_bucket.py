@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan, loopback
-from gradwire.auto import sampled_bucket
-from gradwire.auto.sampled_bucket import SampledBucket
-from gradwire.auto.samples import Samples
+from gradwire.auto.quality import sampled_bucket
+from gradwire.auto.quality.sampled_bucket import SampledBucket
+from gradwire.auto.quality.samples import Samples
 from gradwire.exchange.division import divided
 from support.ranks import run_ranks
 from support.sums import bits

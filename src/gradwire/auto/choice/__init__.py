@@ -1,0 +1,1 @@
+"""Choose a plan by what is expected of it, and try the closest ones."""

@@ -1,0 +1,1 @@
+"""What steps, codecs, hosts, and lines take."""
