@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.auto.messages import broadcast, gather
+from gradwire.auto.messages import broadcast, gather, mean
 from support.ranks import run_ranks
 
 
@@ -23,3 +24,16 @@ def test_every_rank_learns_all_rows_and_the_text_of_rank_0(world: int) -> None:
     assert [row[0] for row in rows] == list(range(world))
     assert [row[1] for row in rows] == pytest.approx([1 / (1 + rank) for rank in range(world)], rel=1e-7)
     assert (heard, nothing) == (text, "")
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_rank_learns_the_mean(world: int) -> None:
+    def average(link: Link) -> list[float]:
+        exchange, values = Exchange(link, Plan.of("quantize:4")), torch.arange(5.0) * link.rank
+        mean(exchange, values, 5.0)
+        mean(exchange, torch.zeros(0), 5.0)
+        return values.tolist()
+
+    means = run_ranks(world, average)
+    assert means == [pytest.approx([i * (world - 1) / 2 for i in range(5)], rel=1e-6)] * world
+    assert means == [means[0]] * world, "the same bits"

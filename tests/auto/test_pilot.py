@@ -83,6 +83,23 @@ def test_a_codec_that_breaks_the_contract_is_replaced(monkeypatch: pytest.Monkey
     assert plans[0][-1].codec == Identity()
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_features_that_few_ranks_have_leave_no_codec_out_and_those_that_hardly_any_has_do(
+    apart: bool,
+) -> None:
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["fp8", "ecsq:0.25"]))
+        one.lit = slice(link.rank if apart else 0, None, 2)
+        for number in range(1, WARM_UP + KEPT + 3):
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    assert {str(each.codec) for each in runs[0].plans[WARM_UP:]} == {"ecsq:0.25" if apart else "fp8"}
+    assert runs[0].pilot.decisions[0][1].left_out == (() if apart else ("ecsq:0.25",))
+
+
 def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str, Any]) -> None:
     changes, steps = {100: FAST, 260: SLOW}, 400
 

@@ -24,6 +24,7 @@ class Run:
         self.exchange = Exchange(link, settings.first_plan)
         self.now, self.exposed_s = 0.0, 0.1
         self.small = self.faint = self.weak = self.even = False
+        self.lit = slice(None)
         self.exposed_by: dict[str, float] = {}
         shapes = [[each] for each in COUNTS]
         self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
@@ -45,6 +46,10 @@ class Run:
                 values = values.sign() * scale
             if self.faint:  # all but what a short sample sees
                 values[60:] *= 1e-4
+            columns = (count - BIAS) // 10
+            lit = torch.full((10, columns), 1e-4)
+            lit[:, self.lit] = 1.0  # features that this rank's examples have
+            values[:-BIAS] *= lit.flatten()
             if self.weak and index == 1:
                 values *= 1e-3
             if self.small:  # they share a block with weights that are much larger
@@ -53,7 +58,7 @@ class Run:
             self.now += 0.05
             self.pilot.handed_over(count)
             if self.pilot.samples is not None:
-                names, shapes = NAMES[index], [(10, (count - BIAS) // 10), (BIAS,)]
+                names, shapes = NAMES[index], [(10, columns), (BIAS,)]
                 drawn = self.pilot.samples.drawn == index
                 way = SampledBucket(way, self.exchange, self.pilot.samples, names, shapes, drawn)
             way.all_reduce(values)

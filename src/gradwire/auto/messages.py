@@ -1,4 +1,4 @@
-"""What ranks tell each other between two steps: a row of numbers each, or a text from rank 0."""
+"""What ranks tell each other between two steps: rows of numbers, their mean, or a text from rank 0."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def gather(exchange: Exchange, row: Sequence[float], timeout_s: float) -> list[l
     rows[link.rank] = torch.tensor(row, dtype=torch.float32, device="cpu")
     _sum(exchange, rows.view(-1), timeout_s)
     return rows.tolist()
+
+
+def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
+    """Average 1-D float32 in place, to the same bits on all ranks. Raises ``ExchangeError``."""
+    if values.numel():
+        Exchange(exchange.link, Plan()).all_reduce(values, timeout_s=timeout_s)
 
 
 def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:

@@ -14,7 +14,7 @@ from gradwire.auto.choice.decide import decide
 from gradwire.auto.choice.decision import Decision
 from gradwire.auto.choice.trial import Trial
 from gradwire.auto.form import BUCKETS, Form
-from gradwire.auto.messages import broadcast, gather
+from gradwire.auto.messages import broadcast, gather, mean
 from gradwire.auto.quality.contract import Contract, Lost, draw, excepted, in_words, rules_for
 from gradwire.auto.quality.losses import Losses, is_leaner
 from gradwire.auto.quality.samples import Samples
@@ -270,11 +270,12 @@ class Pilot:
     def _look(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         """Let all ranks compare what steps take, and lose, with what they may; maybe decide once more."""
         now, samples = self._times.median, self._samples
-        row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
         text, wide = "", False
 
         def compare(exchange: Exchange) -> list[list[float]]:
             nonlocal text, wide
+            self._share_norms(exchange, samples)
+            row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
             rows = gather(exchange, row, self._timeout_s)
             if samples is not None:
                 names = self._contract.judge([each[3:] for each in rows], samples, present)
@@ -340,6 +341,13 @@ class Pilot:
             text = _ANEW if is_due else ""
         return broadcast(exchange, text, self._timeout_s)
 
+    def _share_norms(self, exchange: Exchange, samples: Samples | None) -> None:
+        """Let rows and columns be judged by their norms on all ranks."""
+        if samples is not None:
+            norms = samples.slice_norms()
+            mean(exchange, norms, self._timeout_s)
+            samples.compare_with(norms)
+
     def _algorithms(self, exchange: Exchange) -> tuple[str, ...]:
         may = self._form.algorithms
         return tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
@@ -351,8 +359,9 @@ class Pilot:
         if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
             return ""
         if not self._own_shares:
+            self._share_norms(exchange, samples)
             self._own_shares = self._losses.own(samples, self._settings.candidates)
-            self._costs.forget()
+            self._costs.forget_sizes()
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
         self._own_line = self._own_line or network.own_line(exchange.link)
         row += self._own_line

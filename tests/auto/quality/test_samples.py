@@ -68,9 +68,55 @@ def test_a_matrix_whose_columns_differ_hides_no_small_ones(across: str) -> None:
         assert lost > of_most if spec == "ecsq:0.25" else lost < of_most
 
 
+def test_rows_and_columns_of_a_rank_count_beside_those_of_all_ranks() -> None:
+    """Each rank's examples light up other features: what fades on one of them is there on the other."""
+    generator, codec = torch.Generator().manual_seed(3), parse("ecsq:0.25")
+    shapes, of_rank = [(64, 32), (7,), (20, 40)], []
+    for rank in range(2):
+        values = [torch.randn(shape, generator=generator) for shape in shapes]
+        values[0][:, rank::2] *= 1e-4
+        values[2][rank::2] *= 1e-4
+        of_rank.append(values)
+    judged = [
+        sampled(
+            (torch.cat([w.flatten(), b]), shapes[:2]), (torch.cat([v.flatten(), b]), [shapes[2], shapes[1]])
+        )
+        for w, b, v in of_rank
+    ]
+    alone = [each.shares(codec) for each in judged]
+    norms = torch.stack([each.slice_norms() for each in judged]).mean(0)
+    for each in judged:
+        each.compare_with(norms)
+    for rank, (own, beside) in enumerate(zip(alone, (each.shares(codec) for each in judged), strict=True)):
+        assert min(own[0], own[2]) > 0.19
+        assert max(beside) < 0.12
+        assert beside[1::2] == own[1::2], "a vector has neither"
+        weight = of_rank[rank][0]
+        flat = torch.cat([weight.flatten(), of_rank[rank][1]])
+        codec.decode(codec.encode(flat), decoded := torch.empty_like(flat))
+        lost = (decoded[: 64 * 32].view(64, 32) - weight).numpy().astype(np.float64)
+        both = np.stack([values[0].numpy().astype(np.float64) for values in of_rank])
+        found = [np.linalg.norm(lost) / np.linalg.norm(weight)]
+        for axis in (0, 1):
+            mean = np.linalg.norm(both, axis=1 + axis).mean(0)
+            beside_all = np.maximum(np.linalg.norm(both[rank], axis=axis), mean)
+            found.append(np.quantile(np.linalg.norm(lost, axis=axis) / beside_all, 0.9) / 4)
+        assert beside[0] == pytest.approx(max(found), rel=1e-4)
+
+
+def test_a_step_that_is_not_finite_has_no_norms() -> None:
+    values = torch.ones(4, 4)
+    values[1, 2] = torch.inf
+    norms = sampled((values.flatten(), [(4, 4)])).slice_norms()
+    assert norms.tolist() == [2.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]
+    assert Samples().slice_norms().numel() == 0
+
+
 def test_of_a_large_matrix_the_rows_that_were_kept_count() -> None:
     values = torch.ones(3, MOST_COUNT // 2)
-    assert worst(sampled((values.flatten(), [tuple(values.shape)])), "bf16") == 0.0
+    samples = sampled((values.flatten(), [tuple(values.shape)]))
+    assert worst(samples, "bf16") == 0.0
+    assert samples.slice_norms().numel() == MOST_COUNT // 2 + 2
 
 
 def test_nothing_lost_all_lost_and_nothing_there() -> None:

@@ -35,7 +35,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_codecs_and_host_are_measured_once_until_gradients_may_be_others(measured: list[str]) -> None:
+def test_codecs_and_host_are_measured_once(measured: list[str]) -> None:
     own = Costs(2)
     environment = own.environment(LINE, CODECS[:1], VALUES)
     assert measured == ["bf16", "host"]
@@ -45,9 +45,31 @@ def test_codecs_and_host_are_measured_once_until_gradients_may_be_others(measure
     assert measured == ["bf16", "host", "quantize:8"]
     assert [*again.codecs] == ["bf16", "quantize:8"]
     assert again.cost("bf16") == environment.cost("bf16")
-    own.forget()
-    assert [*own.environment(LINE, CODECS, VALUES).codecs] == ["bf16", "quantize:8"]
-    assert measured[3:] == ["bf16", "quantize:8"]
+
+
+def test_of_other_gradients_the_sizes_are_measured_anew(measured: list[str]) -> None:
+    own, codecs = Costs(2), [parse("ecsq:0.5,sum=0.35"), parse("errbound:2^-10")]
+    others = VALUES.clone()
+    others[100:] = 0.0
+    before = own.environment(LINE, codecs, VALUES)
+    assert own.environment(LINE, codecs, others).codecs == before.codecs, "nobody has said so"
+    own.forget_sizes()
+    after = own.environment(LINE, codecs, others)
+    assert measured == ["ecsq:0.5,sum=0.35", "errbound:2^-10", "host"]
+    for codec in codecs:
+        (was,), (now,) = (each.cost(str(codec)).points for each in (before, after))
+        assert now.nbytes == codec.encode(others).numel() / len(others) < was.nbytes
+        assert now.largest_error <= codec.bound(others)
+        assert (now.encode_s, now.decode_s, now.decode_add_s) == (
+            was.encode_s,
+            was.decode_s,
+            was.decode_add_s,
+        )
+    finished = after.cost("ecsq:0.5,sum=0.35").finished
+    assert finished is not None
+    assert finished.nbytes == parse("ecsq:0.35").encode(others).numel() / len(others)
+    assert finished.encode_s > 0
+    assert own.environment(LINE, codecs, VALUES).codecs == after.codecs, "they are known once more"
 
 
 def test_a_host_without_a_local_network_has_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:

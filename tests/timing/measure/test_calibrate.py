@@ -16,9 +16,11 @@ from gradwire.timing.measure.calibrate import (
     LONGEST_REST_S,
     REPEATS,
     codec_cost,
+    cost_on_others,
     end_cost,
     lost_share,
     rest_between_segments,
+    sums,
 )
 from gradwire.timing.replay.host import EndCost, both_ends
 from gradwire.timing.replay.line import Line
@@ -41,6 +43,24 @@ def test_sizes_are_those_of_real_payloads_of_sums() -> None:
     assert cost.at(3).nbytes == pytest.approx(codec.encode(total).numel() / total.numel(), rel=1e-6)
     assert cost.at(1).nbytes < cost.at(3).nbytes
     assert 0 < cost.at(1).largest_error <= 2**-10
+
+
+def test_on_other_gradients_a_codec_is_as_fast_and_its_payloads_are_those_of_the_others() -> None:
+    codec, others = parse("ecsq:0.5,sum=0.25"), [each.clone() for each in SAMPLES]
+    for each in others:
+        each[1000:] = 0.0
+    known = codec_cost(codec, SAMPLES, world=3)
+    cost = cost_on_others(known, codec, sums(others, 3))
+    assert cost.finished is not None
+    assert known.finished is not None
+    for now, was in zip(cost.all_points, known.all_points, strict=True):
+        total = sums(others, 3)[now.terms]
+        used = codec if now is not cost.finished else codec.of_sums
+        assert now.nbytes == used.encode(total).numel() / total.numel() < was.nbytes
+        assert now.lost == pytest.approx(lost_share(used, total, total.numel()))
+        for name in ("terms", "encode_s", "decode_s", "decode_add_s"):
+            assert getattr(now, name) == getattr(was, name)
+    assert (cost.call_s, cost.codec, cost.disagreement) == (known.call_s, known.codec, known.disagreement)
 
 
 @pytest.mark.parametrize(("spec", "nbytes"), [("identity", 4.0), ("bf16", 2.0), ("truncate:16", 2.0)])

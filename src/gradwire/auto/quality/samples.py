@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import torch
 
@@ -16,7 +16,7 @@ MOST_COUNT = 1 << 20
 """The most floats of a bucket that are kept."""
 MOST_SLICES = 0.9
 """This share of a parameter's rows, and of its columns, counts."""
-ROOM = 5.0
+ROOM = 4.0
 """A row or column may lose so many times as much as the whole parameter: those that all but vanish no longer
 learn; that others are rounded coarsely costs no loss (docs/which_codec.md)."""
 
@@ -50,6 +50,7 @@ class Samples:
     placed_for: int | None = None
     _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
+    _usual: torch.Tensor | None = None
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
     def expect(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> None:
@@ -83,6 +84,21 @@ class Samples:
         """All values that were kept, one bucket after the other."""
         return torch.cat(self._values)
 
+    def slice_norms(self) -> torch.Tensor:
+        """Return the norms of all columns and rows, 1-D float32, as many on all ranks; 0 if not finite."""
+        buckets = zip(self._values, self._shapes, strict=True)
+        found = [norms for values, shapes in buckets for norms in _slice_norms(values, shapes)]
+        return torch.cat([torch.zeros(0), *found]).nan_to_num(0.0, 0.0, 0.0)
+
+    def compare_with(self, norms: torch.Tensor) -> None:
+        """Judge columns and rows by these norms where they are larger: means of all ranks' ``slice_norms``.
+
+        What a rank's part of a sum loses of a column counts beside the sum's. A few examples may have left
+        the rank's own one all but empty.
+        """
+        self._known.clear()
+        self._usual = norms
+
     def shares(self, codec: Codec) -> list[float]:
         """Return the share of each parameter's norm that one encoding loses; see ``lost_shares``."""
         if codec not in self._known:
@@ -90,9 +106,13 @@ class Samples:
         return self._known[codec]
 
     def _shares(self, codec: Codec) -> list[float]:
-        buckets = zip(self._values, self._shapes, strict=True)
-        world = self.placed_for
-        return [share for values, shapes in buckets for share in _lost(codec, values, shapes, world)]
+        shares, at = list[float](), 0
+        for values, shapes in zip(self._values, self._shapes, strict=True):
+            count = sum(_counts(shapes, len(values)))
+            usual = None if self._usual is None else self._usual[at : (at := at + count)]
+            found = _decoded(codec, values, shapes, self.placed_for)
+            shares += lost_shares(values, found, shapes, usual)
+        return shares
 
 
 @dataclass(frozen=True)
@@ -116,49 +136,82 @@ def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:
     return sum(size_of[name] for name in names) / max(sum(size_of.values()), 1)
 
 
-def _lost(
+def _decoded(
     codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]], placed_for: int | None
-) -> list[float]:
+) -> torch.Tensor:
+    """Return what is left of a bucket's values after one encoding."""
     if codec.EXACT or values.numel() == 0:
-        return [0.0] * len(shapes)
-    counts = [*map(math.prod, shapes)]
-    starts = [*accumulate(counts, initial=0)]
-    kept = [max(min(len(values) - start, count), 0) for start, count in zip(starts, counts, strict=False)]
-    unit = 1 if placed_for is None else unit_of(codec, counts, placed_for)
+        return values
+    kept = _kept(shapes, len(values))
+    unit = 1 if placed_for is None else unit_of(codec, [*map(math.prod, shapes)], placed_for)
     placement = Placement(tuple(kept), unit)
     sent = values if placement.is_dense else placement.joined(torch.split(values, kept))
     decoded = torch.empty_like(sent)
     codec.decode(codec.encode(sent), decoded)
-    found = decoded if placement.is_dense else torch.cat(placement.apart(decoded))
-    return lost_shares(values, found, shapes)
+    return decoded if placement.is_dense else torch.cat(placement.apart(decoded))
 
 
-def lost_shares(values: torch.Tensor, found: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[float]:
+def lost_shares(
+    values: torch.Tensor,
+    found: torch.Tensor,
+    shapes: Sequence[tuple[int, ...]],
+    usual: torch.Tensor | None = None,
+) -> list[float]:
     """Return the share of each parameter's norm that is missing in ``found``, of the values that are there.
 
-    Of a parameter with rows and columns it is a fifth (``ROOM``) of what nine in ten of them stay within, if
-    that is more: the norm of a whole matrix hides columns that are much smaller than others. Where there was
-    no gradient nothing can be lost; where there is one after decoding alone, all is.
+    Of a parameter with rows and columns it is a quarter (``ROOM``) of what nine in ten of them stay within, if
+    that is more: the norm of a whole matrix hides columns that are much smaller than others. Norms of columns
+    and rows in ``usual`` count where they are larger than those of ``values``. Where there was no gradient
+    nothing can be lost; where there is one after decoding alone, all is.
     """
-    own, lost = values.double().square(), (found - values).double().square()
-    start, shares = 0, []
-    for shape in shapes:
-        stop = min(start + math.prod(shape), len(own))
-        shares.append(_lost_of(own[start:stop], lost[start:stop], shape))
-        start = stop
+    shares, squares = list[float](), (values.double().square(), (found - values).double().square())
+    judged = iter(() if usual is None else torch.split(usual.double().square(), _counts(shapes, len(values))))
+    parts = (_parts(each, shapes) for each in squares)
+    for own, lost, shape in zip(*parts, shapes, strict=True):
+        share = float(_shares(own.sum(), lost.sum()))
+        for of_own, of_lost in zip(_slice_sums(own, shape), _slice_sums(lost, shape), strict=True):
+            norms = of_own if usual is None else of_own.maximum(next(judged))
+            share = max(share, float(_shares(norms, of_lost).quantile(MOST_SLICES)) / ROOM)
+        shares.append(share)
     return shares
 
 
-def _lost_of(own: torch.Tensor, lost: torch.Tensor, shape: tuple[int, ...]) -> float:
-    """Return the share that one parameter loses, from squares."""
-    share = float(_shares(own.sum(), lost.sum()))
+def _slice_norms(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+    """Return the norms of each parameter's columns and rows, float32."""
+    parts = _parts(values.double().square(), shapes)
+    sums = (_slice_sums(own, shape) for own, shape in zip(parts, shapes, strict=True))
+    return [each.sqrt().float() for each in chain(*sums)]
+
+
+def _parts(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[torch.Tensor]:
+    """Return what was kept of each parameter."""
+    kept = _kept(shapes, len(values))
+    return torch.split(values[: sum(kept)], kept)
+
+
+def _counts(shapes: Sequence[tuple[int, ...]], kept: int) -> list[int]:
+    """Return how many columns and rows are judged of each parameter, of a bucket's first values."""
+    return [*chain(*map(_slices, shapes, _kept(shapes, kept)))]
+
+
+def _kept(shapes: Sequence[tuple[int, ...]], kept: int) -> list[int]:
+    """Return how many values of each parameter are among a bucket's first ones."""
+    starts = accumulate(map(math.prod, shapes), initial=0)
+    return [min(max(kept - start, 0), math.prod(shape)) for start, shape in zip(starts, shapes, strict=False)]
+
+
+def _slices(shape: tuple[int, ...], kept: int) -> tuple[int, ...]:
+    """Return the numbers of columns and of rows that were kept; nothing for a parameter without."""
     columns = math.prod(shape[1:])
-    rows = own.numel() // columns if columns else 0  # of a large parameter, those that were kept
-    if len(shape) < 2 or min(rows, columns) < 2:
-        return share
-    own, lost = (each[: rows * columns].view(rows, columns) for each in (own, lost))
-    slices = (_shares(own.sum(dim), lost.sum(dim)) for dim in (0, 1))
-    return max(share, *(float(each.quantile(MOST_SLICES)) / ROOM for each in slices))
+    rows = kept // columns if columns else 0
+    return (columns, rows) if len(shape) > 1 and min(rows, columns) > 1 else ()
+
+
+def _slice_sums(own: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]:
+    """Return the sums of columns and of rows."""
+    counts = _slices(shape, own.numel())
+    table = own[: math.prod(counts)].view(counts[::-1]) if counts else None
+    return [] if table is None else [table.sum(dim) for dim in (0, 1)]
 
 
 def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:

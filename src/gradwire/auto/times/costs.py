@@ -14,7 +14,7 @@ from gradwire.planner.inputs.calibration import SEGMENT_NBYTES, excerpt
 from gradwire.planner.inputs.cluster import Cluster
 from gradwire.planner.inputs.frame_cost import measure_host
 from gradwire.planner.inputs.threads import use_threads
-from gradwire.timing.measure.calibrate import codec_cost, rest_between_segments
+from gradwire.timing.measure.calibrate import codec_cost, cost_on_others, rest_between_segments
 from gradwire.timing.replay.environment import CodecCost, Environment
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line
@@ -30,10 +30,11 @@ class Costs:
         self._world = world
         self._host: HostCost | None = None
         self._codecs: dict[str, CodecCost] = {}
+        self._outdated: set[str] = set()
 
-    def forget(self) -> None:
-        """Measure codecs anew, because gradients may be others."""
-        self._codecs.clear()
+    def forget_sizes(self) -> None:
+        """Measure the sizes of payloads anew, because gradients may be others; codecs stay as fast."""
+        self._outdated |= self._codecs.keys()
 
     def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Environment:
         """Return where plans with these codecs run, with what they take of ``values``.
@@ -42,12 +43,15 @@ class Costs:
         """
         cluster = Cluster(self._world, line)
         every = list(codecs)
-        new = [each for each in every if str(each) not in self._codecs]
         rest_s = rest_between_segments(line, SEGMENT_NBYTES)
         with use_threads(cluster.threads):
-            self._codecs |= {
-                str(each): codec_cost(each, [values], 1, SEGMENT_NBYTES, rest_s, _REPEATS) for each in new
-            }
+            for each in every:
+                known = self._codecs.get(str(each))
+                if known is None:
+                    self._codecs[str(each)] = codec_cost(each, [values], 1, SEGMENT_NBYTES, rest_s, _REPEATS)
+                elif str(each) in self._outdated:
+                    self._codecs[str(each)] = cost_on_others(known, each, {1: values})
+        self._outdated -= {*map(str, every)}
         return Environment(line, {str(each): self._codecs[str(each)] for each in every}, self._of(cluster))
 
     def _of(self, cluster: Cluster) -> HostCost:

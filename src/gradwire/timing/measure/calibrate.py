@@ -13,6 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -93,6 +94,23 @@ def cost_on(
     return CodecCost(str(codec), points, call_s, codec.EXACT, statistics.fmean(disagreements), finished)
 
 
+def cost_on_others(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
+    """Return the costs of ``codec`` on sums of other gradients than the ``known`` ones: it is as fast there.
+
+    So only the sizes of payloads are measured, and what they lose, each sum in one chunk. ``summed`` has the
+    same numbers of terms as what is known.
+    """
+    points = [_untimed(codec, summed[point.terms], point.terms) for point in known.points]
+    finished = known.finished
+    if finished is not None:
+        finished = _as_fast(_untimed(codec.of_sums, summed[finished.terms], finished.terms), finished)
+    return replace(known, points=tuple(map(_as_fast, points, known.points)), finished=finished)
+
+
+def _as_fast(point: CodecPoint, known: CodecPoint) -> CodecPoint:
+    return replace(point, encode_s=known.encode_s, decode_s=known.decode_s, decode_add_s=known.decode_add_s)
+
+
 def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, rest_s: float) -> float:
     """Return the seconds that encoding a value and adding it take, measured once more: medians."""
     count = min(segment_nbytes // 4, sample.numel())
@@ -168,20 +186,33 @@ def _point(
     codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float, repeats: int
 ) -> tuple[CodecPoint, float]:
     """Return the costs, and by how much their repeats disagree."""
-    parts = [part for part in torch.split(x, count) if part.numel() == count]
-    sizes = [codec.encode(part).numel() for part in parts]
+    parts = _whole_parts(x, count)
     seconds = _seconds(codec, parts, count, rest_s, repeats)
     per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
-    point = CodecPoint(
+    point = replace(
+        _untimed(codec, x, terms, count),
+        encode_s=per_value["encode"],
+        decode_s=per_value["decode"],
+        decode_add_s=per_value["decode_add"],
+    )
+    return point, (disagreement(seconds["encode"]) + disagreement(seconds["decode_add"])) / 2
+
+
+def _untimed(codec: Codec, x: torch.Tensor, terms: int, count: int | None = None) -> CodecPoint:
+    """Return what payloads of ``count`` values each, by default one of all, take and lose, but no seconds."""
+    count = x.numel() if count is None else count
+    parts = _whole_parts(x, count)
+    return CodecPoint(
         terms,
-        statistics.fmean(sizes) / count,
-        per_value["encode"],
-        per_value["decode"],
-        per_value["decode_add"],
+        statistics.fmean(codec.encode(part).numel() for part in parts) / count,
+        *(0.0, 0.0, 0.0),
         max(_largest_error(codec, part) for part in parts),
         lost=lost_share(codec, torch.cat(parts), count),
     )
-    return point, (disagreement(seconds["encode"]) + disagreement(seconds["decode_add"])) / 2
+
+
+def _whole_parts(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    return [part for part in torch.split(x, count) if part.numel() == count]
 
 
 def _seconds(
