@@ -13,7 +13,7 @@ from gradwire.auto.quality import samples
 from gradwire.auto.state import State
 from gradwire.auto.times import costs, network
 from gradwire.auto.times.step_times import KEPT
-from gradwire.codecs import Codec, Identity
+from gradwire.codecs import Codec, Identity, parse
 from gradwire.errors import ExchangeError
 from gradwire.timing.measure import calibrate
 from gradwire.timing.replay.environment import CodecCost
@@ -83,23 +83,6 @@ def test_a_codec_that_breaks_the_contract_is_replaced(monkeypatch: pytest.Monkey
     assert plans[0][-1].codec == Identity()
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_features_that_few_ranks_have_leave_no_codec_out_and_those_that_hardly_any_has_do(
-    apart: bool,
-) -> None:
-    def run(link: Link) -> Run:
-        one = Run(link, Auto(codecs=["fp8", "ecsq:0.25"]))
-        one.lit = slice(link.rank if apart else 0, None, 2)
-        for number in range(1, WARM_UP + KEPT + 3):
-            one.step(number)
-        return one
-
-    runs = run_ranks(2, run)
-    assert runs[0].plans == runs[1].plans
-    assert {str(each.codec) for each in runs[0].plans[WARM_UP:]} == {"ecsq:0.25" if apart else "fp8"}
-    assert runs[0].pilot.decisions[0][1].left_out == (() if apart else ("ecsq:0.25",))
-
-
 def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str, Any]) -> None:
     changes, steps = {100: FAST, 260: SLOW}, 400
 
@@ -118,6 +101,29 @@ def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str
     assert [exact for _, exact in decided] == [False, True, False]
     for (step, _), change in zip(decided[1:], changes, strict=True):
         assert change < step <= change + 100
+
+
+@pytest.mark.parametrize(("first", "then"), [(slice(1), slice(2)), (slice(2), slice(1, 2))])
+def test_parameters_that_begin_to_learn_are_measured_at_the_next_choice(first: slice, then: slice) -> None:
+    """Those that are unfrozen one by one; the steps that take longer are what asks for the choice."""
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto(codecs=["quantize:8", "bf16"]))
+        one.buckets, one.small = first, True
+        for number in range(1, 140):
+            if number == 60:
+                one.buckets, one.exposed_s = then, 0.5
+            one.step(number)
+        return one
+
+    runs = run_ranks(2, run)
+    assert runs[0].plans == runs[1].plans
+    (_, before), *_, (_, after) = runs[0].pilot.decisions
+    for decision, buckets in ((before, first), (after, then)):
+        learning = [name for bucket in NAMES[buckets] for name in bucket]
+        assert [name for name in learning if decision.plan.encoding_of(name) == parse("bf16")] == [
+            name for name in learning if name.endswith("bias")
+        ]
 
 
 def test_a_line_that_changes_lets_the_figures_of_codecs_and_gradients_stand(
@@ -200,75 +206,6 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
     assert codecs_of(decided[1][1].plan) == ["errbound:2^-4"] * 2 + ["bf16"] * 2, "3/8 of all"
     assert "a step expected" in decided[2][1].reason
     assert sorted(measured) == [0, 1], "the line is what it was"
-
-
-@pytest.mark.parametrize("suits_from", [2, WARM_UP + 1, 1000])
-def test_a_codec_that_was_left_out_is_taken_once_it_suits_the_gradients(suits_from: int) -> None:
-    """At first they are so small that the bound takes nearly all of them."""
-
-    def run(link: Link) -> Run:
-        one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
-        for number in range(1, WARM_UP + 12 * KEPT):
-            one.step(number, 1e-2 if number < suits_from else 1.0)
-        return one
-
-    runs = run_ranks(2, run)
-    assert runs[0].plans == runs[1].plans
-    decided = [(step, str(decision.plan.codec)) for step, decision in runs[0].pilot.decisions]
-    first, look = WARM_UP + 1, WARM_UP + 2 + KEPT
-    assert (
-        decided
-        == {
-            2: [(first, "errbound:2^-4")],
-            WARM_UP + 1: [(first, "bf16"), (look, "errbound:2^-4")],
-            1000: [(first, "bf16")],
-        }[suits_from]
-    )
-
-
-def test_a_codec_that_has_failed_does_not_come_back() -> None:
-    """It suits the gradients after the first choice, not any more once it is in use, and then again."""
-    fails, ends = WARM_UP + 2 + KEPT, WARM_UP + 2 * KEPT + 4
-
-    def run(link: Link) -> Run:
-        one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
-        for number in range(1, WARM_UP + 40 * KEPT):
-            one.step(number, 1e-2 if number <= WARM_UP or fails <= number <= ends else 1.0)
-        return one
-
-    runs = run_ranks(2, run)
-    assert runs[0].plans == runs[1].plans
-    decided = [str(decision.plan.codec) for _, decision in runs[0].pilot.decisions]
-    assert [decided[0], decided[1], decided[-1]] == ["bf16", "errbound:2^-4", "bf16"]
-    assert max(step for step, _ in runs[0].pilot.decisions) <= ends + 1
-
-
-def test_a_codec_with_a_step_for_sums_comes_back_for_an_algorithm_that_it_suits() -> None:
-    """Values of one magnitude are whole numbers of its steps."""
-
-    def run(link: Link) -> Run:
-        one = Run(link, Auto(0.15, codecs=["ecsq:0.5,sum=0.35", "fp8"]))
-        for number in range(1, WARM_UP + 2 * KEPT):
-            one.even = number > WARM_UP
-            one.step(number)
-        return one
-
-    (_, before), (_, after) = run_ranks(3, run)[0].pilot.decisions
-    assert before.left_out == ("ecsq:0.5,sum=0.35",)
-    assert (str(after.plan.codec), after.plan.algorithm) == ("ecsq:0.5,sum=0.35", "pairwise")
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_sample_that_is_not_finite_says_nothing_of_what_was_left_out(rank: int) -> None:
-    def run(link: Link) -> Run:
-        one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
-        for number in range(1, WARM_UP + 2 * KEPT):
-            broken = number == WARM_UP + KEPT and link.rank == rank
-            one.step(number, float("inf") if broken else 1e-2)
-        return one
-
-    (decided,) = run_ranks(2, run)[0].pilot.decisions
-    assert decided[1].left_out == ("errbound:2^-4",)
 
 
 def test_the_time_that_a_gentler_codec_takes_is_no_reason_to_choose_anew() -> None:

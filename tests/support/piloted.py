@@ -24,7 +24,7 @@ class Run:
         self.exchange = Exchange(link, settings.first_plan)
         self.now, self.exposed_s = 0.0, 0.1
         self.small = self.faint = self.weak = self.even = False
-        self.lit = slice(None)
+        self.lit, self.buckets = slice(None), slice(None)
         self.exposed_by: dict[str, float] = {}
         shapes = [[each] for each in COUNTS]
         self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
@@ -40,7 +40,7 @@ class Run:
         if chosen is not None:
             self.exchange.follow(chosen)
         self.plans.append(self.exchange.plan)
-        for index, count in enumerate(COUNTS):
+        for index, count in [*enumerate(COUNTS)][self.buckets]:
             values = torch.randn(count, generator=self.generator) * scale
             if self.even:
                 values = values.sign() * scale

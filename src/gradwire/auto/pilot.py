@@ -110,7 +110,10 @@ class Pilot:
         self._begun, self._steps, self._before = False, 0, 0
         self._loaded: State | None = None
         self._costs, self._trial = Costs(world), Trial(())
-        self._own_shares: list[float] = []  # with the codecs' costs, until the gradients may be others
+        self._own_shares: list[
+            float
+        ] = []  # of the parameters that were sampled, until gradients may be others
+        self._shares_of: list[str] = []
         self._own_line: tuple[float, ...] = ()  # until the times of steps change
 
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
@@ -274,7 +277,7 @@ class Pilot:
 
         def compare(exchange: Exchange) -> list[list[float]]:
             nonlocal text, wide
-            self._share_norms(exchange, samples)
+            self._average_norms(exchange, samples)
             row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
             rows = gather(exchange, row, self._timeout_s)
             if samples is not None:
@@ -341,8 +344,8 @@ class Pilot:
             text = _ANEW if is_due else ""
         return broadcast(exchange, text, self._timeout_s)
 
-    def _share_norms(self, exchange: Exchange, samples: Samples | None) -> None:
-        """Let rows and columns be judged by their norms on all ranks."""
+    def _average_norms(self, exchange: Exchange, samples: Samples | None) -> None:
+        """Let columns and rows be judged by the means of their norms on all ranks."""
         if samples is not None:
             norms = samples.slice_norms()
             mean(exchange, norms, self._timeout_s)
@@ -358,8 +361,9 @@ class Pilot:
         usable = samples is not None and samples.finite
         if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
             return ""
-        if not self._own_shares:
-            self._share_norms(exchange, samples)
+        if not self._own_shares or self._shares_of != samples.names:  # which are the same on all ranks
+            self._average_norms(exchange, samples)
+            self._shares_of = samples.names
             self._own_shares = self._losses.own(samples, self._settings.candidates)
             self._costs.forget_sizes()
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]

@@ -104,12 +104,25 @@ def test_rows_and_columns_of_a_rank_count_beside_those_of_all_ranks() -> None:
         assert beside[0] == pytest.approx(max(found), rel=1e-4)
 
 
-def test_a_step_that_is_not_finite_has_no_norms() -> None:
+def test_columns_and_rows_that_are_not_finite_count_with_their_own_norm_alone() -> None:
     values = torch.ones(4, 4)
     values[1, 2] = torch.inf
     norms = sampled((values.flatten(), [(4, 4)])).slice_norms()
     assert norms.tolist() == [2.0, 2.0, 0.0, 2.0, 2.0, 0.0, 2.0, 2.0]
     assert Samples().slice_norms().numel() == 0
+
+
+def test_norms_are_float32_on_the_host_whatever_torch_s_defaults_are() -> None:
+    samples = sampled((torch.ones(4, dtype=torch.float32), [(2, 2)]))
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        norms = samples.slice_norms()
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert (norms.dtype, norms.device.type) == (torch.float32, "cpu")
+    assert norms.tolist() == pytest.approx([2**0.5] * 4)
 
 
 def test_of_a_large_matrix_the_rows_that_were_kept_count() -> None:

@@ -70,6 +70,8 @@ def test_of_other_gradients_the_sizes_are_measured_anew(measured: list[str]) -> 
     assert finished.nbytes == parse("ecsq:0.35").encode(others).numel() / len(others)
     assert finished.encode_s > 0
     assert own.environment(LINE, codecs, VALUES).codecs == after.codecs, "they are known once more"
+    own.environment(LINE, codecs[:1], VALUES[:100])
+    assert measured[3:] == ["ecsq:0.5,sum=0.35"], "a call for so few values takes longer for each"
 
 
 def test_a_host_without_a_local_network_has_cores_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from gradwire.timing.measure.calibrate import (
     LONGEST_REST_S,
     REPEATS,
     codec_cost,
-    cost_on_others,
+    cost_on_other_gradients,
     end_cost,
     lost_share,
     rest_between_segments,
@@ -50,7 +50,7 @@ def test_on_other_gradients_a_codec_is_as_fast_and_its_payloads_are_those_of_the
     for each in others:
         each[1000:] = 0.0
     known = codec_cost(codec, SAMPLES, world=3)
-    cost = cost_on_others(known, codec, sums(others, 3))
+    cost = cost_on_other_gradients(known, codec, sums(others, 3))
     assert cost.finished is not None
     assert known.finished is not None
     for now, was in zip(cost.all_points, known.all_points, strict=True):

@@ -50,7 +50,7 @@ class Samples:
     placed_for: int | None = None
     _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
-    _usual: torch.Tensor | None = None
+    _mean_norms: torch.Tensor | None = None
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
     def expect(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> None:
@@ -88,16 +88,17 @@ class Samples:
         """Return the norms of all columns and rows, 1-D float32, as many on all ranks; 0 if not finite."""
         buckets = zip(self._values, self._shapes, strict=True)
         found = [norms for values, shapes in buckets for norms in _slice_norms(values, shapes)]
-        return torch.cat([torch.zeros(0), *found]).nan_to_num(0.0, 0.0, 0.0)
+        nothing = torch.zeros(0, dtype=torch.float32, device="cpu")  # whatever a model's defaults are
+        return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare_with(self, norms: torch.Tensor) -> None:
         """Judge columns and rows by these norms where they are larger: means of all ranks' ``slice_norms``.
 
-        What a rank's part of a sum loses of a column counts beside the sum's. A few examples may have left
-        the rank's own one all but empty.
+        All ranks' gradients are added up, so what is lost of a rank's own column is lost of the sum's. The
+        own one may be all but empty, because its feature is absent from this rank's few examples.
         """
         self._known.clear()
-        self._usual = norms
+        self._mean_norms = norms
 
     def shares(self, codec: Codec) -> list[float]:
         """Return the share of each parameter's norm that one encoding loses; see ``lost_shares``."""
@@ -109,9 +110,9 @@ class Samples:
         shares, at = list[float](), 0
         for values, shapes in zip(self._values, self._shapes, strict=True):
             count = sum(_counts(shapes, len(values)))
-            usual = None if self._usual is None else self._usual[at : (at := at + count)]
+            norms = None if self._mean_norms is None else self._mean_norms[at : (at := at + count)]
             found = _decoded(codec, values, shapes, self.placed_for)
-            shares += lost_shares(values, found, shapes, usual)
+            shares += lost_shares(values, found, shapes, norms)
         return shares
 
 
@@ -155,23 +156,23 @@ def lost_shares(
     values: torch.Tensor,
     found: torch.Tensor,
     shapes: Sequence[tuple[int, ...]],
-    usual: torch.Tensor | None = None,
+    norms: torch.Tensor | None = None,
 ) -> list[float]:
     """Return the share of each parameter's norm that is missing in ``found``, of the values that are there.
 
-    Of a parameter with rows and columns it is a quarter (``ROOM``) of what nine in ten of them stay within, if
-    that is more: the norm of a whole matrix hides columns that are much smaller than others. Norms of columns
-    and rows in ``usual`` count where they are larger than those of ``values``. Where there was no gradient
-    nothing can be lost; where there is one after decoding alone, all is.
+    Of a parameter with rows and columns it is a quarter (``ROOM``) of what nine in ten of them stay within,
+    if that is more: the norm of a whole matrix hides columns that are much smaller than others. ``norms`` of
+    columns and rows count where they are larger than those of ``values``. Where there was no gradient nothing
+    can be lost; where there is one after decoding alone, all is.
     """
     shares, squares = list[float](), (values.double().square(), (found - values).double().square())
-    judged = iter(() if usual is None else torch.split(usual.double().square(), _counts(shapes, len(values))))
+    judged = iter(() if norms is None else torch.split(norms.double().square(), _counts(shapes, len(values))))
     parts = (_parts(each, shapes) for each in squares)
     for own, lost, shape in zip(*parts, shapes, strict=True):
         share = float(_shares(own.sum(), lost.sum()))
         for of_own, of_lost in zip(_slice_sums(own, shape), _slice_sums(lost, shape), strict=True):
-            norms = of_own if usual is None else of_own.maximum(next(judged))
-            share = max(share, float(_shares(norms, of_lost).quantile(MOST_SLICES)) / ROOM)
+            whole = of_own if norms is None else of_own.maximum(next(judged))
+            share = max(share, float(_shares(whole, of_lost).quantile(MOST_SLICES)) / ROOM)
         shares.append(share)
     return shares
 

@@ -14,7 +14,7 @@ from gradwire.planner.inputs.calibration import SEGMENT_NBYTES, excerpt
 from gradwire.planner.inputs.cluster import Cluster
 from gradwire.planner.inputs.frame_cost import measure_host
 from gradwire.planner.inputs.threads import use_threads
-from gradwire.timing.measure.calibrate import codec_cost, cost_on_others, rest_between_segments
+from gradwire.timing.measure.calibrate import codec_cost, cost_on_other_gradients, rest_between_segments
 from gradwire.timing.replay.environment import CodecCost, Environment
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line
@@ -30,6 +30,7 @@ class Costs:
         self._world = world
         self._host: HostCost | None = None
         self._codecs: dict[str, CodecCost] = {}
+        self._counts: dict[str, int] = {}  # of the values for which a codec was timed
         self._outdated: set[str] = set()
 
     def forget_sizes(self) -> None:
@@ -39,20 +40,24 @@ class Costs:
     def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Environment:
         """Return where plans with these codecs run, with what they take of ``values``.
 
-        What wasn't measured yet is measured. Raises ``GradwireError`` where that fails.
+        Codecs are timed that were not yet, for as many values; of others, sizes that are outdated are
+        measured again. Raises ``GradwireError`` where that fails.
         """
         cluster = Cluster(self._world, line)
-        every = list(codecs)
-        rest_s = rest_between_segments(line, SEGMENT_NBYTES)
+        rest_s, found = rest_between_segments(line, SEGMENT_NBYTES), dict[str, CodecCost]()
         with use_threads(cluster.threads):
-            for each in every:
-                known = self._codecs.get(str(each))
-                if known is None:
-                    self._codecs[str(each)] = codec_cost(each, [values], 1, SEGMENT_NBYTES, rest_s, _REPEATS)
-                elif str(each) in self._outdated:
-                    self._codecs[str(each)] = cost_on_others(known, each, {1: values})
-        self._outdated -= {*map(str, every)}
-        return Environment(line, {str(each): self._codecs[str(each)] for each in every}, self._of(cluster))
+            for codec in codecs:
+                name = str(codec)
+                if self._counts.get(name) != values.numel():
+                    found[name] = codec_cost(codec, [values], 1, SEGMENT_NBYTES, rest_s, _REPEATS)
+                elif name in self._outdated:
+                    found[name] = cost_on_other_gradients(self._codecs[name], codec, {1: values})
+                else:
+                    found[name] = self._codecs[name]
+        self._codecs |= found
+        self._counts |= dict.fromkeys(found, values.numel())
+        self._outdated -= found.keys()
+        return Environment(line, found, self._of(cluster))
 
     def _of(self, cluster: Cluster) -> HostCost:
         """Return what frames cost."""

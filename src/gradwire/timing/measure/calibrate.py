@@ -94,7 +94,7 @@ def cost_on(
     return CodecCost(str(codec), points, call_s, codec.EXACT, statistics.fmean(disagreements), finished)
 
 
-def cost_on_others(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
+def cost_on_other_gradients(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
     """Return the costs of ``codec`` on sums of other gradients than the ``known`` ones: it is as fast there.
 
     So only the sizes of payloads are measured, and what they lose, each sum in one chunk. ``summed`` has the
