@@ -11,15 +11,16 @@ import re
 import pytest
 
 import gradwire.codecs
-from gradwire.codecs import TABLE, Codec, parse
+from gradwire.codecs import TABLE, Codec, formats, parse
 from gradwire.codecs.base import Codec as Base
 from gradwire.errors import SpecError
 from support.project import DOCS
 
 DOCS = DOCS / "codecs"
 MODULES = [
-    importlib.import_module(f"gradwire.codecs.{module.name}")
-    for module in pkgutil.iter_modules(gradwire.codecs.__path__)
+    importlib.import_module(f"{package.__name__}.{module.name}")
+    for package in (gradwire.codecs, formats)
+    for module in pkgutil.iter_modules(package.__path__)
 ]
 
 
