@@ -18,9 +18,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_features_that_some_ranks_have_leave_no_codec_out_and_faint_ones_do(
-    apart: bool,
-) -> None:
+def test_features_that_some_ranks_have_leave_no_codec_out_and_faint_ones_do(apart: bool) -> None:
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["fp8", "ecsq:0.25"]))
         one.lit = slice(link.rank if apart else 0, None, 2)

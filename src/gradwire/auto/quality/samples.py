@@ -50,7 +50,7 @@ class Samples:
     placed_for: int | None = None
     _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
-    _mean_norms: torch.Tensor | None = None
+    _mean_norms: Sequence[torch.Tensor | None] = ()
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
     def expect(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> None:
@@ -98,7 +98,10 @@ class Samples:
         own one may be all but empty, because its feature is absent from this rank's few examples.
         """
         self._known.clear()
-        self._mean_norms = norms
+        buckets = zip(self._values, self._shapes, strict=True)
+        self._mean_norms = torch.split(
+            norms, [sum(_counts(shapes, len(values))) for values, shapes in buckets]
+        )
 
     def shares(self, codec: Codec) -> list[float]:
         """Return the share of each parameter's norm that one encoding loses; see ``lost_shares``."""
@@ -107,10 +110,8 @@ class Samples:
         return self._known[codec]
 
     def _shares(self, codec: Codec) -> list[float]:
-        shares, at = list[float](), 0
-        for values, shapes in zip(self._values, self._shapes, strict=True):
-            count = sum(_counts(shapes, len(values)))
-            norms = None if self._mean_norms is None else self._mean_norms[at : (at := at + count)]
+        shares, means = list[float](), self._mean_norms or [None] * len(self._values)
+        for values, shapes, norms in zip(self._values, self._shapes, means, strict=True):
             found = _decoded(codec, values, shapes, self.placed_for)
             shares += lost_shares(values, found, shapes, norms)
         return shares
@@ -143,10 +144,9 @@ def _decoded(
     """Return what is left of a bucket's values after one encoding."""
     if codec.EXACT or values.numel() == 0:
         return values
-    kept = _kept(shapes, len(values))
     unit = 1 if placed_for is None else unit_of(codec, [*map(math.prod, shapes)], placed_for)
-    placement = Placement(tuple(kept), unit)
-    sent = values if placement.is_dense else placement.joined(torch.split(values, kept))
+    placement = Placement(tuple(_kept(shapes, len(values))), unit)
+    sent = values if placement.is_dense else placement.joined(_parts(values, shapes))
     decoded = torch.empty_like(sent)
     codec.decode(codec.encode(sent), decoded)
     return decoded if placement.is_dense else torch.cat(placement.apart(decoded))
