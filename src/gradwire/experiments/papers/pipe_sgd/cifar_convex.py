@@ -12,7 +12,8 @@ from gradwire.experiments.claim import RATIO, Claim, Published, at_least, at_mos
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit
 from gradwire.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
-from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, train
+from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, Training, train
+from gradwire.experiments.papers.processes import on_processes
 
 if TYPE_CHECKING:
     import torch
@@ -72,54 +73,64 @@ def features(images: Dataset, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         return (train - train.mean(0)) / scale, (test - train.mean(0)) / scale
 
 
-def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
-    """Train the last layer on threads over paced links; a step computes for a time in proportion."""
-    import torch
-    from torch import nn
+@dataclass(frozen=True)
+class _LastLayer:
+    """What one rank trains; a server's gradient is zero, and its part of the mean is made up for."""
 
-    from gradwire.experiments.papers.inceptionn.training import one_thread
-    from gradwire.job.batches import share, shuffle
-    from gradwire.job.data import load
+    seed: int
+    has_server: bool
+    compute_s: float
 
-    images, seed = load("digits"), cell["seed"]
-    count = len(images.train_labels)
-    of_epoch, has_server = count // BATCH, cell["run"] == "PS-Sync"
-    world = WORKERS + has_server
-    # The server's gradient is zero, and its part of the mean is made up for.
-    rate = RATE * world / WORKERS
-    compute_s = COMPUTE_OVER_EXCHANGE * exchange_s(images.classes)
-    with one_thread(seed):
-        x, x_test = features(images, seed)
+    def __call__(self, rank: int) -> Task:
+        """Return a rank's task."""
+        import torch
+        from torch import nn
+
+        from gradwire.job.batches import share, shuffle
+        from gradwire.job.data import load
+
+        torch.set_num_threads(1)
+        images = load("digits")
+        count = len(images.train_labels)
+        of_epoch, world = count // BATCH, WORKERS + self.has_server
+        x, x_test = features(images, self.seed)
         labels = images.train_batch(torch.arange(count))[1]
         labels_test = torch.cat([y for _, y in images.test_batches()])
+        layer = nn.Linear(FEATURES, images.classes)
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
 
-        def task(rank: int) -> Task:
-            layer = nn.Linear(FEATURES, images.classes)
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
+        def loss(step: int) -> torch.Tensor:
+            time.sleep(self.compute_s)
+            if self.has_server and rank == 0:
+                return 0.0 * layer(x[:1]).sum()  # type: ignore[no-any-return]
+            order = shuffle(count, self.seed, step // of_epoch)
+            own = share(order, step % of_epoch, BATCH, rank - self.has_server, WORKERS)
+            return nn.functional.cross_entropy(layer(x[own]), labels[own])
 
-            def loss(step: int) -> torch.Tensor:
-                time.sleep(compute_s)
-                if has_server and rank == 0:
-                    return 0.0 * layer(x[:1]).sum()  # type: ignore[no-any-return]
-                order = shuffle(count, seed, step // of_epoch)
-                own = share(order, step % of_epoch, BATCH, rank - has_server, WORKERS)
-                return nn.functional.cross_entropy(layer(x[own]), labels[own])
+        def accuracy() -> float:
+            with torch.no_grad():
+                return float((layer(x_test).argmax(1) == labels_test).float().mean())
 
-            def accuracy() -> float:
-                with torch.no_grad():
-                    return float((layer(x_test).argmax(1) == labels_test).float().mean())
+        optimizer = torch.optim.SGD(layer.parameters(), lr=RATE * world / WORKERS)
+        return Task(layer, optimizer, loss, accuracy)
 
-            return Task(layer, torch.optim.SGD(layer.parameters(), lr=rate), loss, accuracy)
 
-        found = train(
-            world,
-            WAYS[cell["run"]],
-            task,
-            options.epochs * of_epoch,
-            nbytes_per_s=NBYTES_PER_S,
-            latency_s=LATENCY_S,
-        )
+def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+    """Train the last layer in processes over paced links; a step computes for a time in proportion."""
+    from gradwire.job.data import load
+
+    images, has_server = load("digits"), cell["run"] == "PS-Sync"
+    compute_s = COMPUTE_OVER_EXCHANGE * exchange_s(images.classes)
+    task = _LastLayer(cell["seed"], has_server, compute_s)
+    steps = options.epochs * (len(images.train_labels) // BATCH)
+    found = train(
+        WORKERS + has_server,
+        Training(WAYS[cell["run"]], task, steps),
+        on=on_processes,
+        nbytes_per_s=NBYTES_PER_S,
+        latency_s=LATENCY_S,
+    )
     return {"accuracy": found.accuracy, "step_s": found.step_s, "compute_s": compute_s}
 
 
@@ -178,7 +189,7 @@ EXHIBIT = exhibit(
     quick=Options((0,), 5),
     full=Options((0, 1, 2, 3, 4), 40),
     scaling="the last layer on 512 features of scikit-learn's digits, in the place of CIFAR-100's; "
-    "the layers before it are fixed, with random weights. Ranks are threads of one process "
+    "the layers before it are fixed, with random weights. Ranks are processes "
     "over links paced to 8 Mbit/s instead of 10 Gbit/s, and computation sleeps, for half of "
     "the exchange's time, as the paper's 40 % of PS-Sync's time implies. The server here "
     "takes more than twice the ring's time.",

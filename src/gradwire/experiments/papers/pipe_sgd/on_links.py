@@ -1,4 +1,4 @@
-"""Trainings as PS-Sync, D-Sync, and Pipe-SGD, on ranks that are threads over paced links."""
+"""Trainings as PS-Sync, D-Sync, and Pipe-SGD, over paced links."""
 
 from __future__ import annotations
 
@@ -59,31 +59,34 @@ class Found(NamedTuple):
     step_s: float
 
 
-def train(
-    world: int,
-    way: Way,
-    task: Callable[[int], Task],
-    steps: int,
-    *,
-    warmup_steps: int = 0,
-    nbytes_per_s: float | None = None,
-    latency_s: float = 0.0,
-) -> Found:
-    """Take steps with ``world`` ranks, each of which has ``task(rank)``. Raises ``ExchangeError``."""
-    from gradwire.codecs import parse
-    from gradwire.plan import Plan
-    from gradwire.training import PipeSGD
+@dataclass(frozen=True)
+class Training:
+    """What each rank does: ``steps`` steps of ``task(rank)``."""
 
-    plan = Plan(parse(way.codec), way.algorithm, 1 << 24, pipeline=way.pipeline)
+    way: Way
+    task: Callable[[int], Task]
+    steps: int
+    warmup_steps: int = 0
 
-    def work(link: Link) -> Found:
-        own = task(link.rank)
+    def __call__(self, link: Link) -> Found:
+        """Train as one of the ranks. Raises ``ExchangeError``."""
+        from gradwire.codecs import parse
+        from gradwire.plan import Plan
+        from gradwire.training import PipeSGD
+
+        own, way = self.task(link.rank), self.way
+        plan = Plan(parse(way.codec), way.algorithm, 1 << 24, pipeline=way.pipeline)
         method = PipeSGD(
-            own.model, own.optimizer, plan, warmup_steps=warmup_steps, correction="none", group=link
+            own.model,
+            own.optimizer,
+            plan,
+            warmup_steps=self.warmup_steps,
+            correction="none",
+            group=link,
         )
         method.synchronise()
         seconds = []
-        for step in range(steps):
+        for step in range(self.steps):
             if step == own.falls_at:
                 for group in own.optimizer.param_groups:
                     group["lr"] /= 10
@@ -92,7 +95,18 @@ def train(
             seconds.append(time.perf_counter() - began)
         method.drain()
         method.close()
-        return Found(own.accuracy(), median(seconds[min(warmup_steps + way.pipeline, steps - 1) :]))
+        settled = min(self.warmup_steps + way.pipeline, self.steps - 1)
+        return Found(own.accuracy(), median(seconds[settled:]))
 
-    ranks = on_threads(world, work, nbytes_per_s, latency_s)
+
+def train(
+    world: int,
+    training: Training,
+    *,
+    on: Callable[..., list[Found]] = on_threads,
+    nbytes_per_s: float | None = None,
+    latency_s: float = 0.0,
+) -> Found:
+    """Train with ``world`` ranks ``on`` threads or processes. Raises ``ExchangeError``, or ``JobError``."""
+    ranks = on(world, training, nbytes_per_s, latency_s)
     return Found(ranks[-1].accuracy, max(rank.step_s for rank in ranks))
