@@ -16,12 +16,13 @@ RECORDS = DOCS / "reproduced"
 COUNTED = (Verdict.REPRODUCED, Verdict.MODELLED, Verdict.EXPLAINED, Verdict.NOT_REPRODUCED)
 
 
-def test_every_exhibit_has_a_finished_record_of_one_machine() -> None:
+def test_every_exhibit_has_a_finished_record_of_one_kind_of_machine() -> None:
     recorded = read_all(RECORDS, EXHIBITS)
     assert [each.judged.exhibit.name for each in recorded] == [each.name for each in EXHIBITS]
     assert all(each.fields["finished"] for each in recorded)
     assert all(each.fields["commit"] for each in recorded)
-    assert len({str(each.fields["machine"]) for each in recorded}) == 1
+    kinds = [{**each.fields["machine"], "kernel": None} for each in recorded]  # hosts are rebuilt
+    assert all(kind == kinds[0] for kind in kinds)
     assert {path.name for path in RECORDS.iterdir()} == {each.name for each in EXHIBITS}
 
 
