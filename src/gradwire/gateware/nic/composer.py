@@ -74,7 +74,7 @@ class Composer(wiring.Component):
         left, sent_extra, sends_tail = Signal(16), Signal(), Signal()
         in_body = Signal()
 
-        rest = Mux(within, left, order.headers)
+        rest = Mux(within, left[: len(order.headers)], order.headers)  # few bits: what is last is known late
         may_begin = self.told & ~sheds & ~(spills & order.has_payload)
         drops = may_begin & order.is_dropped & ~within
         reads = ready & may_begin & ~order.is_dropped & ~in_body & frames.tvalid
