@@ -17,6 +17,7 @@ from support.hardware_chunks import EXHAUSTIVE, chunks, padded, payload, raw
 from support.lanes import side_by_side
 
 CODEC = Bfp(7, 16)
+INCEPTIONN = Inceptionn(2**-10)
 
 
 class Lanes(Elaboratable):  # type: ignore[misc]
@@ -81,26 +82,25 @@ def test_a_wide_word_moves_in_every_cycle(lanes: int, width: int) -> None:
 
 def two_lanes(chunk_words: int) -> Any:
     """Decompress a stream of 512 bits in two lanes of 256."""
-    codec = Inceptionn(2**-10)
-    return bench(Lanes, InceptionnDecompressor, codec, lanes=2, width=256, chunk_words=chunk_words)
+    return bench(Lanes, InceptionnDecompressor, INCEPTIONN, lanes=2, width=256, chunk_words=chunk_words)
 
 
 def test_two_lanes_decompress_inceptionn() -> None:
-    codec, given = Inceptionn(2**-10), chunks(60)
-    payloads = [payload(codec, chunk) for chunk in given]
+    given = chunks(60)
+    payloads = [payload(INCEPTIONN, chunk) for chunk in given]
     run = transfer(two_lanes(64), payloads, "random")
     assert run.packets == [
-        padded(codec, encoded, len(chunk), GROUP_LANES)
+        padded(INCEPTIONN, encoded, len(chunk), GROUP_LANES)
         for encoded, chunk in zip(payloads, given, strict=True)
     ]
 
 
 @pytest.mark.parametrize("value", [0.0, 0.01, 0.5, 3.0])
 def test_two_lanes_give_a_wide_word_in_every_cycle(value: float) -> None:
-    """Whatever the values' class is, of which 3.0 costs more bytes than it has, so that words come late."""
+    """In every class; raw values take 17/16 of their bytes, so that words come late."""
     words, packets = 64, 12
     chunk = torch.full((16 * words,), value)
-    run = transfer(two_lanes(2 * words), [payload(Inceptionn(2**-10), chunk)] * packets)
+    run = transfer(two_lanes(2 * words), [payload(INCEPTIONN, chunk)] * packets)
     first = run.left[packets * words // 3]
     share = (packets * words * 2 // 3) / (run.left[-1] - first + 1)
     assert share >= 0.99 * (16 / 17 if value == 3.0 else 1)

@@ -28,7 +28,8 @@ def on_processes(
     """Call ``work`` with each rank's link in a process of its own; return the results by rank.
 
     As ``on_threads``, but ranks do not share an interpreter, whose lock makes the threads of short steps wait
-    for each other. ``work`` and the results are pickled. Raises ``JobError`` with the first error of a rank.
+    for each other. ``work`` and the results are pickled. Where a rank fails, raises ``JobError`` with what
+    seems the cause, and ``RuntimeError`` with its traceback for an error that isn't one of gradwire's.
     """
     from gradwire.launch.context import Task
     from gradwire.launch.local import run_local
@@ -46,7 +47,7 @@ def on_processes(
 
 
 def _perform(context: RankContext[tuple[int, Result]], options: _Work[Result]) -> None:
-    from gradwire.launch.group import joined_group
+    from gradwire.launch.group import in_words, joined_group
     from gradwire.links import ProcessGroupLink
     from gradwire.links.throttle import Port, ThrottledLink
 
@@ -55,7 +56,9 @@ def _perform(context: RankContext[tuple[int, Result]], options: _Work[Result]) -
         port = Port(options.nbytes_per_s, options.latency_s)
         link = ThrottledLink(ProcessGroupLink(group, timeout_s=TIMEOUT_S), port)
         try:
+            context.doing = "at work"
             context.report((context.rank, options.work(link)))
-            group.barrier().wait()  # no rank sees a closed link
+            with in_words(f"rank {context.rank} waited for the others", TIMEOUT_S):
+                group.barrier().wait()  # no rank sees a closed link
         finally:
             link.close()

@@ -47,6 +47,7 @@ def test_features_are_fixed_and_centred() -> None:
     assert features(load("digits"), 3)[1].equal(test)
 
 
+@pytest.mark.processes
 def test_the_layer_learns_alike_in_each_way() -> None:
     found = perform(EXHIBIT.experiment, Options((0,), 1), quiet=True)
     accuracies = [row["accuracy"] for row in found]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, Training, Way, train
+from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, Trainee, Way, train
 from gradwire.experiments.papers.processes import on_processes
 
 COUNT = 10_000
@@ -22,29 +22,30 @@ def task(rank: int) -> Task:
 
 @pytest.mark.parametrize("name", [*WAYS])
 def test_each_way_applies_the_mean_gradient_of_all_steps(name: str) -> None:
-    found = train(2, Training(WAYS[name], task, 4))
+    found = train(2, Trainee(WAYS[name], task, 4))
     assert found.accuracy == pytest.approx(-4 * 0.5 * 2.0, rel=0.02)
     assert found.step_s > 0
 
 
 def test_steps_take_their_bytes_time_and_two_under_way_no_longer() -> None:
     # Two ranks exchange half of 40 kB twice, at 1 MB/s.
-    alone = train(2, Training(Way("ring", "identity", 1), task, 6), nbytes_per_s=1e6)
+    alone = train(2, Trainee(Way("ring", "identity", 1), task, 6), nbytes_per_s=1e6)
     assert alone.step_s >= 0.95 * 0.04
-    halved = train(2, Training(Way("ring", "truncate:16", 1), task, 6), nbytes_per_s=1e6)
+    halved = train(2, Trainee(Way("ring", "truncate:16", 1), task, 6), nbytes_per_s=1e6)
     assert halved.step_s >= 0.95 * 0.02
 
 
 def test_the_warm_up_is_synchronous() -> None:
-    found = train(2, Training(WAYS["Pipe-SGD"], task, 6, warmup_steps=2))
+    found = train(2, Trainee(WAYS["Pipe-SGD"], task, 6, warmup_steps=2))
     assert found.accuracy == pytest.approx(-6.0)
 
 
 def test_the_rate_falls() -> None:
-    found = train(2, Training(WAYS["D-Sync"], lambda rank: replace(task(rank), falls_at=2), 4))
+    found = train(2, Trainee(WAYS["D-Sync"], lambda rank: replace(task(rank), falls_at=2), 4))
     assert found.accuracy == pytest.approx(-(2 + 2 / 10))
 
 
+@pytest.mark.processes
 def test_processes_train_as_threads_do() -> None:
-    training = Training(WAYS["D-Sync"], task, 3)
-    assert train(2, training, on=on_processes).accuracy == train(2, training).accuracy
+    trainee = Trainee(WAYS["D-Sync"], task, 3)
+    assert train(2, trainee, on=on_processes).accuracy == train(2, trainee).accuracy

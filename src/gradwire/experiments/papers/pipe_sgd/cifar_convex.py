@@ -12,7 +12,7 @@ from gradwire.experiments.claim import RATIO, Claim, Published, at_least, at_mos
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit
 from gradwire.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
-from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, Training, train
+from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, Trainee, train
 from gradwire.experiments.papers.processes import on_processes
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
     steps = options.epochs * (len(images.train_labels) // BATCH)
     found = train(
         WORKERS + has_server,
-        Training(WAYS[cell["run"]], task, steps),
+        Trainee(WAYS[cell["run"]], task, steps),
         on=on_processes,
         nbytes_per_s=NBYTES_PER_S,
         latency_s=LATENCY_S,

@@ -13,7 +13,7 @@ from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
 from gradwire.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
 from gradwire.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
-from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, Training, train
+from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, Trainee, train
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s, worker_aggregator_s
 from gradwire.timing.closed_form.step_time import pipelined_s, sync_s
 
@@ -101,7 +101,7 @@ def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
         return Task(model, optimizer, loss, accuracy, falls_at=2 * steps // 3)
 
     with one_thread(seed):
-        found = train(WORLD, Training(WAYS[cell["run"]], task, steps, WARMUP_EPOCHS * of_epoch))
+        found = train(WORLD, Trainee(WAYS[cell["run"]], task, steps, WARMUP_EPOCHS * of_epoch))
     return {"accuracy": found.accuracy, "step_s": modelled_s(cell["network"], cell["run"])}
 
 

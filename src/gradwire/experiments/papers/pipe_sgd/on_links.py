@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Training:
+class Trainee:
     """What each rank does: ``steps`` steps of ``task(rank)``."""
 
     way: Way
@@ -101,12 +101,12 @@ class Training:
 
 def train(
     world: int,
-    training: Training,
+    trainee: Trainee,
     *,
     on: Callable[..., list[Found]] = on_threads,
     nbytes_per_s: float | None = None,
     latency_s: float = 0.0,
 ) -> Found:
-    """Train with ``world`` ranks ``on`` threads or processes. Raises ``ExchangeError``, or ``JobError``."""
-    ranks = on(world, training, nbytes_per_s, latency_s)
+    """Train with ``world`` ranks ``on`` threads or processes. Raises what these raise."""
+    ranks = on(world, trainee, nbytes_per_s, latency_s)
     return Found(ranks[-1].accuracy, max(rank.step_s for rank in ranks))
