@@ -10,6 +10,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.codecs import parse
+from gradwire.errors import LinkError
 from gradwire.experiments.hosts import ranks as module
 from gradwire.experiments.hosts.network import MARK
 from gradwire.experiments.hosts.ranks import Ranks, gradient
@@ -23,6 +24,20 @@ def ranks() -> Iterator[Ranks]:
     (link,) = loopback(1)
     with joined_group(HashStore(), 0, 1, 20.0):
         yield Ranks(0, 1, link)
+
+
+def test_a_peer_that_is_gone_at_the_end_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def barrier() -> None:
+        raise RuntimeError("Connection closed by peer [10.0.0.2]\nException raised from ...")
+
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setenv("GRADWIRE_THREADS", "1")
+    monkeypatch.setattr(module, "join_launched", lambda _: HashStore())
+    monkeypatch.setattr(module, "launched_rank", lambda: (0, 1))
+    monkeypatch.setattr(torch.distributed, "barrier", barrier)
+    expected = "rank 0 waited for the others, but a peer is gone or too slow: Connection closed by peer"
+    with pytest.raises(LinkError, match=expected), module.met_ranks():
+        pass
 
 
 def test_rank_0_alone_sends_rows(capfdbinary: pytest.CaptureFixture[bytes]) -> None:

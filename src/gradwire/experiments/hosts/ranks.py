@@ -18,7 +18,7 @@ from gradwire.codecs import Codec, parse
 from gradwire.exchange import Exchange
 from gradwire.experiments.experiment import Cell
 from gradwire.experiments.hosts.network import MARK
-from gradwire.launch.group import joined_group
+from gradwire.launch.group import in_words, joined_group
 from gradwire.launch.launched import launched_rank
 from gradwire.launch.rendezvous import join_launched
 from gradwire.links import Link, ProcessGroupLink
@@ -48,7 +48,8 @@ def met_ranks() -> Iterator[Ranks]:
         link = ProcessGroupLink(group, timeout_s=TIMEOUT_S)
         try:
             yield Ranks(rank, world, link)
-            dist.barrier()  # no rank sees a closed connection
+            with in_words(f"rank {rank} waited for the others", TIMEOUT_S):
+                dist.barrier()  # no rank sees a closed connection
         finally:
             link.close()
 
