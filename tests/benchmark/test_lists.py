@@ -56,6 +56,14 @@ def test_a_comma_may_belong_to_an_algorithm() -> None:
             algorithm_specs(text)
 
 
+def test_blanks_beside_commas_count_for_nothing() -> None:
+    assert codec_specs("quantize:8, block=256 , fp16") == ("quantize:8,block=256", "fp16")
+    assert algorithm_specs("ring, tree") == ("ring", "tree")
+    assert whole_numbers("--workers", "2, 4") == (2, 4)
+    with pytest.raises(SpecError, match="--codecs names fp16 twice"):
+        codec_specs("fp16, fp16")
+
+
 def test_numbers_come_once() -> None:
     assert whole_numbers("--workers", "2,4,8") == (2, 4, 8)
     for wrong in ("2,,4", "2,2", "-2", "two"):
