@@ -4,11 +4,13 @@
     python bench/codec_losses.py --text FILE --steps 200 --codecs "default quantize:4"
     python bench/codec_losses.py --model columns  # a table whose columns have different scales; a minute
     python bench/codec_losses.py --small --ranks 4 --steps 200  # a GPT of 3 layers of 64; ten minutes
+    python bench/codec_losses.py --ranks 8 --algorithm pairwise --seeds 3 --brief --codecs "ecsq:1,sum=0.5"
 
-Every row starts from the same weights and sees the same batches; only the exchange of gradients
+Every row of a seed starts from the same weights and sees the same batches; only the exchange of gradients
 differs. Rows of DDP with weights that differ in the last bits, and with other batches, show
 how much of a difference is noise. The share of the gradient's norm that encoding loses is that of one rank;
-with a residual, later steps send it.
+with a residual, later steps send it. With several seeds, the last rows show each codec's mean, least, and
+largest difference.
 """
 
 from __future__ import annotations
@@ -174,11 +176,11 @@ class GPT(nn.Module):
         return logits
 
 
-def attach(codec: str, model: DistributedDataParallel) -> Attached:
-    """Attach gradwire with a codec, ``default`` or ``SPEC+residual``."""
+def attach(codec: str, algorithm: str, model: DistributedDataParallel) -> Attached:
+    """Attach gradwire with a codec, ``default`` or ``SPEC+residual``, over an algorithm."""
     spec, _, residual = codec.partition("+")
-    plan = Plan(parse(spec), residual=True) if residual else spec
-    return gradwire.attach(model, None if codec == "default" else plan, timeout_s=120.0)
+    plan = None if codec == "default" else Plan(parse(spec), algorithm=algorithm, residual=bool(residual))
+    return gradwire.attach(model, plan, timeout_s=120.0)
 
 
 def perturbed(model: DistributedDataParallel) -> None:
@@ -189,13 +191,13 @@ def perturbed(model: DistributedDataParallel) -> None:
             weight.mul_(1 + 2**-23 * torch.randn(weight.shape, generator=generator))
 
 
-def baselines() -> dict[str, tuple[Callable[[DistributedDataParallel], object], int]]:
+def baselines(seed: int) -> dict[str, tuple[Callable[[DistributedDataParallel], object], int]]:
     """Return the rows without gradwire by name: what is done to the model, and the seed of its batches."""
     return {
-        "DDP": (lambda _: None, 1),
-        "DDP, last bits of the weights differ": (perturbed, 1),
-        "DDP, other batches": (lambda _: None, 2),
-        "DDP, bf16 hook": (bf16_hook, 1),
+        "DDP": (lambda _: None, seed),
+        "DDP, last bits of the weights differ": (perturbed, seed),
+        "DDP, other batches": (lambda _: None, seed + 1),
+        "DDP, bf16 hook": (bf16_hook, seed),
     }
 
 
@@ -209,14 +211,20 @@ class Row:
     ratio: float | None = None
     lost: float | None = None
     warned: bool = False
+    seed: int = 1
 
 
 def train(
-    name: str, register: Callable[[DistributedDataParallel], object], lesson: Lesson, steps: int, seed: int
+    name: str,
+    register: Callable[[DistributedDataParallel], object],
+    lesson: Lesson,
+    steps: int,
+    weights_seed: int,
+    seed: int,
 ) -> Row:
-    """Train from the same weights, and judge."""
+    """Train from the weights of one seed with the batches of another, and judge."""
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(1)
+    torch.manual_seed(weights_seed)
     model = DistributedDataParallel(lesson.model())
     attached = register(model)
     weights = list(model.parameters())
@@ -248,10 +256,11 @@ def train(
     spent_s = time.monotonic() - began
     loss = lesson.judge(model.module, rank, world)
     if not isinstance(attached, Attached):
-        return Row(name, loss, spent_s)
+        return Row(name, loss, spent_s, seed=weights_seed)
     summary = attached.ledger.summary()
     attached.close()
-    return Row(name, loss, spent_s, summary.total.cost.ratio, summary.lost.total.mean, bool(summary.warnings))
+    lost, warned = summary.lost.total.mean, bool(summary.warnings)
+    return Row(name, loss, spent_s, summary.total.cost.ratio, lost, warned, weights_seed)
 
 
 def main() -> None:
@@ -261,8 +270,11 @@ def main() -> None:
     parser.add_argument("--model", choices=["gpt", "columns"], default="gpt")
     parser.add_argument("--small", action="store_true", help="a smaller GPT, 8 contexts in each batch")
     parser.add_argument("--text", type=Path, help="a text to learn; else Python's language reference")
+    parser.add_argument("--brief", action="store_true", help="without gradwire, plain DDP alone")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--algorithm", default="ring", help="that averages encoded gradients")
+    parser.add_argument("--seeds", type=int, default=1, help="trainings of every row")
     parser.add_argument("--codecs", default=CODECS, help="separated by blanks; SPEC+residual keeps residuals")
     parser.add_argument("--json", type=Path, help="keep the rows")
     words = parser.parse_args()
@@ -278,16 +290,35 @@ def run_rank(rank: int, folder: str, words: argparse.Namespace) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=words.ranks)
     lesson = Characters(words.text) if words.model == "gpt" else Columns()
     rows: list[Row] = []
-    trainings: dict[str, Any] = baselines()
-    for codec in words.codecs.split():
-        trainings[codec] = (lambda model, codec=codec: attach(codec, model)), 1
-    for name, (register, seed) in trainings.items():
-        rows.append(train(name, register, lesson, words.steps, seed))
-        if rank == 0:
-            report(rows)
+    for seed in range(1, words.seeds + 1):
+        trainings: dict[str, Any] = dict(list(baselines(seed).items())[: 1 if words.brief else None])
+        for codec in words.codecs.split():
+            trainings[codec] = (lambda model, codec=codec: attach(codec, words.algorithm, model)), seed
+        for name, (register, batches) in trainings.items():
+            rows.append(train(name, register, lesson, words.steps, seed, batches))
+            if rank == 0:
+                report(rows)
+    if rank == 0 and words.seeds > 1:
+        compare(rows)
     if rank == 0 and words.json:
         words.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     dist.destroy_process_group()
+
+
+def baseline(rows: list[Row], row: Row) -> float:
+    """Return the loss of plain DDP from the same weights."""
+    return next(other.loss for other in rows if (other.codec, other.seed) == ("DDP", row.seed))
+
+
+def compare(rows: list[Row]) -> None:
+    """Print each codec's mean, least, and largest difference over the seeds."""
+    for name in dict.fromkeys(row.codec for row in rows):
+        same = [row for row in rows if row.codec == name]
+        changes = [row.loss / baseline(rows, row) - 1 for row in same]
+        ratios = [row.ratio for row in same if row.ratio is not None]
+        ratio = f"{sum(ratios) / len(ratios):.2f}x" if ratios else ""
+        mean = sum(changes) / len(changes)
+        print(f"{name:38s} {mean:+8.2%} ({min(changes):+.2%} to {max(changes):+.2%}) {ratio:>8s}", flush=True)
 
 
 def report(rows: list[Row]) -> None:
@@ -295,7 +326,7 @@ def report(rows: list[Row]) -> None:
     row = rows[-1]
     if len(rows) == 1:
         print(f"{'codec':38s}     loss   to DDP    bytes  lost of the norm  seconds")
-    change = f"{row.loss / rows[0].loss - 1:+8.2%}"
+    change = f"{row.loss / baseline(rows, row) - 1:+8.2%}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
     lost = "" if row.lost is None else f"{row.lost:.2%}"
     told = "  warned" if row.warned else ""
