@@ -130,14 +130,16 @@ def test_a_plan_of_far_fewer_bytes_is_tried_although_it_is_expected_to_take_long
     def tried(noise: float) -> list[str]:
         shares = {"identity": 0.0, "fp8": 0.0, "quantize:4": math.sqrt(noise) / of_exchange(WORLD, 1.0)}
         found = decide(environment(3e8), BUCKETS, WORLD, lost(shares), 0.9, Plan.of("bf16"))
-        return [str(each.plan.codec) for each in found]
+        return list(dict.fromkeys(str(each.plan.codec) for each in found))
 
     assert tried(0.2) == ["fp8", "quantize:4"]
     assert tried(0.9) == ["fp8"], "and not if it is expected to take more than 1.5 times as long"
 
 
-def option(codec: str, algorithm: str, step_s: float, nbytes: float) -> Decision:
-    plan = Plan.of(codec, algorithm=algorithm, residual=False)
+def option(
+    codec: str, algorithm: str, step_s: float, nbytes: float, segment_nbytes: int = 1 << 20
+) -> Decision:
+    plan = Plan.of(codec, algorithm=algorithm, segment_nbytes=segment_nbytes, residual=False)
     return Decision(plan, step_s, 1.0, 0.0, "", nbytes=nbytes)
 
 
@@ -151,8 +153,10 @@ def test_what_sends_far_less_takes_the_place_of_another_codec_and_not_of_no_comp
         option("ecsq:1", "ring", 0.151, 1e6),
     ]
     best, pairwise, exact, quick, slow, _ = options
-    assert _rivals(best, options, options) == [exact, quick], "the fastest of those that send far less"
-    assert _rivals(best, options, [best, slow]) == [exact, slow], "of those that are worth their noise"
+    rivals = _rivals(best, options, options)
+    assert rivals == [pairwise, exact, quick], "the fastest of those that send far less"
+    rivals = _rivals(best, options, [best, slow])
+    assert rivals == [exact, quick, slow], "of those that are worth their noise, and one of another name"
     assert _rivals(best, options[:3], options) == [pairwise, exact]
 
 
@@ -165,17 +169,52 @@ def test_a_codec_of_another_name_is_tried_before_other_ways_of_the_same() -> Non
         option("fp8", "tree", 0.121, 4e6),
     ]
     best, butterfly, ring, light, _ = options
-    assert _rivals(best, options, options) == [butterfly, light]
+    assert _rivals(best, options, options) == [butterfly, ring, light]
     leaner = option("ecsq:0.5", "pairwise", 0.13, 1.5e6)
-    assert _rivals(best, [*options, leaner], [leaner]) == [light, leaner]
+    assert _rivals(best, [*options, leaner], [leaner]) == [butterfly, light, leaner]
     assert _rivals(best, options[:3], options) == [butterfly, ring]
     assert _rivals(best, options[:1], options) == []
     exact = option("identity", "ring", 0.104, 16e6)
-    assert _rivals(best, [*options, exact], options) == [exact, light], "which is no codec of another name"
+    rivals = _rivals(best, [*options, exact], options)
+    assert rivals == [butterfly, exact, light], "which is no codec of another name"
     other = option("identity", "tree", 0.103, 16e6)
-    assert _rivals(exact, [*options, exact, other], []) == [best, butterfly], "one of them is enough"
-    far = [butterfly, ring, option("fp8", "tree", 0.126, 4e6)]
-    assert _rivals(best, [best, *far], options) == [butterfly, ring], "another codec has to be closer"
+    assert _rivals(exact, [*options, exact, other], []) == [best, butterfly, ring], "one of them is enough"
+    star = option("ecsq:0.25", "star", 0.103, 2e6)
+    far = option("fp8", "tree", 0.126, 4e6)
+    rivals = _rivals(best, [best, butterfly, ring, star, far], options)
+    assert rivals == [butterfly, ring, star], "another codec has to be closer"
+
+
+def test_the_best_plan_is_tried_in_other_segments_too() -> None:
+    options = [
+        option("fp8", "ring", 0.100, 4e6, 1 << 18),
+        option("fp8", "ring", 0.110, 4e6, 1 << 20),
+        option("fp8", "pairwise", 0.111, 4e6, 1 << 18),
+        option("fp8", "ring", 0.112, 4e6, 1 << 22),
+        option("fp8", "butterfly", 0.113, 4e6),
+        option("fp8", "tree", 0.114, 4e6),
+    ]
+    best, resized, pairwise, _, butterfly, _ = options
+    assert _rivals(best, options, options) == [resized, pairwise, butterfly], "one beside the others"
+    far = [best, option("fp8", "ring", 0.126, 4e6), pairwise]
+    assert _rivals(best, far, options) == [pairwise], "and not if it is expected to take far longer"
+
+
+def test_of_plans_that_exchange_the_same_frames_one_is_tried() -> None:
+    options = [
+        option("fp8", "ring", 0.100, 4e6),
+        option("fp8", "pairwise", 0.100, 4e6),
+        option("fp8", "tree", 0.105, 4e6),
+        option("bf16", "ring", 0.110, 8e6),
+        option("bf16", "pairwise", 0.110, 8e6),
+    ]
+    best, _, tree, other, _ = options
+    assert _rivals(best, options, options) == [tree, other]
+
+    same = dict.fromkeys(("ring", "pairwise", "butterfly"), lost(LOST, world=2)["ring"])
+    found = decide(environment(1e8), BUCKETS, 2, same, 0.2, Plan.of("bf16"))
+    frames = {(each.plan.codec, each.plan.segment_nbytes) for each in found}
+    assert len(frames) == len(found) > 1, "with two ranks, the three are the same"
 
 
 def test_a_codec_whose_exceptions_cost_what_it_saves_is_not_chosen() -> None:

@@ -86,6 +86,16 @@ def test_the_fastest_by_what_steps_took_stays_whatever_was_expected() -> None:
     assert TURN == 5
 
 
+def test_plans_that_differ_in_their_segments_alone_are_told_apart() -> None:
+    small = replace(RING, plan=replace(RING.plan, segment_nbytes=1 << 18))
+    best = after(0.05, 0.04, 0.02, of=(RING, STAR, small)).best()
+    assert best.plan == small.plan
+    assert best.reason.endswith(
+        "quantize:8 over ring in segments of 4MiB 50ms, quantize:4 over star 40ms, "
+        "quantize:8 over ring in segments of 256KiB 20ms"
+    )
+
+
 def test_extra_steps_count() -> None:
     assert after(1.0, 0.02, 0.0195).best().plan == RING.plan, "the star needs a tenth more steps"
 

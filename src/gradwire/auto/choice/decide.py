@@ -19,7 +19,7 @@ from gradwire.planner.search.select import UNCERTAINTY, choose
 from gradwire.timing.replay.environment import Environment
 from gradwire.units import format_duration, format_rate
 
-MOST_TRIED = 3
+MOST_TRIED = 4
 """So many plans are compared by steps that were really taken, at most."""
 _CLOSE = 1.5
 """Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
@@ -114,8 +114,10 @@ def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decisio
     """Return the fastest decisions of other kinds that may be as good as the best one.
 
     Those are no compression, if the best one compresses; one that sends far less, since times may not differ
-    at all; one with a codec of another name, since what codecs take where ranks share cores is hard to
-    predict; and then other ways to exchange.
+    at all; one with a codec of another name, and the best one in other segments, since what codecs and frames
+    take where ranks share cores is hard to predict; and then other ways to exchange. Of plans that exchange
+    the same frames, as a ring and pairwise do between two ranks, one is enough: they are expected to take
+    exactly as long.
     """
     if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
         return []
@@ -123,21 +125,24 @@ def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decisio
     close = [each for each in close if each.to_loss_s <= _CLOSE * best.to_loss_s]
     exact = [each for each in close if each.plan.codec.EXACT and not best.plan.codec.EXACT]
     far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * best.nbytes]
+    closer = [each for each in close if each.to_loss_s <= _CLOSER * best.to_loss_s]
+    resized = [each for each in closer if each != best and each.in_short == best.in_short]
     others = [
-        each
-        for each in close
-        if each.to_loss_s <= _CLOSER * best.to_loss_s
-        and not each.plan.codec.EXACT
-        and each.plan.codec.name != best.plan.codec.name
+        each for each in closer if not each.plan.codec.EXACT and each.plan.codec.name != best.plan.codec.name
     ]
     ways: dict[tuple[str, bool, bool], Decision] = {}
     for each in (best, *close):
         ways.setdefault(_way(each), each)
     found = [best]
-    for each in (*exact[:1], *far_less[:1], *others[:1], *ways.values()):
-        if each not in found and len(found) < MOST_TRIED:
+    for each in (*exact[:1], *far_less[:1], *others[:1], *resized[:1], *ways.values()):
+        if len(found) < MOST_TRIED and all(_frames(each) != _frames(other) for other in found):
             found.append(each)
     return sorted(found[1:], key=close.index)
+
+
+def _frames(each: Decision) -> tuple[str, float, float]:
+    """Return what is equal for plans that exchange the same frames."""
+    return str(each.plan.codec), each.step_s, each.nbytes
 
 
 def _way(each: Decision) -> tuple[str, bool, bool]:

@@ -17,7 +17,7 @@ from gradwire.auto.choice.decision import SAME, Decision, best_of, same_way, sta
 from gradwire.errors import SpecError
 from gradwire.plan import Plan
 from gradwire.planner.search.select import UNCERTAINTY
-from gradwire.units import format_duration
+from gradwire.units import exact_size, format_duration
 
 TURN = 5
 """The steps of a turn; the first one, in which connections and buffers are new, doesn't count. The very first
@@ -72,7 +72,7 @@ class Trial:
         if count <= 1 or len(self._turns_s) == 2 * count - 1:
             return None
         found, again = self.decisions[self._index], ", again" if len(self._turns_s) >= count else ""
-        said = f"{found.in_short}, {format_duration(found.step_s)} a step expected"
+        said = f"{self._named(found)}, {format_duration(found.step_s)} a step expected"
         return replace(found, reason=f"{said}; on trial, {self._index + 1} of {count}{again}")
 
     @property
@@ -121,12 +121,18 @@ class Trial:
         if self._before is not None and same_way(first.plan, self._before) and first in worth:
             best = first if stays(first, best, self._same) else best
         timed = [each for each in tried if not isinf(each.step_s)]
-        times = ", ".join(f"{each.in_short} {format_duration(each.step_s)}" for each in timed)
+        times = ", ".join(f"{self._named(each)} {format_duration(each.step_s)}" for each in timed)
         return replace(
             best,
             uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,
             reason=f"{best.reason}; tried for {2 * TURN} steps each: {times}{self._scatter}",
         )
+
+    def _named(self, decision: Decision) -> str:
+        """Return what tells a decision from the others."""
+        same = sum(each.in_short == decision.in_short for each in self.decisions)
+        size = exact_size(decision.plan.segment_nbytes)
+        return f"{decision.in_short} in segments of {size}" if same > 1 else decision.in_short
 
     @property
     def _scatter(self) -> str:
