@@ -34,7 +34,6 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.codecs import parse
 from gradwire.experiments.auto.tasks import draw_rows
 from gradwire.job.on_ddp import bf16_hook
 from gradwire.plan import Plan
@@ -59,7 +58,7 @@ class Lesson(ABC):
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """Return the model, always with the same weights."""
+        """Return the model, with the weights of torch's present seed."""
 
     @abstractmethod
     def batch(self, generator: torch.Generator) -> Batch:
@@ -179,7 +178,9 @@ class GPT(nn.Module):
 def attach(codec: str, algorithm: str, model: DistributedDataParallel) -> Attached:
     """Attach gradwire with a codec, ``default`` or ``SPEC+residual``, over an algorithm."""
     spec, _, residual = codec.partition("+")
-    plan = None if codec == "default" else Plan(parse(spec), algorithm=algorithm, residual=bool(residual))
+    if codec == "default":
+        return gradwire.attach(model, timeout_s=120.0)
+    plan = Plan.of(spec, algorithm=algorithm, residual=True if residual else None)
     return gradwire.attach(model, plan, timeout_s=120.0)
 
 
@@ -270,10 +271,10 @@ def main() -> None:
     parser.add_argument("--model", choices=["gpt", "columns"], default="gpt")
     parser.add_argument("--small", action="store_true", help="a smaller GPT, 8 contexts in each batch")
     parser.add_argument("--text", type=Path, help="a text to learn; else Python's language reference")
-    parser.add_argument("--brief", action="store_true", help="without gradwire, plain DDP alone")
+    parser.add_argument("--brief", action="store_true", help="of the rows without gradwire, plain DDP alone")
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--algorithm", default="ring", help="that averages encoded gradients")
+    parser.add_argument("--algorithm", default="ring", help="of all rows but 'default', which chooses one")
     parser.add_argument("--seeds", type=int, default=1, help="trainings of every row")
     parser.add_argument("--codecs", default=CODECS, help="separated by blanks; SPEC+residual keeps residuals")
     parser.add_argument("--json", type=Path, help="keep the rows")
@@ -298,11 +299,16 @@ def run_rank(rank: int, folder: str, words: argparse.Namespace) -> None:
             rows.append(train(name, register, lesson, words.steps, seed, batches))
             if rank == 0:
                 report(rows)
+                keep(rows, words.json)
     if rank == 0 and words.seeds > 1:
         compare(rows)
-    if rank == 0 and words.json:
-        words.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     dist.destroy_process_group()
+
+
+def keep(rows: list[Row], path: Path | None) -> None:
+    """Write the rows so far to a file, if there is one."""
+    if path is not None:
+        path.write_text(json.dumps([asdict(row) for row in rows], indent=1))
 
 
 def baseline(rows: list[Row], row: Row) -> float:

@@ -127,13 +127,13 @@ def test_of_plans_that_take_as_long_the_one_with_the_fewest_bytes_is_chosen(
 
 
 def test_a_plan_of_far_fewer_bytes_is_tried_although_it_is_expected_to_take_longer() -> None:
-    def tried(noise: float) -> list[str]:
+    def of(noise: float) -> list[str]:
         shares = {"identity": 0.0, "fp8": 0.0, "quantize:4": math.sqrt(noise) / of_exchange(WORLD, 1.0)}
         found = decide(environment(3e8), BUCKETS, WORLD, lost(shares), 0.9, Plan.of("bf16"))
         return list(dict.fromkeys(str(each.plan.codec) for each in found))
 
-    assert tried(0.2) == ["fp8", "quantize:4"]
-    assert tried(0.9) == ["fp8"], "and not if it is expected to take more than 1.5 times as long"
+    assert of(0.2) == ["fp8", "quantize:4"]
+    assert of(0.9) == ["fp8"], "and not if it is expected to take more than 1.5 times as long"
 
 
 def option(
@@ -141,6 +141,12 @@ def option(
 ) -> Decision:
     plan = Plan.of(codec, algorithm=algorithm, segment_nbytes=segment_nbytes, residual=False)
     return Decision(plan, step_s, 1.0, 0.0, "", nbytes=nbytes)
+
+
+def tried(
+    best: Decision, options: list[Decision], worth: list[Decision], world: int = WORLD
+) -> list[Decision]:
+    return _rivals(best, options, worth, world)
 
 
 def test_what_sends_far_less_takes_the_place_of_another_codec_and_not_of_no_compression() -> None:
@@ -153,11 +159,11 @@ def test_what_sends_far_less_takes_the_place_of_another_codec_and_not_of_no_comp
         option("ecsq:1", "ring", 0.151, 1e6),
     ]
     best, pairwise, exact, quick, slow, _ = options
-    rivals = _rivals(best, options, options)
+    rivals = tried(best, options, options)
     assert rivals == [pairwise, exact, quick], "the fastest of those that send far less"
-    rivals = _rivals(best, options, [best, slow])
+    rivals = tried(best, options, [best, slow])
     assert rivals == [exact, quick, slow], "of those that are worth their noise, and one of another name"
-    assert _rivals(best, options[:3], options) == [pairwise, exact]
+    assert tried(best, options[:3], options) == [pairwise, exact]
 
 
 def test_a_codec_of_another_name_is_tried_before_other_ways_of_the_same() -> None:
@@ -169,19 +175,19 @@ def test_a_codec_of_another_name_is_tried_before_other_ways_of_the_same() -> Non
         option("fp8", "tree", 0.121, 4e6),
     ]
     best, butterfly, ring, light, _ = options
-    assert _rivals(best, options, options) == [butterfly, ring, light]
+    assert tried(best, options, options) == [butterfly, ring, light]
     leaner = option("ecsq:0.5", "pairwise", 0.13, 1.5e6)
-    assert _rivals(best, [*options, leaner], [leaner]) == [butterfly, light, leaner]
-    assert _rivals(best, options[:3], options) == [butterfly, ring]
-    assert _rivals(best, options[:1], options) == []
+    assert tried(best, [*options, leaner], [leaner]) == [butterfly, light, leaner]
+    assert tried(best, options[:3], options) == [butterfly, ring]
+    assert tried(best, options[:1], options) == []
     exact = option("identity", "ring", 0.104, 16e6)
-    rivals = _rivals(best, [*options, exact], options)
+    rivals = tried(best, [*options, exact], options)
     assert rivals == [butterfly, exact, light], "which is no codec of another name"
     other = option("identity", "tree", 0.103, 16e6)
-    assert _rivals(exact, [*options, exact, other], []) == [best, butterfly, ring], "one of them is enough"
+    assert tried(exact, [*options, exact, other], []) == [best, butterfly, ring], "one of them is enough"
     star = option("ecsq:0.25", "star", 0.103, 2e6)
     far = option("fp8", "tree", 0.126, 4e6)
-    rivals = _rivals(best, [best, butterfly, ring, star, far], options)
+    rivals = tried(best, [best, butterfly, ring, star, far], options)
     assert rivals == [butterfly, ring, star], "another codec has to be closer"
 
 
@@ -195,9 +201,9 @@ def test_the_best_plan_is_tried_in_other_segments_too() -> None:
         option("fp8", "tree", 0.114, 4e6),
     ]
     best, resized, pairwise, _, butterfly, _ = options
-    assert _rivals(best, options, options) == [resized, pairwise, butterfly], "one beside the others"
+    assert tried(best, options, options) == [resized, pairwise, butterfly], "one beside the others"
     far = [best, option("fp8", "ring", 0.126, 4e6), pairwise]
-    assert _rivals(best, far, options) == [pairwise], "and not if it is expected to take far longer"
+    assert tried(best, far, options) == [pairwise], "and not if it is expected to take far longer"
 
 
 def test_of_plans_that_exchange_the_same_frames_one_is_tried() -> None:
@@ -208,8 +214,9 @@ def test_of_plans_that_exchange_the_same_frames_one_is_tried() -> None:
         option("bf16", "ring", 0.110, 8e6),
         option("bf16", "pairwise", 0.110, 8e6),
     ]
-    best, _, tree, other, _ = options
-    assert _rivals(best, options, options) == [tree, other]
+    best, pairwise, tree, other, _ = options
+    assert tried(best, options, options, world=2) == [tree, other]
+    assert tried(best, options, options) == [pairwise, tree, other], "four ranks exchange others"
 
     same = dict.fromkeys(("ring", "pairwise", "butterfly"), lost(LOST, world=2)["ring"])
     found = decide(environment(1e8), BUCKETS, 2, same, 0.2, Plan.of("bf16"))

@@ -92,7 +92,7 @@ def test_plans_that_differ_in_their_segments_alone_are_told_apart() -> None:
     assert best.plan == small.plan
     assert best.reason.endswith(
         "quantize:8 over ring in segments of 4MiB 50ms, quantize:4 over star 40ms, "
-        "quantize:8 over ring in segments of 256KiB 20ms"
+        "quantize:8 over ring in segments of 256KiB 20ms; quantize:8 over ring in segments of 256KiB stays"
     )
 
 

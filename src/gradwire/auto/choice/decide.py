@@ -25,7 +25,8 @@ _CLOSE = 1.5
 """Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
 hosts share cores."""
 _CLOSER = 1.25
-"""One with another codec is tried only if it is expected within so many times: most send more bytes."""
+"""One with another codec, or in other segments, is tried only if it is expected within so many times: most
+other codecs send more bytes."""
 _EXPOSED = 0.1
 """If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
 
@@ -107,17 +108,18 @@ def decide(
     staying = [each for each in worth if same_way(each.plan, present)]
     if staying and stays(staying[0], best):
         best = staying[0]
-    return best, *_rivals(best, options, worth)
+    return best, *_rivals(best, options, worth, world)
 
 
-def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decision]) -> list[Decision]:
+def _rivals(
+    best: Decision, options: Sequence[Decision], worth: Sequence[Decision], world: int
+) -> list[Decision]:
     """Return the fastest decisions of other kinds that may be as good as the best one.
 
     Those are no compression, if the best one compresses; one that sends far less, since times may not differ
     at all; one with a codec of another name, and the best one in other segments, since what codecs and frames
     take where ranks share cores is hard to predict; and then other ways to exchange. Of plans that exchange
-    the same frames, as a ring and pairwise do between two ranks, one is enough: they are expected to take
-    exactly as long.
+    the same frames, one is enough.
     """
     if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
         return []
@@ -135,14 +137,19 @@ def _rivals(best: Decision, options: Sequence[Decision], worth: Sequence[Decisio
         ways.setdefault(_way(each), each)
     found = [best]
     for each in (*exact[:1], *far_less[:1], *others[:1], *resized[:1], *ways.values()):
-        if len(found) < MOST_TRIED and all(_frames(each) != _frames(other) for other in found):
+        if len(found) < MOST_TRIED and all(_frames(each, world) != _frames(other, world) for other in found):
             found.append(each)
     return sorted(found[1:], key=close.index)
 
 
-def _frames(each: Decision) -> tuple[str, float, float]:
-    """Return what is equal for plans that exchange the same frames."""
-    return str(each.plan.codec), each.step_s, each.nbytes
+def _frames(each: Decision, world: int) -> tuple[object, ...]:
+    """Return what is equal for plans that exchange the same frames.
+
+    Two ranks do so in a ring, pairwise, and over a butterfly, which are expected to take exactly as long.
+    More ranks don't, although what they are expected to take may be the same, too.
+    """
+    way = "" if world == 2 else each.plan.algorithm
+    return way, each.plan.codec, each.plan.segment_nbytes, each.step_s, each.nbytes
 
 
 def _way(each: Decision) -> tuple[str, bool, bool]:

@@ -122,10 +122,11 @@ class Trial:
             best = first if stays(first, best, self._same) else best
         timed = [each for each in tried if not isinf(each.step_s)]
         times = ", ".join(f"{self._named(each)} {format_duration(each.step_s)}" for each in timed)
+        said = f"tried for {2 * TURN} steps each: {times}{self._scatter}{self._staying(best)}"
         return replace(
             best,
             uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,
-            reason=f"{best.reason}; tried for {2 * TURN} steps each: {times}{self._scatter}",
+            reason=f"{best.reason}; {said}",
         )
 
     def _named(self, decision: Decision) -> str:
@@ -133,6 +134,11 @@ class Trial:
         same = sum(each.in_short == decision.in_short for each in self.decisions)
         size = exact_size(decision.plan.segment_nbytes)
         return f"{decision.in_short} in segments of {size}" if same > 1 else decision.in_short
+
+    def _staying(self, best: Decision) -> str:
+        """Tell the one that stays where its reason is that of another one, too."""
+        named = self._named(best)
+        return "" if named == best.in_short else f"; {named} stays"
 
     @property
     def _scatter(self) -> str:
