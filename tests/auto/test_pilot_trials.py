@@ -8,7 +8,7 @@ import pytest
 
 from gradwire import Auto, Link
 from gradwire.auto import pilot
-from gradwire.auto.choice import decide
+from gradwire.auto.choice import decide, trial
 from gradwire.auto.choice.trial import TURN
 from gradwire.auto.pilot import WARM_UP
 from gradwire.auto.state import State
@@ -53,6 +53,26 @@ def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
     assert "on trial" not in caplog.text, "one line tells what was chosen"
     again = run_ranks(4, train, settings, 2)
     assert again[0].plans == [decisions[-1][1].plan] * 2
+
+
+def test_no_rank_gives_a_second_turn_to_a_plan_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "BEHIND", 2.5)
+    expected = run_ranks(4, train, Auto(), WARM_UP + 1)[0].plans[-1]
+
+    def run(link: Link) -> Run:
+        one = Run(link, Auto())
+        one.exposed_by = {expected.algorithm: 0.5}  # the others take 0.1 s
+        for number in range(1, WARM_UP + 2 + TURNS[-1]):
+            one.step(number)
+        return one
+
+    runs = run_ranks(4, run)
+    assert all(run.plans == runs[0].plans for run in runs)
+    plans = [decision.plan for _, decision in runs[0].pilot.decisions]
+    assert plans[0].algorithm == expected.algorithm
+    assert plans.count(plans[0]) == 1
+    assert len(plans) < len(TURNS)
+    assert plans[-1].algorithm != expected.algorithm
 
 
 def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 
-from gradwire.auto.choice import decide
+from gradwire.auto.choice import decide, trial
 from gradwire.auto.choice.trial import TURN
 from gradwire.auto.times import costs, network
 from gradwire.timing.measure.calibrate import codec_cost
@@ -15,7 +16,7 @@ from gradwire.timing.replay.environment import CodecCost, CodecPoint
 from gradwire.timing.replay.host import HostCost
 
 Told = dict[str, tuple[float, ...]]
-TURNS = [0, 2 * TURN, 3 * TURN, 5 * TURN, 6 * TURN, 7 * TURN]
+TURNS = [0, 2 * TURN, 3 * TURN, 4 * TURN, 5 * TURN, 6 * TURN, 7 * TURN]
 """The steps from a choice to the beginning of each turn of three plans, and to that of the best one."""
 SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 
@@ -23,13 +24,16 @@ SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
     """Tell a slow line until the entry ``"line"`` changes, and cheap codecs and frames.
 
-    No plan is tried, and no file is named.
+    No plan is tried, or, where a test raises their number, each has all its turns, however fast the machine
+    is. No file is named.
     """
     now: Told = {"line": SLOW}
     monkeypatch.setattr(network, "own_line", lambda _link: now["line"])
     monkeypatch.setattr(costs, "codec_cost", _told_cost)
     monkeypatch.setattr(costs, "measure_host", lambda *_: HostCost(cores=4))
     monkeypatch.setattr(decide, "MOST_TRIED", 1)
+    monkeypatch.setattr(trial, "BEHIND", inf)
+    monkeypatch.setattr(trial, "BEHIND_WITH_MORE", inf)
     monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
     return now
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from gradwire import Auto
 from gradwire.auto.quality.samples import MOST_COUNT, Samples
 from gradwire.codecs import parse
 
@@ -56,9 +57,9 @@ def test_a_matrix_whose_columns_differ_hides_no_small_ones(across: str) -> None:
     flat = (values if across == "columns" else values.T.contiguous()).flatten()
     shape = (64, 32) if across == "columns" else (32, 64)
     for spec, alone, of_most in (
-        ("ecsq:0.25", 0.09, 0.19),
+        ("ecsq:0.25", 0.09, 0.39),
         ("fp8", 0.03, 0.05),
-        ("ecsq:0.25,foot", 0.08, 0.1),
+        ("ecsq:0.25,foot", 0.08, 0.15),
     ):
         codec = parse(spec)
         decoded = torch.empty_like(flat)
@@ -66,6 +67,16 @@ def test_a_matrix_whose_columns_differ_hides_no_small_ones(across: str) -> None:
         assert float((decoded - flat).norm() / flat.norm()) < alone
         lost = worst(sampled((flat, [shape])), spec)
         assert lost > of_most if spec == "ecsq:0.25" else lost < of_most
+
+
+def test_a_codec_that_takes_most_of_four_columns_in_sixteen_is_refused() -> None:
+    """It costs a network on such a table 13 % of its loss (docs/auto.md), and half of that is too much."""
+    generator = torch.Generator().manual_seed(5)
+    values = torch.randn(64, 16, generator=generator) * torch.logspace(-2, 1, 16)
+    values *= torch.randn(64, 1, generator=generator)  # rows differ in scale, as what neurons are to change
+    samples = sampled((values.flatten(), [(64, 16)]))
+    assert worst(samples, "bfp:7x16") > Auto().max_lost_norm
+    assert worst(samples, "fp8") < 0.1
 
 
 def test_rows_and_columns_of_a_rank_count_beside_those_of_all_ranks() -> None:

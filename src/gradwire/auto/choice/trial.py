@@ -22,6 +22,10 @@ from gradwire.units import exact_size, format_duration
 TURN = 5
 """The steps of a turn; the first one, in which connections and buffers are new, doesn't count. The very first
 turn is twice as long, and its first half doesn't count: after a choice, steps are slower for a while."""
+BEHIND = 1.25
+BEHIND_WITH_MORE = 1.15
+"""A plan that takes so many times as long to the loss as the fastest one, by its first turn, has no second
+one; the latter counts if it also sends more bytes than that one."""
 MOST_SAME = 0.15
 """Plans that differ by more are never as fast as each other, however much their steps scatter."""
 _BY_CHANCE = 2.0
@@ -31,8 +35,8 @@ _BY_CHANCE = 2.0
 class Trial:
     """The decisions that are tried, the most promising first, and what steps have taken with them.
 
-    They have turns there and back, and the last one has a turn of twice the steps, so that none gains from a
-    machine that becomes steadily faster or slower meanwhile.
+    They have turns there and back, so that none gains from a machine that becomes steadily faster or slower
+    meanwhile. Those that are behind have none back: such steps cost the most, and tell the least.
 
     Parameters
     ----------
@@ -45,7 +49,9 @@ class Trial:
 
     def __init__(self, decisions: Sequence[Decision], present: Plan | None = None) -> None:
         self.decisions = tuple(decisions)
-        self._turns_s: list[float] = []
+        self._turns_s: list[list[float]] = [[] for _ in self.decisions]
+        self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # whose turns
+        self._is_back = False
         self._disagreements: list[float] = []
         self._before = present
 
@@ -68,36 +74,51 @@ class Trial:
 
         Its reason is short: the one of what stays tells the rest.
         """
-        count = len(self.decisions)
-        if count <= 1 or len(self._turns_s) == 2 * count - 1:
+        if not self._left:
             return None
-        found, again = self.decisions[self._index], ", again" if len(self._turns_s) >= count else ""
+        index = self._left[0]
+        found, again = self.decisions[index], ", again" if self._is_back else ""
         said = f"{self._named(found)}, {format_duration(found.step_s)} a step expected"
-        return replace(found, reason=f"{said}; on trial, {self._index + 1} of {count}{again}")
+        return replace(found, reason=f"{said}; on trial, {index + 1} of {len(self.decisions)}{again}")
 
     @property
     def steps(self) -> int:
         """The steps of the present turn."""
-        return TURN + self.settling + (TURN if self._index == len(self.decisions) - 1 else 0)
+        return TURN + self.settling
 
     @property
     def settling(self) -> int:
         """So many steps of the present turn pass before others count, the first of which never does."""
-        return TURN if self.present is not None and not self._turns_s else 0
+        return TURN if self._left and not any(self._turns_s) else 0
 
     def note(self, step_s: float, disagreement: float) -> None:
         """Note what steps of the present turn took, and the quartiles' distance from their middle.
 
         The former is infinite if no step was timed; the latter is a share of the middle.
         """
-        self._turns_s.append(step_s)
+        self._turns_s[self._left.pop(0)].append(step_s)
         if not isinf(step_s):
             self._disagreements.append(disagreement)
+        if not self._left and not self._is_back:
+            self._is_back = True
+            ahead = self._ahead()
+            self._left = ahead[::-1] if len(ahead) > 1 else []
 
-    @property
-    def _index(self) -> int:
-        last = len(self.decisions) - 1
-        return last - abs(last - len(self._turns_s))
+    def _ahead(self) -> list[int]:
+        """Return which decisions have a second turn, also those that were not timed."""
+        tried = self._tried()
+        fastest = min(tried, key=lambda each: each.to_loss_s)
+        limits = (BEHIND_WITH_MORE if each.nbytes > fastest.nbytes else BEHIND for each in tried)
+        behind = [
+            limit * fastest.to_loss_s < each.to_loss_s < inf
+            for each, limit in zip(tried, limits, strict=True)
+        ]
+        return [index for index in range(len(tried)) if not behind[index]]
+
+    def _tried(self) -> list[Decision]:
+        """Return the decisions with what steps have taken."""
+        pairs = zip(self.decisions, self._turns_s, strict=True)
+        return [replace(each, step_s=_mean(turns_s)) for each, turns_s in pairs]
 
     @property
     def _same(self) -> float:
@@ -110,8 +131,7 @@ class Trial:
         Plans are as fast if they differ by less than ``SAME``, or than chance explains. A plan that
         compresses has to be faster than those that don't by more than predictions are uncertain.
         """
-        there_and_back = zip(self.decisions, self._turns_s, reversed(self._turns_s), strict=False)
-        tried = [replace(each, step_s=_mean(turns_s)) for each, *turns_s in there_and_back]
+        tried = self._tried()
         if all(isinf(each.step_s) for each in tried):
             return self.decisions[0]
         exact_s = min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
@@ -122,7 +142,8 @@ class Trial:
             best = first if stays(first, best, self._same) else best
         timed = [each for each in tried if not isinf(each.step_s)]
         times = ", ".join(f"{self._named(each)} {format_duration(each.step_s)}" for each in timed)
-        said = f"tried for {2 * TURN} steps each: {times}{self._scatter}{self._staying(best)}"
+        shorter = f", those behind for {TURN}" if any(len(each) == 1 for each in self._turns_s) else ""
+        said = f"tried for {2 * TURN} steps each{shorter}: {times}{self._scatter}{self._staying(best)}"
         return replace(
             best,
             uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,

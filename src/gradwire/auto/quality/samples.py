@@ -16,9 +16,9 @@ MOST_COUNT = 1 << 20
 """The most floats of a bucket that are kept."""
 MOST_SLICES = 0.9
 """This share of a parameter's rows, and of its columns, counts."""
-ROOM = 4.0
-"""A row or column may lose so many times as much as the whole parameter: those that all but vanish no longer
-learn; that others are rounded coarsely costs no loss (docs/which_codec.md)."""
+ROOM = 2.5
+"""A row or column may lose so many times as much as the whole parameter: those that lose most of their norm
+hardly learn (docs/auto.md); that others are rounded coarsely costs no loss (docs/which_codec.md)."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ def lost_shares(
 ) -> list[float]:
     """Return the share of each parameter's norm that is missing in ``found``, of the values that are there.
 
-    Of a parameter with rows and columns it is a quarter (``ROOM``) of what nine in ten of them stay within,
+    Of a parameter with rows and columns it is what nine in ten of them stay within, divided by ``ROOM``,
     if that is more: the norm of a whole matrix hides columns that are much smaller than others. ``norms`` of
     columns and rows count where they are larger than those of ``values``. Where there was no gradient nothing
     can be lost; where there is one after decoding alone, all is.
