@@ -1,6 +1,13 @@
 import pytest
 
-from gradwire.benchmark.lists import algorithm_specs, codec_specs, geometric, listed, whole_numbers
+from gradwire.benchmark.lists import (
+    algorithm_specs,
+    between_commas,
+    codec_specs,
+    geometric,
+    listed,
+    whole_numbers,
+)
 from gradwire.errors import SpecError
 
 
@@ -57,6 +64,7 @@ def test_a_comma_may_belong_to_an_algorithm() -> None:
 
 
 def test_blanks_beside_commas_count_for_nothing() -> None:
+    assert between_commas("bf16 hook, auto on ,DDP") == ("bf16 hook", "auto on", "DDP")
     assert codec_specs("quantize:8, block=256 , fp16") == ("quantize:8,block=256", "fp16")
     assert algorithm_specs("ring, tree") == ("ring", "tree")
     assert whole_numbers("--workers", "2, 4") == (2, 4)

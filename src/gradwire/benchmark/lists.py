@@ -67,7 +67,7 @@ def algorithm_specs(text: str) -> tuple[str, ...]:
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Return the numbers between commas. Raises ``SpecError``."""
-    words = _once(option, _between_commas(text))
+    words = _once(option, between_commas(text))
     if not all(word.isdecimal() for word in words):
         raise SpecError(f"{option} takes whole numbers with commas between, as in 2,4,8, but {text!r} came")
     return tuple(int(word) for word in words)
@@ -76,7 +76,7 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
 def _specs(text: str, known: set[str]) -> tuple[str, ...]:
     """Cut at the commas between specs, which may hold commas themselves."""
     specs: list[str] = []
-    for part in _between_commas(text):
+    for part in between_commas(text):
         begins = part.partition(":")[0] in known or ":" in part
         if specs and not begins and ("=" in part or ":" in specs[-1]):
             specs[-1] += f",{part}"
@@ -85,7 +85,14 @@ def _specs(text: str, known: set[str]) -> tuple[str, ...]:
     return tuple(specs)
 
 
-def _between_commas(text: str) -> tuple[str, ...]:
+def between_commas(text: str) -> tuple[str, ...]:
+    """Return the words of a list; blanks beside commas count for nothing.
+
+    Examples
+    --------
+    >>> between_commas("mlp, cnn")
+    ('mlp', 'cnn')
+    """
     return tuple(part.strip() for part in text.split(","))
 
 

@@ -95,10 +95,11 @@ def _report(arguments: Sequence[str]) -> None:
     if words.out is not None:
         check_writable("--out", words.out, words.overwrite)
     from gradwire.benchmark.display import progress
+    from gradwire.benchmark.lists import between_commas
     from gradwire.gateware.synthesis.comparison import tables
     from gradwire.gateware.synthesis.report import SCHEMA, cells, measure
 
-    wanted, rows = cells(words.blocks.split(","), words.targets.split(","), words.width), []
+    wanted, rows = cells(between_commas(words.blocks), between_commas(words.targets), words.width), []
     with progress(len(wanted), words.quiet) as advance:
         for row in measure(wanted):
             rows.append(row)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.benchmark.lists import codec_specs, listed
+from gradwire.benchmark.lists import between_commas, codec_specs, listed
 from gradwire.codecs import parse
 from gradwire.experiments.experiment import Cell, Experiment, Report, Row
 from gradwire.experiments.hosts.network import check_networks, measure_cells
@@ -73,7 +73,7 @@ def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``SpecError``."""
     codecs = tuple(dict.fromkeys((BASELINE, *codec_specs(words.codecs))))
     sizes = listed(tuple(parse_size(text) for text in words.sizes.split(",")))
-    return Options(words.hosts, tuple(dict.fromkeys(words.rates.split(","))), sizes, codecs)
+    return Options(words.hosts, tuple(dict.fromkeys(between_commas(words.rates))), sizes, codecs)
 
 
 def cells(options: Options) -> list[Cell]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gradwire.benchmark.lists import listed
+from gradwire.benchmark.lists import between_commas, listed
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.experiments.experiment import Cell, Experiment, Report, Row
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``SpecError``."""
-    networks = tuple(dict.fromkeys(_network(text) for text in words.networks.split(",")))
+    networks = tuple(dict.fromkeys(_network(text) for text in between_commas(words.networks)))
     sizes = listed(tuple(parse_size(text) for text in words.sizes.split(",")))
     return Options(networks, sizes, words.sharded)
 

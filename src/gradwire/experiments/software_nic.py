@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.benchmark.lists import whole_numbers
+from gradwire.benchmark.lists import between_commas, whole_numbers
 from gradwire.codecs import parse
 from gradwire.experiments.experiment import Cell, Experiment, Report, Row
 from gradwire.experiments.hosts.network import check_networks, measure_cells
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``GradwireError``."""
-    rates = tuple(dict.fromkeys(words.rates.split(",")))
+    rates = tuple(dict.fromkeys(between_commas(words.rates)))
     folder = None if words.data_dir is None else Path(words.data_dir).absolute()
     scale = None if words.unscaled else "auto"
     return Options(words.hosts, rates, whole_numbers("--mtus", words.mtus), words.codec, scale, folder)

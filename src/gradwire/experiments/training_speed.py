@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from gradwire.benchmark.lists import between_commas
 from gradwire.errors import SpecError
 from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check_known
 from gradwire.experiments.hosts.network import check_networks, measure_cells
@@ -112,15 +113,15 @@ def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``GradwireError``."""
     methods: tuple[str, ...] = METHODS
     if words.methods is not None:
-        parts = words.methods.split(",")
+        parts = between_commas(words.methods)
         for part in parts:
             if not any(part in name for name in METHODS):
                 raise SpecError(f"no method has {part!r} in its name; the methods are {'; '.join(METHODS)}")
         methods = tuple(name for name in METHODS if name in ALWAYS or any(part in name for part in parts))
     return Options(
         words.hosts,
-        tuple(dict.fromkeys(words.rates.split(","))),
-        tuple(dict.fromkeys(words.tasks.split(","))),
+        tuple(dict.fromkeys(between_commas(words.rates))),
+        tuple(dict.fromkeys(between_commas(words.tasks))),
         methods,
         None if words.data_dir is None else Path(words.data_dir).absolute(),
         None if words.images is None else Path(words.images).absolute(),

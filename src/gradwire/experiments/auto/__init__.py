@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 
-from gradwire.benchmark.lists import algorithm_specs, codec_specs
+from gradwire.benchmark.lists import algorithm_specs, between_commas, codec_specs
 from gradwire.errors import SpecError
 from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check_known
 from gradwire.experiments.hosts.network import check_networks, measure_cells
@@ -96,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``GradwireError``."""
-    tasks, methods = (tuple(dict.fromkeys(text.split(","))) for text in (words.tasks, words.methods))
+    tasks, methods = (tuple(dict.fromkeys(between_commas(text))) for text in (words.tasks, words.methods))
     folder, text = (None if name is None else Path(name).absolute() for name in (words.data_dir, words.text))
     codecs = codec_specs(words.codecs) if words.codecs else ()
     algorithms = algorithm_specs(words.algorithms)

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradwire.benchmark.lists import between_commas
 from gradwire.errors import SpecError
 from gradwire.experiments.experiment import Cell, Row, check_known
 from gradwire.experiments.hosts.network import check_networks
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``GradwireError``."""
-    parts = tuple(dict.fromkeys(words.parts.split(",")))
+    parts = tuple(dict.fromkeys(between_commas(words.parts)))
     return Options(parts, words.hosts, words.rate, words.layers, words.width, words.batch)
 
 
