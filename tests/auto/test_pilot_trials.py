@@ -61,7 +61,8 @@ def test_no_rank_gives_a_second_turn_to_a_plan_that_is_behind(monkeypatch: pytes
 
     def run(link: Link) -> Run:
         one = Run(link, Auto())
-        one.exposed_by = {expected.algorithm: 0.5}  # the others take 0.1 s
+        if link.rank == 2:  # alone; with other plans it takes 0.1 s, like the others with any
+            one.exposed_by = {expected.algorithm: 0.5}
         for number in range(1, WARM_UP + 2 + TURNS[-1]):
             one.step(number)
         return one

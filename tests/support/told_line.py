@@ -33,7 +33,6 @@ def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
     monkeypatch.setattr(costs, "measure_host", lambda *_: HostCost(cores=4))
     monkeypatch.setattr(decide, "MOST_TRIED", 1)
     monkeypatch.setattr(trial, "BEHIND", inf)
-    monkeypatch.setattr(trial, "BEHIND_WITH_MORE", inf)
     monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
     return now
 

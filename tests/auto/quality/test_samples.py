@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gradwire import Auto
-from gradwire.auto.quality.samples import MOST_COUNT, Samples
+from gradwire.auto.quality.samples import MOST_COUNT, ROOM, Samples
 from gradwire.codecs import parse
 
 
@@ -69,13 +69,13 @@ def test_a_matrix_whose_columns_differ_hides_no_small_ones(across: str) -> None:
         assert lost > of_most if spec == "ecsq:0.25" else lost < of_most
 
 
-def test_a_codec_that_takes_most_of_four_columns_in_sixteen_is_refused() -> None:
-    """It costs a network on such a table 13 % of its loss (docs/auto.md), and half of that is too much."""
+def test_a_codec_that_takes_most_of_five_columns_in_sixteen_is_refused_by_far() -> None:
+    """It costs a network on such a table 13 % of its loss (docs/auto.md)."""
     generator = torch.Generator().manual_seed(5)
     values = torch.randn(64, 16, generator=generator) * torch.logspace(-2, 1, 16)
     values *= torch.randn(64, 1, generator=generator)  # rows differ in scale, as what neurons are to change
     samples = sampled((values.flatten(), [(64, 16)]))
-    assert worst(samples, "bfp:7x16") > Auto().max_lost_norm
+    assert worst(samples, "bfp:7x16") > 1.5 * Auto().max_lost_norm
     assert worst(samples, "fp8") < 0.1
 
 
@@ -111,7 +111,7 @@ def test_rows_and_columns_of_a_rank_count_beside_those_of_all_ranks() -> None:
         for axis in (0, 1):
             mean = np.linalg.norm(both, axis=1 + axis).mean(0)
             beside_all = np.maximum(np.linalg.norm(both[rank], axis=axis), mean)
-            found.append(np.quantile(np.linalg.norm(lost, axis=axis) / beside_all, 0.9) / 4)
+            found.append(np.quantile(np.linalg.norm(lost, axis=axis) / beside_all, 0.9) / ROOM)
         assert beside[0] == pytest.approx(max(found), rel=1e-4)
 
 

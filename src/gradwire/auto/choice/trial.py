@@ -23,9 +23,8 @@ TURN = 5
 """The steps of a turn; the first one, in which connections and buffers are new, doesn't count. The very first
 turn is twice as long, and its first half doesn't count: after a choice, steps are slower for a while."""
 BEHIND = 1.25
-BEHIND_WITH_MORE = 1.15
 """A plan that takes so many times as long to the loss as the fastest one, by its first turn, has no second
-one; the latter counts if it also sends more bytes than that one."""
+one, and doesn't stay."""
 MOST_SAME = 0.15
 """Plans that differ by more are never as fast as each other, however much their steps scatter."""
 _BY_CHANCE = 2.0
@@ -36,7 +35,8 @@ class Trial:
     """The decisions that are tried, the most promising first, and what steps have taken with them.
 
     They have turns there and back, so that none gains from a machine that becomes steadily faster or slower
-    meanwhile. Those that are behind have none back: such steps cost the most, and tell the least.
+    meanwhile, by up to a twentieth in a turn. Those that are behind have none back: such steps cost the most,
+    and tell the least.
 
     Parameters
     ----------
@@ -106,14 +106,9 @@ class Trial:
 
     def _ahead(self) -> list[int]:
         """Return which decisions have a second turn, also those that were not timed."""
-        tried = self._tried()
-        fastest = min(tried, key=lambda each: each.to_loss_s)
-        limits = (BEHIND_WITH_MORE if each.nbytes > fastest.nbytes else BEHIND for each in tried)
-        behind = [
-            limit * fastest.to_loss_s < each.to_loss_s < inf
-            for each, limit in zip(tried, limits, strict=True)
-        ]
-        return [index for index in range(len(tried)) if not behind[index]]
+        took = [each.to_loss_s for each in self._tried()]
+        limit_s = BEHIND * min(took)
+        return [index for index, each in enumerate(took) if not limit_s < each < inf]
 
     def _tried(self) -> list[Decision]:
         """Return the decisions with what steps have taken."""
@@ -129,25 +124,28 @@ class Trial:
         """Return what stays: the best one, as ``best_of`` tells, by what steps took.
 
         Plans are as fast if they differ by less than ``SAME``, or than chance explains. A plan that
-        compresses has to be faster than those that don't by more than predictions are uncertain.
+        compresses has to be faster than those that don't by more than predictions are uncertain. One that
+        was behind can't stay: a machine that has become slower since would make it the fastest.
         """
         tried = self._tried()
         if all(isinf(each.step_s) for each in tried):
             return self.decisions[0]
-        exact_s = min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
-        worth_s = (1 - UNCERTAINTY) * exact_s
-        worth = [each for each in tried if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
+        turns = [len(each) for each in self._turns_s]
+        ahead = [each for each, own in zip(tried, turns, strict=True) if own == max(turns)]
+        worth_s = (1 - UNCERTAINTY) * _exact_s(ahead)
+        worth = [each for each in ahead if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
         best, first = best_of(worth, self._same), tried[0]
         if self._before is not None and same_way(first.plan, self._before) and first in worth:
             best = first if stays(first, best, self._same) else best
         timed = [each for each in tried if not isinf(each.step_s)]
         times = ", ".join(f"{self._named(each)} {format_duration(each.step_s)}" for each in timed)
-        shorter = f", those behind for {TURN}" if any(len(each) == 1 for each in self._turns_s) else ""
-        said = f"tried for {2 * TURN} steps each{shorter}: {times}{self._scatter}{self._staying(best)}"
+        shorter = f", those behind for {TURN}" if len(ahead) < len(tried) else ""
+        said = f"tried for {TURN * max(turns)} steps each{shorter}: {times}"
+        exact_s = _exact_s(tried)
         return replace(
             best,
             uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,
-            reason=f"{best.reason}; {said}",
+            reason=f"{best.reason}; {said}{self._scatter}{self._staying(best)}",
         )
 
     def _named(self, decision: Decision) -> str:
@@ -166,6 +164,11 @@ class Trial:
         if self._same <= SAME:
             return ""
         return f", of which those that differ by less than {self._same:.0%} are equal"
+
+
+def _exact_s(tried: Sequence[Decision]) -> float:
+    """Return what steps took with the fastest plan that doesn't compress; infinity if there is none."""
+    return min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
 
 
 def _mean(turns_s: Sequence[float]) -> float:
