@@ -15,7 +15,7 @@ from gradwire.auto.choice.decision import Decision
 from gradwire.auto.choice.trial import Trial
 from gradwire.auto.form import BUCKETS, Form
 from gradwire.auto.messages import broadcast, gather, mean
-from gradwire.auto.quality.contract import Contract, Lost, draw, excepted, in_words, rules_for
+from gradwire.auto.quality.contract import WIDE, Contract, Lost, draw, excepted, in_words, rules_for
 from gradwire.auto.quality.losses import Losses, is_leaner
 from gradwire.auto.quality.samples import Samples
 from gradwire.auto.settings import Auto
@@ -36,11 +36,8 @@ WARM_UP = 5
 """The steps before the first decision: a first one, and what times and a sample need."""
 RESAMPLE = 12 * KEPT
 """Every so many steps, what the codec in use loses is measured again."""
-
-WIDE = 0.1
-"""If more of the values come to have a gentler codec, another choice is due: one codec may suit them all."""
 SOON = 0.25
-"""This part of the watch's patience has to pass before that."""
+"""This part of the watch's patience has to pass before a choice that is due because of the gradients."""
 
 _RESUMED = "resumed "
 """Begins the text of a state, in place of a decision."""
@@ -326,7 +323,7 @@ class Pilot:
         return broadcast(exchange, text, self._timeout_s)
 
     def _leaner(self, exchange: Exchange, samples: Samples, present: Plan, step: int) -> str:
-        """Return ``_ANEW`` if a codec that was left out suits the gradients by now, and sends far less.
+        """Return ``_ANEW`` if a codec that didn't suit the gradients does so by now, and sends far less.
 
         The same on all ranks; empty otherwise. One that was in use and is left out since has failed.
         """

@@ -99,6 +99,22 @@ def test_many_values_that_a_codec_does_not_suit_get_the_one_of_fewest_bytes_or_c
     assert "quantize:4 would lose more than 20% of a parameter's gradient" in most.reason
 
 
+@pytest.mark.parametrize(("name", "counts"), [("scale", False), ("other", True)])
+def test_a_codec_that_did_not_suit_more_than_a_tenth_counts_as_left_out_unless_it_is_the_plans(
+    name: str, counts: bool
+) -> None:
+    shares, plans = lost(LOST, WORLD, **{name: {"quantize:4": 0.5}}), set()
+    for rate in (1e7, 1e8, 1e9):
+        tried = decide(environment(rate), BUCKETS, WORLD, shares, 0.2, Plan.of("fp8", residual=False))
+        for each in tried:
+            plans.add(str(each.plan.codec))
+            own = str(each.plan.codec) == "quantize:4"
+            assert each.left_out == (("quantize:4",) if counts and not own else ())
+            assert "quantize:4 would lose" not in each.reason.replace("since quantize:4 would lose", "")
+    assert len(plans) > 1
+    assert "quantize:4" in plans
+
+
 def test_each_parameter_gets_the_codec_of_fewest_bytes_that_suits_it() -> None:
     rough = {"quantize:4": 0.5}
     mixed = chosen(1e7, other=rough, scale=rough | {"fp8": 0.4})

@@ -72,7 +72,8 @@ def decide(
     }
     every = dict.fromkeys(codec for each in lost.values() for codec in each.shares)
     suited = {codec for codec, _ in mixtures}
-    left_out = [str(codec) for codec in every if codec not in suited]
+    refused = [str(codec) for codec in every if codec not in suited]
+    fitting = {codec for each in lost.values() for codec in each.suited(most, present)}
     predictor = Predictor(workload, world, Family(environment), half=half)
     space = Space(
         tuple(codec for codec in every if codec in suited),
@@ -96,10 +97,10 @@ def decide(
             reason="",
             extra=mixture.noise,
             nbytes=mixture.nbytes(each.plan, predictor),
-            left_out=tuple(left_out),
+            left_out=tuple(str(it) for it in every if it not in {*fitting, each.plan.codec}),
         )
         said = in_words(each.plan.codec, mixture.gentler, most)
-        return replace(decided, reason=_reason(decided, environment, said, left_out, most))
+        return replace(decided, reason=_reason(decided, environment, said, refused, most))
 
     options = [decision(each) for each in found.ranking]
     worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
@@ -158,7 +159,7 @@ def _way(each: Decision) -> tuple[str, bool, bool]:
 
 
 def _reason(
-    each: Decision, environment: Environment, exceptions: str, left_out: Sequence[str], most: float
+    each: Decision, environment: Environment, exceptions: str, refused: Sequence[str], most: float
 ) -> str:
     said = (
         f"{each.plan.codec} over {each.plan.algorithm}, {format_duration(each.step_s)} a step expected, "
@@ -167,6 +168,6 @@ def _reason(
         f"{format_rate(environment.line.nbytes_per_s)}"
     )
     said += f"; {exceptions}" if exceptions else ""
-    if left_out:
-        said += f"; {', '.join(left_out)} would lose more than {most:.0%} of a parameter's gradient"
+    if refused:
+        said += f"; {', '.join(refused)} would lose more than {most:.0%} of a parameter's gradient"
     return said

@@ -41,7 +41,7 @@ class Decision:
     nbytes
         What the rank that sends most sends in a step.
     left_out
-        The codecs that couldn't be chosen, because they would have lost too much of most parameters.
+        The other codecs that would have lost too much of more than a tenth of the values.
     """
 
     plan: Plan

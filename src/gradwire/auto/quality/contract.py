@@ -22,6 +22,8 @@ BACK = 0.75
 """A parameter has the plan's codec again once it would lose less than this part of what it may lose."""
 FEW = 0.01
 """Parameters that take at most this share of all bytes if they are not compressed are not."""
+WIDE = 0.1
+"""If more of the values have a gentler codec, another choice may be better: one codec may suit them all."""
 MOST_EXCEPTED = 0.8
 """By default, this share of the values may have other codecs than the rest."""
 _SHOWN = 3
@@ -115,6 +117,10 @@ class Lost:
         """Return the codecs that may be chosen, each with the parameters that need another one."""
         found = {codec: self.exceptions(codec, most, present) for codec in self.shares}
         return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
+
+    def suited(self, most: float, present: Plan) -> set[Codec]:
+        """Return the codecs that suit all values, but for at most the share ``WIDE``."""
+        return {codec for codec, names in self.admitted(most, present).items() if self.part(names) <= WIDE}
 
     def involved(self, most: float, present: Plan) -> tuple[Codec, ...]:
         """Return the codecs that may be chosen, and those that the parameters get which they don't suit."""
