@@ -24,10 +24,19 @@ def after(
 
 def tried(trial: Trial, seconds: Sequence[float], disagreements: Sequence[float] = (0.0,) * 4) -> Trial:
     """Give each decision its turns, all of which take as long."""
-    while trial.present is not None:
-        index = whose_turn(trial)
-        trial.note(seconds[index], disagreements[index])
+    turns_of(trial, seconds, disagreements)
     return trial
+
+
+def turns_of(
+    trial: Trial, seconds: Sequence[float], disagreements: Sequence[float] = (0.0,) * 4
+) -> list[int]:
+    """Do what ``tried`` does, and return whose turns they were."""
+    turns = []
+    while trial.present is not None:
+        turns.append(whose_turn(trial))
+        trial.note(seconds[turns[-1]], disagreements[turns[-1]])
+    return turns
 
 
 def whose_turn(trial: Trial) -> int:
@@ -91,7 +100,7 @@ def test_plans_that_are_behind_have_no_second_turn() -> None:
         ((0.04, 0.02, 0.05), [0, 1, 2]),
         ((0.02, 0.04, 0.05), [0, 1, 2]),
     ):
-        assert turns_of((fat, RING, lean), seconds) == turns, seconds
+        assert turns_of(Trial((fat, RING, lean)), seconds) == turns, seconds
 
 
 @pytest.mark.parametrize("slower", [1.25, 1.4])
@@ -125,21 +134,13 @@ def test_the_reason_tells_who_was_behind() -> None:
 
 def test_extra_steps_can_leave_a_plan_behind() -> None:
     rough = replace(RING, extra=0.3)
-    assert turns_of((rough, EXACT, STAR), (0.02, 0.02, 0.02)) == [0, 1, 2, 2, 1]
+    assert turns_of(Trial((rough, EXACT, STAR)), (0.02, 0.02, 0.02)) == [0, 1, 2, 2, 1]
 
 
 def test_if_all_others_are_behind_the_trial_ends_with_the_fastest() -> None:
     best = after(0.04, 0.05, 0.02).best()
     assert (best.plan, best.step_s, best.uncompressed_s) == (STAR.plan, 0.02, 0.04)
     assert "tried for 5 steps each: identity over ring 40ms, " in best.reason
-
-
-def turns_of(decisions: tuple[Decision, ...], seconds: Sequence[float]) -> list[int]:
-    turns, trial = [], Trial(decisions)
-    while trial.present is not None:
-        turns.append(whose_turn(trial))
-        trial.note(seconds[turns[-1]], 0.0)
-    return turns
 
 
 def test_one_decision_is_not_tried() -> None:

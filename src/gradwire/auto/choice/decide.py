@@ -8,7 +8,7 @@ from itertools import product
 
 from gradwire.auto.choice.decision import Decision, best_of, same_way, stays
 from gradwire.auto.choice.mixture import Mixture
-from gradwire.auto.quality.contract import Lost, in_words, rules_for
+from gradwire.auto.quality.contract import WIDE, Lost, in_words, rules_for
 from gradwire.auto.quality.losses import FAR_LESS
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.inputs.workload import Workload
@@ -73,7 +73,7 @@ def decide(
     every = dict.fromkeys(codec for each in lost.values() for codec in each.shares)
     suited = {codec for codec, _ in mixtures}
     refused = [str(codec) for codec in every if codec not in suited]
-    fitting = {codec for each in lost.values() for codec in each.suited(most, present)}
+    fitting = {codec for (codec, _), each in mixtures.items() if each.part <= WIDE}
     predictor = Predictor(workload, world, Family(environment), half=half)
     space = Space(
         tuple(codec for codec in every if codec in suited),

@@ -32,9 +32,14 @@ class Mixture:
         return cls(gentler, parts, noise)
 
     @property
+    def part(self) -> float:
+        """The share of all values that have other codecs."""
+        return sum(self.parts.values())
+
+    @property
     def slack(self) -> float:
         """The largest share of a step by which the noise and the other codecs may change its time."""
-        return self.noise + sum(self.parts.values())
+        return self.noise + self.part
 
     def step_s(self, plan: Plan, predictor: Predictor, buckets: int) -> float:
         """Return the seconds of a step with ``plan``, whose codec is that of the other parameters.

@@ -51,7 +51,6 @@ class Trial:
         self.decisions = tuple(decisions)
         self._turns_s: list[list[float]] = [[] for _ in self.decisions]
         self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # whose turns
-        self._is_back = False
         self._disagreements: list[float] = []
         self._before = present
 
@@ -77,7 +76,7 @@ class Trial:
         if not self._left:
             return None
         index = self._left[0]
-        found, again = self.decisions[index], ", again" if self._is_back else ""
+        found, again = self.decisions[index], ", again" if self._turns_s[index] else ""
         said = f"{self._named(found)}, {format_duration(found.step_s)} a step expected"
         return replace(found, reason=f"{said}; on trial, {index + 1} of {len(self.decisions)}{again}")
 
@@ -99,8 +98,7 @@ class Trial:
         self._turns_s[self._left.pop(0)].append(step_s)
         if not isinf(step_s):
             self._disagreements.append(disagreement)
-        if not self._left and not self._is_back:
-            self._is_back = True
+        if not self._left and max(map(len, self._turns_s)) == 1:
             ahead = self._ahead()
             self._left = ahead[::-1] if len(ahead) > 1 else []
 

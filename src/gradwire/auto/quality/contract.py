@@ -118,10 +118,6 @@ class Lost:
         found = {codec: self.exceptions(codec, most, present) for codec in self.shares}
         return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
 
-    def suited(self, most: float, present: Plan) -> set[Codec]:
-        """Return the codecs that suit all values, but for at most the share ``WIDE``."""
-        return {codec for codec, names in self.admitted(most, present).items() if self.part(names) <= WIDE}
-
     def involved(self, most: float, present: Plan) -> tuple[Codec, ...]:
         """Return the codecs that may be chosen, and those that the parameters get which they don't suit."""
         suited = self.admitted(most, present)
