@@ -16,32 +16,14 @@ from gradwire.collectives import backend, get, ring
 from gradwire.errors import ExchangeError, LinkError
 from gradwire.exchange import Exchange
 from gradwire.links import Link, ProcessGroupLink, loopback
-from gradwire.links.base import Wrapper
 from gradwire.plan import Plan
 from gradwire.wire import HEADER_NBYTES
+from support.summing import Summing
 
 RunRanks = Callable[..., list[Any]]
 RunProcesses = RunRanks
 PLAN = Plan(algorithm="backend", segment_nbytes=1 << 14)
 COUNT = 10_001
-
-
-class Summing(Wrapper):
-    """A link whose transport sums; it notes what it was asked to."""
-
-    HAS_ALL_REDUCE = True
-
-    def __init__(self, inner: Link) -> None:
-        super().__init__(inner)
-        self.isend, self.irecv = inner.isend, inner.irecv  # type: ignore[method-assign]
-        self.summed: list[int] = []
-
-    def isend(self, to: int, frame: torch.Tensor) -> Any: ...
-    def irecv(self, source: int, buffer: torch.Tensor) -> Any: ...
-
-    def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:  # noqa: ARG002
-        self.summed.append(tensor.numel())
-        tensor.mul_(self.world)
 
 
 def test_its_steps_are_the_rings() -> None:

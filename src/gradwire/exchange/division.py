@@ -1,13 +1,15 @@
 """A bucket whose parameters have different codecs, or a codec that wants each at the beginning of a block.
 
 Those of one codec are exchanged together. They lie apart in the bucket, so they are copied to their places
-(``Placement``), and back: a copy takes less than the latency of another exchange for each of them.
+(``Placement``), and back: a copy takes less than the latency of another exchange for each of them. A walk
+that keeps and measures nothing copies them itself, segment by segment (``Copies``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
 
@@ -16,7 +18,8 @@ import torch
 from gradwire import collectives
 from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
-from gradwire.devices import on_host
+from gradwire.devices import CPU, device_of, on_host
+from gradwire.exchange.copies import Copies, Pieces
 from gradwire.exchange.exchange import Exchange
 from gradwire.exchange.norms import Norms
 from gradwire.exchange.placement import Placement, unit_of
@@ -46,16 +49,26 @@ class _Part:
     ranges: tuple[tuple[int, int], ...]
     placement: Placement
 
+    @cached_property
+    def lies_in_place(self) -> bool:
+        """Whether these parameters lie in a bucket as they are exchanged."""
+        (start, _), (_, stop) = self.ranges[0], self.ranges[-1]
+        return self.placement.is_dense and stop - start == sum(self.placement.counts)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """What is copied where they don't."""
+        return Pieces(self.ranges, self.placement)
+
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return these parameters' elements in their places, in the tensor's own memory if they lie so."""
-        (start, _), (_, stop) = self.ranges[0], self.ranges[-1]
-        if self.placement.is_dense and stop - start == sum(self.placement.counts):
-            return tensor[start:stop]
+        if self.lies_in_place:
+            return tensor[self.ranges[0][0] : self.ranges[-1][1]]
         return self.placement.joined([tensor[start:stop] for start, stop in self.ranges])
 
     def put(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """Copy to ``tensor`` what ``of`` has returned, unless it is its memory."""
-        if values.data_ptr() != tensor[self.ranges[0][0] :].data_ptr():
+        if not self.lies_in_place:
             for (start, stop), part in zip(self.ranges, self.placement.apart(values), strict=True):
                 tensor[start:stop] = part
 
@@ -120,22 +133,47 @@ class Division:
         total = ExchangeCost()
         if isinstance(residual, Residual):
             residual.replaced = residual.finite = True
+        plain = residual is None and norms is None and device_of(tensor) is CPU
         for part in self._parts:
-            values = part.of(tensor)
-            kept = part.lend(residual)
-            own = None if norms is None else part.norms()
-            if own is not None and part.codec.EXACT:  # an exchange looks at nothing then
-                own.look(on_host(values))
-            measured = None if part.codec.EXACT else own
-            cost = self._exchange.all_reduce(values, average, kept, measured, timeout_s, part.codec)
+            if plain and not part.lies_in_place:
+                cost = self._copied(part, tensor, average, timeout_s)
+            else:
+                cost = self._whole(part, tensor, average, residual, norms, timeout_s)
             cost.raw_nbytes *= part.placement.filled  # zeros are no floats that somebody wanted to send
             total += cost
-            part.put(tensor, values)
-            part.take(residual, kept)
-            if norms is not None and own is not None:
-                norms.sums[:, list(part.numbers)] = own.sums
         total.nonfinite = min(total.nonfinite, 1)
         return total
+
+    def _copied(
+        self, part: _Part, tensor: torch.Tensor, average: bool, timeout_s: float | None
+    ) -> ExchangeCost:
+        """Exchange parameters that the walk copies when it needs them."""
+        values = self._exchange.scratch(part.placement.borders[-1])
+        copies = Copies(tensor, values, part.pieces)
+        return self._exchange.all_reduce(values, average, None, None, timeout_s, part.codec, copies)
+
+    def _whole(
+        self,
+        part: _Part,
+        tensor: torch.Tensor,
+        average: bool,
+        residual: torch.Tensor | Residual | None,
+        norms: Norms | None,
+        timeout_s: float | None,
+    ) -> ExchangeCost:
+        """Exchange parameters that are in their places, all of them, before the walk begins."""
+        values = part.of(tensor)
+        kept = part.lend(residual)
+        own = None if norms is None else part.norms()
+        if own is not None and part.codec.EXACT:  # an exchange looks at nothing then
+            own.look(on_host(values))
+        measured = None if part.codec.EXACT else own
+        cost = self._exchange.all_reduce(values, average, kept, measured, timeout_s, part.codec)
+        part.put(tensor, values)
+        part.take(residual, kept)
+        if norms is not None and own is not None:
+            norms.sums[:, list(part.numbers)] = own.sums
+        return cost
 
 
 def divided(exchange: Exchange, names: Sequence[str], counts: Sequence[int]) -> AllReduces:

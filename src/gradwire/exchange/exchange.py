@@ -18,6 +18,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
 from gradwire.exchange.backend import OwnAllReduce
+from gradwire.exchange.copies import Copies
 from gradwire.exchange.feedback import Feedback, Losses
 from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers
 from gradwire.exchange.norms import Norms, check_norms
@@ -27,7 +28,7 @@ from gradwire.exchange.stream import Resources
 from gradwire.exchange.walk import Walk
 from gradwire.links.base import Link
 from gradwire.plan import Plan
-from gradwire.wire import AVERAGE
+from gradwire.wire import AVERAGE, frame_memory
 
 _HALVES = ("reduce", "broadcast", "schedule")
 
@@ -79,6 +80,7 @@ class Exchange:
         self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
         self._own = OwnAllReduce(self.link) if OwnAllReduce.serves(self.link, plan) else None
         self._feedback = Feedback()
+        self._scratch = frame_memory(0).view(torch.float32)
 
     def follow(self, plan: Plan) -> None:
         """Use another plan from the next call on; all ranks call this between the same two calls.
@@ -101,6 +103,7 @@ class Exchange:
         norms: Norms | None = None,
         timeout_s: float | None = None,
         codec: Codec | None = None,
+        copies: Copies | None = None,
     ) -> ExchangeCost:
         """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
 
@@ -128,6 +131,9 @@ class Exchange:
             How long nothing may move, on any rank, before that is an error; the link's timeout by default.
         codec
             Encodes this bucket, on all ranks; the plan's by default.
+        copies
+            Copies the values of ``tensor``, on the host, from where they lie before they are used, and back
+            when they are final; not with a residual or norms.
 
         Raises
         ------
@@ -138,7 +144,7 @@ class Exchange:
         """
         flags = AVERAGE if average else 0
         chosen = self.plan.encoding if codec is None else codec
-        return self._run("schedule", tensor, chosen, flags, residual, norms, timeout_s)
+        return self._run("schedule", tensor, chosen, flags, residual, norms, timeout_s, copies)
 
     def reduce(
         self,
@@ -185,6 +191,12 @@ class Exchange:
             self._raised_at = None if self._error is None else self._error.__traceback__
             self.failure = str(reason) or type(reason).__name__
 
+    def scratch(self, count: int) -> torch.Tensor:
+        """Return memory on the host for so many values, the same in each call; for one bucket at a time."""
+        if self._scratch.numel() < count:
+            self._scratch = frame_memory(4 * count).view(torch.float32)
+        return self._scratch[:count]
+
     def close(self, reason: BaseException | str = "it was closed") -> None:
         """Give up, and close the link, so that the peers learn of it. May be called twice."""
         self.give_up(reason)
@@ -199,6 +211,7 @@ class Exchange:
         residual: torch.Tensor | Residual | None = None,
         norms: Norms | None = None,
         timeout_s: float | None = None,
+        copies: Copies | None = None,
     ) -> ExchangeCost:
         check_chunk(tensor, "tensor", on_cuda=True)
         kept = residual.lost if isinstance(residual, Residual) else residual
@@ -220,9 +233,10 @@ class Exchange:
             losses = self._losses(codec, tensor, residual, norms)
             lent = self._lend(codec, flags, timeout_s)
             if half == "schedule" and self._own is not None and self._own.takes(codec, tensor.numel()):
-                return self._sum_by_transport(self._own, tensor, losses, lent)
+                return self._sum_by_transport(self._own, tensor, losses, lent, copies)
             way = (self.plan.algorithm, half, self.link.rank, self.link.world)
-            walk = Walk(lent, tensor, _frame_order(*way, tensor.numel(), self._segment_count), losses)
+            order = _frame_order(*way, tensor.numel(), self._segment_count)
+            walk = Walk(lent, tensor, order, losses, copies)
             try:
                 accounting = walk.run()
             except BaseException as error:
@@ -264,9 +278,16 @@ class Exchange:
         return Resources(self.link, framer, self._incoming, self._sent, self._received, flags, patience_s)
 
     def _sum_by_transport(
-        self, own: OwnAllReduce, tensor: torch.Tensor, losses: Losses, lent: Resources
+        self,
+        own: OwnAllReduce,
+        tensor: torch.Tensor,
+        losses: Losses,
+        lent: Resources,
+        copies: Copies | None,
     ) -> ExchangeCost:
         """Let the link sum a bucket that no codec changes."""
+        if copies is not None:
+            copies.bring(0, tensor.numel())
         losses.begin(tensor)
         try:
             accounting = own.run(tensor, lent)
@@ -277,6 +298,8 @@ class Exchange:
         for start in range(0, tensor.numel(), self._segment_count):
             losses.finished(tensor[start : start + self._segment_count], start, ranks)
         losses.commit()
+        if copies is not None:
+            copies.take_back(0, tensor.numel())
         accounting.nonfinite = int(not losses.finite)
         return accounting
 

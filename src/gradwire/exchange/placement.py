@@ -49,10 +49,10 @@ class Placement:
         """The share that the parameters have of all values."""
         return sum(self.counts) / max(sum(self.sizes), 1)
 
-    @property
-    def borders(self) -> list[int]:
+    @cached_property
+    def borders(self) -> tuple[int, ...]:
         """Where each parameter begins, and where the last one ends."""
-        return [0, *accumulate(self.sizes)]
+        return (0, *accumulate(self.sizes))
 
     def joined(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return a copy of 1-D parameters in their places."""

@@ -8,6 +8,7 @@ import torch
 
 from gradwire.collectives.frame_order import Action, Do, Segment
 from gradwire.costs import ExchangeCost
+from gradwire.exchange.copies import Copies
 from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Outgoing, renumber
 from gradwire.exchange.stream import Incoming, Resources, Stream
@@ -19,12 +20,18 @@ class Walk:
     """The state of one walk: its stream of frames, and frames kept for forwarding."""
 
     def __init__(
-        self, resources: Resources, tensor: torch.Tensor, actions: list[Action], losses: Losses
+        self,
+        resources: Resources,
+        tensor: torch.Tensor,
+        actions: list[Action],
+        losses: Losses,
+        copies: Copies | None = None,
     ) -> None:
         self._own = resources
         self._tensor = tensor
         self._actions = actions
         self._losses = losses
+        self._copies = copies
         self._ranks = resources.link.world if resources.flags & AVERAGE else 1  # what a sum is divided by
         self._stream = Stream[Action](resources)
         self._accounting = self._stream.accounting
@@ -44,6 +51,8 @@ class Walk:
         for action in self._actions:
             self._stream.place = action
             elements = self._tensor[action.segment.start : action.segment.stop]
+            if self._copies is not None:
+                self._copies.bring(action.segment.start, action.segment.stop)
             if action.receives:
                 self._take_in(action, elements, self._stream.receive(self._own.framer, elements.numel()))
             else:
@@ -57,11 +66,24 @@ class Walk:
         self._stream.flush()
         start = perf_counter()
         if self._own.link.world == 1:
-            self._losses.finished(self._tensor, 0)  # no step has
+            self._finish_alone()
         self._losses.commit()
         self._accounting.device_nbytes += self._losses.crossed_nbytes
         self._accounting.decode_s += perf_counter() - start
         return self._accounting
+
+    def _finish_alone(self) -> None:
+        """Do for a rank without peers, who takes no step, what steps do."""
+        if self._copies is not None:
+            self._copies.bring(0, self._tensor.numel())
+        self._losses.finished(self._tensor, 0)
+        if self._copies is not None:
+            self._copies.take_back(0, self._tensor.numel())
+
+    def _take_back(self, segment: Segment) -> None:
+        """Copy a segment that is final to where it belongs."""
+        if self._copies is not None:
+            self._copies.take_back(segment.start, segment.stop)
 
     def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
         finished = action.do is Do.PUBLISH
@@ -88,6 +110,7 @@ class Walk:
             self._losses.sent(payload, elements, start)
         elif action.do is Do.PUBLISH:
             self._losses.published(payload, elements, start, self._ranks)
+            self._take_back(action.segment)
 
     def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
         frame, payload, buffer, sequence = incoming
@@ -98,6 +121,7 @@ class Walk:
             self._own.framer.codec.decode_add(payload, elements)
         else:
             self._losses.received(payload, elements, action.segment.start, self._ranks)
+            self._take_back(action.segment)
         self._accounting.decode_s += perf_counter() - start
         if not action.keep:
             self._own.incoming.give(buffer)
