@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gradwire.errors import GradwireError
 from gradwire.experiments import training_speed
@@ -19,7 +20,7 @@ from gradwire.testbed.run.variables import KEPT_MEMORY
 
 
 def words(**given: object) -> argparse.Namespace:
-    usual = {"hosts": 2, "rates": "1gbit", "tasks": "gpt", "methods": None}
+    usual = {"hosts": 2, "rates": "1gbit", "tasks": "gpt", "methods": None, "device": "cpu"}
     files = dict.fromkeys(["data_dir", "images", "text"])
     return argparse.Namespace(**{**usual, **files, **given})
 
@@ -57,6 +58,7 @@ def test_methods_are_named_by_parts_and_compared_with_ddp() -> None:
         ({"data_dir": "nowhere"}, "MNIST is not complete in"),
         ({"images": "nowhere"}, "--images must name a folder"),
         ({"text": "nowhere"}, "--text must name a file, but"),
+        ({"device": "tpu"}, "--device must be among cpu, cuda, but 'tpu' came"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -65,6 +67,12 @@ def test_a_mistake_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(GradwireError, match=reason):
         training_speed.read(words(**given))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_missing_is_told_before_anything_runs() -> None:
+    with pytest.raises(GradwireError, match="--device cuda needs a GPU that PyTorch sees, but there is none"):
+        training_speed.read(words(device="cuda"))
 
 
 def test_the_hosts_get_the_loss_that_ddp_reached_before_an_interruption(
@@ -86,8 +94,8 @@ def test_the_hosts_get_the_loss_that_ddp_reached_before_an_interruption(
     remaining = [{**remaining[0], "task": "gpt", "method": "fp16 hook"}, *remaining]
     training_speed.run(options, remaining, [DDP], lambda _row: None)
     assert started == [
-        (["gpt fp16 hook"], {"text": str(text), "target": pytest.approx(1.01)}),
-        (["wide-mlp alone", "wide-mlp DDP", "wide-mlp fp16 hook"], {"text": str(text)}),
+        (["gpt fp16 hook"], {"text": str(text), "device": "cpu", "target": pytest.approx(1.01)}),
+        (["wide-mlp alone", "wide-mlp DDP", "wide-mlp fp16 hook"], {"text": str(text), "device": "cpu"}),
     ]
 
 

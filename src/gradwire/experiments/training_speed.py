@@ -47,6 +47,7 @@ METHODS = (
     "auto, PipeSGD",
     "DDP again",
 )
+DEVICES = ("cpu", "cuda")
 ALWAYS = ("alone", JUDGE)
 """What the table compares the others with."""
 EQUAL = 1.01
@@ -72,7 +73,7 @@ class Options:
 
     ``data_dir`` has the four files of MNIST, and ``images`` a version of CIFAR as ``a2dtwp`` reads it, in
     whose place scikit-learn's digits are used by default; ``text`` is a text for the GPT, by default Python's
-    language reference.
+    language reference. All hosts share the machine's ``device``.
     """
 
     hosts: int = 4
@@ -82,6 +83,7 @@ class Options:
     data_dir: Path | None = None
     images: Path | None = None
     text: Path | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         check_networks([(self.hosts, rate) for rate in self.rates])
@@ -93,6 +95,15 @@ class Options:
             raise SpecError(f"--images must name a folder, but {self.images} is none; name one with CIFAR")
         if self.text is not None and not self.text.is_file():
             raise SpecError(f"--text must name a file, but {self.text} is none; name a text")
+        check_known("--device", [self.device], DEVICES)
+        if self.device != "cpu" and not _has_gpu():
+            raise SpecError("--device cuda needs a GPU that PyTorch sees, but there is none; leave it out")
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +118,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="DIR", help="the four files of MNIST (digits)")
     parser.add_argument("--images", metavar="DIR", help="CIFAR-10 or -100, for cifar-cnn (digits)")
     parser.add_argument("--text", metavar="FILE", help="for the GPT (Python's language reference)")
+    parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, or cuda: one GPU for all (cpu)")
 
 
 def read(words: argparse.Namespace) -> Options:
@@ -126,6 +138,7 @@ def read(words: argparse.Namespace) -> Options:
         None if words.data_dir is None else Path(words.data_dir).absolute(),
         None if words.images is None else Path(words.images).absolute(),
         None if words.text is None else Path(words.text).absolute(),
+        words.device,
     )
 
 
@@ -144,6 +157,7 @@ def run(options: Options, cells: Sequence[Cell], before: Sequence[Row], report: 
     """Train in a testbed for each rate and task."""
     files = {"data_dir": options.data_dir, "images": options.images, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}
+    given["device"] = options.device
     for place, group in groupby(cells, key=_place):
         judged = [row for row in before if _place(row) == place and row["method"] == JUDGE]
         target = {"target": target_of(judged[0])} if judged else {}

@@ -28,6 +28,14 @@ def test_ranks_begin_with_equal_weights_and_have_batches_of_their_own(name: str)
     assert 0.4 * NBYTES[name] < nbytes < 1.1 * NBYTES[name]
 
 
+@pytest.mark.parametrize("name", TASKS)
+def test_model_and_batches_go_to_a_device(name: str) -> None:
+    task = made(name, 0).on("meta")
+    task.loss(task.model, next(task.batches)).backward()  # type: ignore[no-untyped-call]
+    tensors = [*next(task.batches), *task.held_out, *(each.grad for each in task.model.parameters())]
+    assert all(each is not None and each.device.type == "meta" for each in tensors)
+
+
 @pytest.mark.parametrize("name", ["mnist-mlp", "cifar-cnn"])
 def test_steps_lower_the_held_out_loss(name: str) -> None:
     task = made(name, 0)

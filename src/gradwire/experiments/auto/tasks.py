@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def batch_norm(rank: int, seed: int, data: Path | None, _text: Path | None) -> T
 
 def gpt(rank: int, seed: int, _data: Path | None, text: Path | None) -> Task:
     """Make a GPT of 0.2 M weights on the bytes of a text, AdamW."""
-    return text_task(text, width=64, layers=3, heads=4, batch=2, rank=_stream(rank, seed))
+    task = text_task(text, width=64, layers=3, heads=4, batch=2, rank=_stream(rank, seed))
+    return replace(task, block=STEPS, blocks=1)
 
 
 def lstm(rank: int, seed: int, _data: Path | None, text: Path | None) -> Task:

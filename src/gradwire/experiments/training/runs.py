@@ -47,13 +47,14 @@ def measure(
     data_dir: str | None = None,
     images: str | None = None,
     text: str | None = None,
+    device: str = "cpu",
     target: float | None = None,
 ) -> None:
     """Train the cells' task with each of their methods; ``target`` is the loss to reach, if it is known."""
     files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
     def new_task() -> Task:
-        return TASKS[cells[0]["task"]](ranks.rank, ranks.world, files)
+        return TASKS[cells[0]["task"]](ranks.rank, ranks.world, files).on(device)
 
     wanted = [cell["method"] for cell in cells]
     plans = planned(ranks, new_task()) if any(name in PLANNED for name in wanted) else {}
@@ -130,14 +131,17 @@ def computation(task: Task) -> tuple[float, float, float, torch.Tensor]:
         dist.barrier()
         began = time.perf_counter()
         loss = task.loss(task.model, next(task.batches))
+        task.wait()
         forward = time.perf_counter()
         loss.backward()  # type: ignore[no-untyped-call]
+        task.wait()
         backward = time.perf_counter()
         gradient = torch.cat(
-            [each.grad.flatten() for each in task.model.parameters() if each.grad is not None]
+            [each.grad.flatten().cpu() for each in task.model.parameters() if each.grad is not None]
         )
         updating = time.perf_counter()
         optimizer.step()
+        task.wait()
         spent.append((forward - began, backward - forward, time.perf_counter() - updating))
     forward_s, backward_s, update_s = (statistics.median(times) for times in zip(*spent[1:], strict=True))
     return forward_s, backward_s, update_s, gradient
@@ -169,6 +173,7 @@ def train(ranks: Ranks, method: Method, task: Task, target: float | None) -> dic
         dist.barrier()
         began, stolen = time.perf_counter(), stolen_s()
         method.train(task.block)
+        task.wait()
         spent_s = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
         share = (stolen_s() - stolen) / float(spent_s) / cores()
         dist.all_reduce(spent_s, dist.ReduceOp.MAX)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pydoc_data.topics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from gradwire.devices import device_of
 from gradwire.experiments.a2dtwp.images import SIDE, read_images
 from gradwire.job.data import Dataset, load
 from gradwire.job.models import build
@@ -54,6 +55,17 @@ class Task:
     block: int
     blocks: int
     criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _cross_entropy
+
+    def on(self, device: str) -> Task:
+        """Return this training with its model, and each batch, on a device."""
+        to = partial(_moved, device=device)
+        return replace(
+            self, model=self.model.to(device), batches=map(to, self.batches), held_out=to(self.held_out)
+        )
+
+    def wait(self) -> None:
+        """Wait until the model's device has done what it was given."""
+        device_of(next(self.model.parameters())).event().wait()
 
     def loss(self, model: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> torch.Tensor:
         """Return the mean loss."""
@@ -170,9 +182,13 @@ class GPT(nn.Module):
         count = text.shape[1]
         # Not a buffer, which DDP would broadcast in each step.
         mask = nn.Transformer.generate_square_subsequent_mask(count, device=text.device)
-        x = self.of_byte(text) + self.of_place(torch.arange(count))
+        x = self.of_byte(text) + self.of_place(torch.arange(count, device=text.device))
         logits: torch.Tensor = self.out(self.layers(x, mask=mask, is_causal=True))
         return logits
+
+
+def _moved(batch: Batch, device: str) -> Batch:
+    return batch[0].to(device), batch[1].to(device)
 
 
 def _images(folder: Path | None) -> Dataset:
