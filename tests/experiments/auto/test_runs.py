@@ -29,6 +29,8 @@ def test_each_method_trains_from_the_same_weights(monkeypatch: pytest.MonkeyPatc
     assert losses["bf16 hook"] == pytest.approx(losses["DDP"], rel=0.01)
     assert losses["DDP"] < first.held_out_loss(first.model)
     assert [row.get("plan", "") for row in ranks.rows if row["method"] != "auto"] == ["", "", "fp8 pairwise"]
+    chosen = [row for row in ranks.rows if "ratio" in row]
+    assert [row["raw_nbytes"] >= row["wire_nbytes"] for row in chosen] == [True, True]
     assert all(row["step_s"] > 0 and row["later_s"] > 0 for row in ranks.rows)
 
 

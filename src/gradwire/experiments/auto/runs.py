@@ -63,6 +63,7 @@ def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> 
         plan, cost = attached.plan, attached.ledger.summary().total.cost
         exempt = "" if not plan.codecs else f", {len(plan.codecs)} rules"
         figures |= {"ratio": cost.ratio, "plan": f"{plan.codec} {plan.algorithm}{exempt}"}
+        figures |= {"raw_nbytes": cost.raw_nbytes, "wire_nbytes": cost.wire_nbytes}
         figures["later_ratio"] = (cost - half).ratio
         attached.close()
     return figures
