@@ -229,3 +229,37 @@ def broken_off(how: str) -> str:
 def test_closing_a_link_ends_a_wait_within_gloo(run_processes: RunProcesses, how: str) -> None:
     text = run_processes(2, broken_off, how, alone=True)[0]
     assert text == "rank 0 in Gloo's all-reduce of 100 values over 2 ranks: the own link is closed"
+
+
+def apart() -> tuple[list[list[int]], list[bytes], list[bytes], list[int]]:
+    """Exchange two lengths until both are known, then average them both ways."""
+    assert dist.group.WORLD is not None
+    link = ProcessGroupLink(dist.group.WORLD, timeout_s=20.0)
+    exchange = Exchange(link, PLAN)
+    lengths = [sorted(exchange.lengths_apart)]
+    for count in (COUNT, 7, 7):
+        exchange.all_reduce(torch.ones(count))
+        lengths.append(sorted(exchange.lengths_apart))
+    buckets = [torch.randn(n, generator=torch.Generator().manual_seed(link.rank)) for n in (COUNT, 7)]
+    buckets[1][0] = float("inf")
+    walked = [bucket.clone() for bucket in buckets]
+    costs = [exchange.all_reduce(bucket) for bucket in walked]
+    sums = [exchange.begin_apart(bucket, 20.0) for bucket in buckets]
+    costs += [each.wait(20.0) for each in reversed(sums)]
+    assert all(torch.equal(each.future.value(), b) for each, b in zip(sums, buckets, strict=True))
+    for plan in (Plan(parse("fp8")), PLAN):  # what is known stays known
+        exchange.follow(plan)
+        lengths.append(sorted(exchange.lengths_apart))
+    exchange.close()
+    with pytest.raises(ExchangeError, match="can no longer be used"):
+        exchange.begin_apart(buckets[0], 20.0)
+    first, second = ([each.numpy().tobytes() for each in found] for found in (walked, buckets))
+    return lengths, first, second, [cost.nonfinite for cost in costs] + [int(costs[3].wire_nbytes)]
+
+
+@pytest.mark.processes
+def test_known_lengths_need_no_walk_and_no_announcement(run_processes: RunProcesses) -> None:
+    for lengths, walked, begun, counted in run_processes(3, apart):
+        assert lengths == [[], [], [], [7, COUNT], [], [7, COUNT]], "Gloo connects with the first length that came twice"
+        assert walked == begun
+        assert counted == [0, 1, 1, 0, round(2 * 2 / 3 * 4 * COUNT)]

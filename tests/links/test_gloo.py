@@ -127,3 +127,50 @@ def test_texts_of_gloo_become_errors_of_links(text: str, kind: type[LinkError], 
     error = _translated(RuntimeError(text), "rank 4 here", 2.0)
     assert type(error) is kind
     assert str(error) == f"rank 4 here: {wanted}"
+
+
+def test_several_are_under_way_once_a_first_one_has_connected() -> None:
+    def body(gloo: GlooAllReduce, rank: int) -> tuple[list[bool], list[list[float]]]:
+        seen = [gloo.is_connected]
+        gloo.sum(torch.ones(1), 20.0, nobody)
+        seen.append(gloo.is_connected)
+        tensors = [torch.full((4,), float(rank + step)) for step in range(5)]
+        under_way = [gloo.begin(each, 20.0, nobody) for each in tensors]
+        for each in reversed(under_way):
+            each.wait()
+        assert all(each.is_over and each.future.done() for each in under_way)
+        return seen, [each.tolist() for each in tensors]
+
+    for seen, found in run_all(3, body):
+        assert seen == [False, True]
+        assert found == [[3.0 * step + 3] * 4 for step in range(5)]
+
+
+def test_a_wait_ends_at_its_limit_or_some_time_after_a_peer_has_gone() -> None:
+    here, left = threading.Barrier(2), threading.Event()
+
+    def body(gloo: GlooAllReduce, rank: int) -> list[str]:
+        gloo.connect_s = 0.2
+        gloo.sum(torch.ones(1), 20.0, nobody)
+        here.wait()
+        if rank == 1:  # it doesn't come to the next one
+            left.wait(20.0)
+            return []
+        told, reduction = [], gloo.begin(torch.ones(3), 60.0, lambda: [1])
+        with pytest.raises(LinkError) as gone:
+            reduction.wait()
+        told.append(str(gone.value))
+        with pytest.raises(LinkTimeoutError) as late:
+            gloo.begin(torch.ones(5), 60.0, nobody).wait(0.1)
+        told.append(str(late.value))
+        gloo.close()  # which does not wait for the peer
+        with pytest.raises(LinkError, match="the own link is closed"):
+            gloo.begin(torch.ones(3), 60.0, nobody)
+        left.set()
+        return told
+
+    doing = "rank 4 in Gloo's all-reduce of {} values over 2 ranks"
+    assert run_all(2, body)[0] == [
+        f"{doing.format(3)} (rank 7 has closed its link): it did not end",
+        f"{doing.format(5)}: it did not end within 0.1 s",
+    ]

@@ -13,17 +13,49 @@ import time
 
 import torch
 
+from gradwire import _native
 from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.costs import ExchangeCost
-from gradwire.errors import FrameError
+from gradwire.errors import ExchangeError, FrameError, LinkError
 from gradwire.exchange.stream import Resources
-from gradwire.links.base import Link
+from gradwire.links.base import Link, Reducing
 from gradwire.plan import FLOAT_NBYTES, Plan
 
 _COUNTS = 1 << 32
 """The header's field for the count wraps around."""
 _NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
+
+
+class OwnSum:
+    """An average over ``ranks`` that the transport is at work on; ``future`` has it.
+
+    Attributes
+    ----------
+    future
+        Has the bucket once it is the average.
+    """
+
+    def __init__(self, reducing: Reducing, nbytes: int, ranks: int) -> None:
+        self._reducing, self._began, self._ranks = reducing, time.perf_counter(), ranks
+        self._cost = ExchangeCost(raw_nbytes=nbytes, wire_nbytes=nbytes, frames=1)
+        self.future: torch.futures.Future[torch.Tensor] = reducing.future.then(self._finish)
+
+    def wait(self, most_s: float) -> ExchangeCost:
+        """Return what it cost, once the bucket is the average, in ``most_s``. Raises ``ExchangeError``."""
+        try:
+            self._reducing.wait(most_s)
+        except LinkError as error:
+            raise ExchangeError(_failure(error)) from error
+        self.future.wait()
+        return self._cost
+
+    def _finish(self, summed: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        """Divide the sum; on the transport's thread."""
+        (tensor,) = summed.value()
+        self._cost.nonfinite = int(not _native.finish(tensor, self._ranks))
+        self._cost.wait_s = time.perf_counter() - self._began
+        return tensor
 
 
 class OwnAllReduce:
@@ -45,6 +77,23 @@ class OwnAllReduce:
         known = count in self._walked
         self._walked.add(count)
         return known
+
+    @property
+    def lengths(self) -> frozenset[int]:
+        """The lengths of buckets that ``begin`` takes: all ranks have seen that they agree about them.
+
+        The same on all ranks when none of them is in a call.
+        """
+        return frozenset(self._walked) if self._link.begins_all_reduces else frozenset()
+
+    def begin(self, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
+        """Begin to average a bucket of ``lengths``, which nobody announces. Raises ``ExchangeError``."""
+        nbytes = round(backend.nbytes(self._link.world, tensor.nbytes))
+        try:
+            reducing = self._link.begin_all_reduce(tensor, timeout_s)
+        except LinkError as error:
+            raise ExchangeError(_failure(error)) from error
+        return OwnSum(reducing, nbytes, self._link.world)
 
     def run(self, tensor: torch.Tensor, own: Resources) -> ExchangeCost:
         """Sum ``tensor`` over all ranks; the bytes are what a ring sends, and the announcement.
@@ -81,3 +130,7 @@ class OwnAllReduce:
         own.incoming.give(buffer)
         outgoing.home.give(outgoing.buffer)
         return outgoing.frame.numel()
+
+
+def _failure(error: LinkError) -> str:
+    return f"the {backend.NAME} all-reduce: {str(error) or type(error).__name__}"

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from gradwire import collectives
-from gradwire.codecs import Codec
+from gradwire.codecs import Codec, Identity
 from gradwire.codecs.base import check_chunk
 from gradwire.collectives.frame_order import AHEAD, Action, frame_order
 from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
-from gradwire.exchange.backend import OwnAllReduce
+from gradwire.exchange.backend import OwnAllReduce, OwnSum
 from gradwire.exchange.copies import Copies
 from gradwire.exchange.feedback import Feedback, Losses
 from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers
@@ -66,6 +66,7 @@ class Exchange:
             )
         self.link = link
         self._incoming = incoming_buffers(link)
+        self._transport = OwnAllReduce(link)  # what ranks agreed about once holds for all plans
         self._sent, self._received = Sequences(), Sequences()
         self._adopt(plan)
         self.failure: str | None = None
@@ -78,7 +79,7 @@ class Exchange:
         self._segment_count = plan.segment_nbytes // 4
         self._outgoing: dict[int, Buffers] = {}
         self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
-        self._own = OwnAllReduce(self.link) if OwnAllReduce.serves(self.link, plan) else None
+        self._own = self._transport if OwnAllReduce.serves(self.link, plan) else None
         self._feedback = Feedback()
         self._scratch = frame_memory(0).view(torch.float32)
 
@@ -190,6 +191,23 @@ class Exchange:
             self._error = reason if isinstance(reason, BaseException) else None
             self._raised_at = None if self._error is None else self._error.__traceback__
             self.failure = str(reason) or type(reason).__name__
+
+    @property
+    def lengths_apart(self) -> frozenset[int]:
+        """The lengths of buckets that ``begin_apart`` takes; the same on all ranks between two calls."""
+        plan = self.plan
+        exact = isinstance(plan.encoding, Identity) and not (plan.codecs or plan.keeps_residual)
+        return self._own.lengths if exact and self._own is not None else frozenset()
+
+    def begin_apart(self, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
+        """Let the transport average a bucket, 1-D float32 on the host, without this exchange's thread.
+
+        All ranks call it in the same order, between the same two calls of other methods. Raises
+        ``ExchangeError``, and leaves it to the caller to give up.
+        """
+        self.check()
+        assert self._own is not None  # as ``lengths_apart`` says
+        return self._own.begin(tensor.detach(), timeout_s)
 
     def scratch(self, count: int) -> torch.Tensor:
         """Return memory on the host for so many values, the same in each call; for one bucket at a time."""

@@ -22,7 +22,9 @@
   back that moves for all that its users know.
 - ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's own all-reduce, where ``HAS_ALL_REDUCE``
   says that there is one. All ranks call it together, with as many values, while no frame is under way. A
-  peer that sends nothing for ``timeout_s`` is an error, as in ``wait``.
+  peer that sends nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` does not wait
+  for the sum; any thread calls it, all ranks in the same order, where ``begins_all_reduces`` says so: that is
+  the same on all ranks when none of them is in a call, and stays true.
 - ``name_of(rank)`` is what errors call a rank. No link's ``rank``, ``world``, ``timeout_s`` and names change.
 - ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can. A program
   that ends calls it while another thread waits, whose wait ends with an error then.
@@ -51,6 +53,16 @@ class Receiving(Protocol):
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
         """Return the frame. Raises ``LinkError``."""
+
+
+class Reducing(Protocol):
+    """An all-reduce under way."""
+
+    future: torch.futures.Future[list[torch.Tensor]]
+    """Has the tensor once it is the sum."""
+
+    def wait(self, most_s: float) -> None:
+        """Return when the tensor is the sum, for which it waits so long at most. Raises ``LinkError``."""
 
 
 class Link(ABC):
@@ -91,6 +103,15 @@ class Link(ABC):
 
         Only where ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
         """
+        raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
+
+    @property
+    def begins_all_reduces(self) -> bool:
+        """Whether ``begin_all_reduce`` may be called: the transport has one, and its connections."""
+        return False
+
+    def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reducing:
+        """Begin what ``all_reduce`` does. Raises ``LinkError``."""
         raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from math import inf
 from typing import Any
 
 import torch
@@ -29,6 +30,49 @@ _CONNECT_ATTEMPTS = 5
 """How often Gloo tries to reach a peer that has died after it gave its address, a whole timeout each time."""
 
 
+class Reduction:
+    """An all-reduce under way; ``future`` has the tensor, in a list, once it is the sum."""
+
+    def __init__(
+        self,
+        work: Any,
+        what: str,
+        timeout_s: float,
+        gone: Callable[[], Sequence[int]],
+        members: GlooAllReduce,
+    ) -> None:
+        self.future: torch.futures.Future[list[torch.Tensor]] = work.get_future()
+        self._work, self._what, self._timeout_s, self._gone = work, what, timeout_s, gone
+        self._members = members
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or failed."""
+        over: bool = self._work.is_completed()
+        return over
+
+    def wait(self, most_s: float = inf) -> None:
+        """Return when the tensor is the sum, for which it waits so long at most. Raises ``LinkError``."""
+        until, ended = time.monotonic() + most_s, inf
+        try:
+            while not self.is_over:
+                if self._members.closed:
+                    raise LinkError(f"{self._what}: {OWN_END}")
+                now = time.monotonic()
+                # A peer may have its sum, and leave, while the rest of this one is still on its way. But one
+                # that has failed keeps Gloo's connections until its process ends.
+                ended = min(ended, now + self._members.connect_s) if self._gone() else inf
+                if now > ended:
+                    raise LinkError(f"{self._what}{self._members.closed_peer(self._gone)}: it did not end")
+                if now > until:
+                    raise LinkTimeoutError(f"{self._what}: it did not end within {most_s:g} s")
+                with suppress(RuntimeError):  # told below if it is more than that the time is over
+                    self._work.wait(timedelta(seconds=_LOOK_UP_S))
+            self._work.wait()
+        except RuntimeError as error:
+            raise self._members.told(error, self._what, self._timeout_s, self._gone) from error
+
+
 class GlooAllReduce:
     """One rank's part in Gloo's all-reduces of one link.
 
@@ -38,62 +82,82 @@ class GlooAllReduce:
 
     def __init__(self, store: Store, rank: int, names: Sequence[str], connect_s: float) -> None:
         self._store = PrefixStore("all-reduce", store)
-        self._rank, self._names, self._connect_s = rank, names, connect_s
-        self._closed = False
+        self._rank, self._names, self.connect_s = rank, names, connect_s
+        self.closed = False
         self._group: dist.ProcessGroupGloo | None = None
+        self._under_way: list[Reduction] = []
+        self._has_summed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether ``begin`` may be called, since a call of ``sum`` has ended."""
+        return self._group is not None and self._has_summed
 
     def sum(self, tensor: torch.Tensor, timeout_s: float, gone: Callable[[], Sequence[int]]) -> None:
         """Replace ``tensor`` by its sum over all ranks, who come within the timeout.
 
         ``gone`` returns the peers that have closed their links. Raises ``LinkError``.
         """
-        what = (
-            f"{self._names[self._rank]} in Gloo's all-reduce of {tensor.numel()} values over "
-            f"{len(self._names)} ranks"
-        )
+        what = self._what(tensor)
         try:
             if self._group is None:
                 self._group = self._connect(what, timeout_s, gone)
-            options = dist.AllreduceOptions()
-            options.timeout = timedelta(seconds=timeout_s)  # for each of Gloo's messages
-            group: Any = self._group  # torch's stub leaves the call out
-            self._wait(group, group.allreduce([tensor], options), what)
         except (RuntimeError, ValueError) as error:
-            raise _translated(error, f"{what}{self._closed_peer(gone)}", timeout_s) from error
+            raise self.told(error, what, timeout_s, gone) from error
+        self.begin(tensor, timeout_s, gone).wait()
+        self._has_summed = True
+
+    def begin(self, tensor: torch.Tensor, timeout_s: float, gone: Callable[[], Sequence[int]]) -> Reduction:
+        """Begin to replace ``tensor`` by its sum. Raises ``LinkError``."""
+        what, options = self._what(tensor), dist.AllreduceOptions()
+        options.timeout = timedelta(seconds=timeout_s)  # for each of Gloo's messages
+        group: Any = self._group  # torch's stub leaves the call out
+        if group is None:
+            raise LinkError(f"{what}: {OWN_END}")
+        try:
+            work = group.allreduce([tensor], options)
+        except (RuntimeError, ValueError) as error:
+            raise self.told(error, what, timeout_s, gone) from error
+        reduction = Reduction(work, what, timeout_s, gone, self)
+        self._under_way = [*(each for each in self._under_way if not each.is_over), reduction]
+        return reduction
 
     def close(self) -> None:
-        """Close Gloo's connections; a call of ``sum`` on another thread ends with an error soon."""
-        self._closed, self._group = True, None
+        """Close Gloo's connections; a wait on another thread ends with an error soon."""
+        group, self._group, self.closed = self._group, None, True
+        if group is not None and not all(each.is_over for each in self._under_way):
+            # Its end would wait for the peers.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+
+    def told(
+        self, error: Exception, what: str, timeout_s: float, gone: Callable[[], Sequence[int]]
+    ) -> LinkError:
+        """Return what Gloo's error says, and who is gone, as far as that is known."""
+        return _translated(error, f"{what}{self.closed_peer(gone)}", timeout_s)
+
+    def _what(self, tensor: torch.Tensor) -> str:
+        own, ranks = self._names[self._rank], len(self._names)
+        return f"{own} in Gloo's all-reduce of {tensor.numel()} values over {ranks} ranks"
 
     def _connect(
         self, what: str, timeout_s: float, gone: Callable[[], Sequence[int]]
     ) -> dist.ProcessGroupGloo:
         def check() -> None:
-            if self._closed:
+            if self.closed:
                 raise LinkError(f"{what}: {OWN_END}")
             for peer in gone():
                 raise LinkError(f"{what}: {self._names[peer]} has closed its link")
 
         watched = _WatchedStore(TimedStore(self._store, what), time.monotonic() + timeout_s, check)
         try:
-            limit = timedelta(seconds=self._connect_s / _CONNECT_ATTEMPTS)
+            limit = timedelta(seconds=self.connect_s / _CONNECT_ATTEMPTS)
             return dist.ProcessGroupGloo(watched, self._rank, len(self._names), limit)
         except LinkError:
             raise
         except TimeoutError as error:
             raise LinkTimeoutError(f"{what}: not all ranks came to it within {timeout_s:g} s") from error
 
-    def _wait(self, group: Any, work: Any, what: str) -> None:
-        while not work.is_completed():
-            if self._closed:
-                # Its end would wait for the peers.
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-                raise LinkError(f"{what}: {OWN_END}")
-            with suppress(RuntimeError):  # told below if it is more than that the time is over
-                work.wait(timedelta(seconds=_LOOK_UP_S))
-        work.wait()
-
-    def _closed_peer(self, gone: Callable[[], Sequence[int]]) -> str:
+    def closed_peer(self, gone: Callable[[], Sequence[int]]) -> str:
         """Return who has closed its link, as far as that is known soon: Gloo tells no rank."""
         until = time.monotonic() + _LOOK_UP_S
         while not (peers := gone()) and time.monotonic() < until:

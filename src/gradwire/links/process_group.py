@@ -28,7 +28,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
 from gradwire.errors import LinkError, shown
-from gradwire.links.gloo import GlooAllReduce
+from gradwire.links.gloo import GlooAllReduce, Reduction
 from gradwire.links.rendezvous.attempt import own_part
 from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.rendezvous.same_encryption import refuse_marks
@@ -138,6 +138,15 @@ class ProcessGroupLink(SocketLink):
         if not self.HAS_ALL_REDUCE:
             raise LinkError("Gloo's all-reduce goes in plain text, but this link's frames go with TLS")
         self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s, self.gone)
+
+    @property
+    def begins_all_reduces(self) -> bool:
+        """Whether Gloo is connected, as it is after the first all-reduce."""
+        return self._gloo.is_connected
+
+    def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reduction:
+        """Begin what ``all_reduce`` does. Raises ``LinkError``."""
+        return self._gloo.begin(tensor, self.timeout_s if timeout_s is None else timeout_s, self.gone)
 
     def close(self) -> None:
         """Close the connections; the peers' waits for this rank end with an error, and so do the own."""

@@ -29,6 +29,7 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.division import AllReduces
 from gradwire.exchange.on_device import divide
 from gradwire.training.communication.thread import CommunicationThread, Handover
+from gradwire.training.ddp.apart import Apart
 from gradwire.training.ddp.bucket_layouts import BucketLayouts
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
 from gradwire.training.ddp.uneven import ActiveCount
@@ -70,6 +71,7 @@ class Rounds:
         self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
         self._layouts = BucketLayouts(exchange, names)
         self._thread = CommunicationThread(exchange, self._meter, "attach with a longer timeout_s")
+        self._apart = Apart(exchange, self._meter, self._begin_timeout_s, self._given_up)
         self._closed = False
         self._next = 0
         self._active: int | None = None  # ranks that averages are over, where those are not all
@@ -116,9 +118,15 @@ class Rounds:
             self._active = self._count_active() if by_active else None
             if self._pilot is not None:
                 self._steer(self._pilot)
+            sampled = self._pilot is not None and self._pilot.samples is not None
+            self._apart.begin(not sampled and self._active is None and self._recorder is None)
         self._next = 0 if last else index + 1
         averaged = self._go_around(bucket)
         if averaged is None:
+            timeout_s, step = self._next_timeout_s(), self.steps_done + 1
+            averaged = self._apart.start(bucket, timeout_s, step, self._waits)
+        if averaged is None:
+            self._apart.end()
             handover, averaged = self._prepare(bucket)
             self._thread.hand_over(handover)
             if self._recorder is not None:
