@@ -246,7 +246,6 @@ def apart() -> tuple[list[list[int]], list[bytes], list[bytes], list[int]]:
     costs = [exchange.all_reduce(bucket) for bucket in walked]
     sums = [exchange.begin_apart(bucket, 20.0) for bucket in buckets]
     costs += [each.wait(20.0) for each in reversed(sums)]
-    assert all(torch.equal(each.future.value(), b) for each, b in zip(sums, buckets, strict=True))
     for plan in (Plan(parse("fp8")), PLAN):  # what is known stays known
         exchange.follow(plan)
         lengths.append(sorted(exchange.lengths_apart))
@@ -260,6 +259,7 @@ def apart() -> tuple[list[list[int]], list[bytes], list[bytes], list[int]]:
 @pytest.mark.processes
 def test_known_lengths_need_no_walk_and_no_announcement(run_processes: RunProcesses) -> None:
     for lengths, walked, begun, counted in run_processes(3, apart):
-        assert lengths == [[], [], [], [7, COUNT], [], [7, COUNT]], "Gloo connects with the first length that came twice"
+        # Gloo connects with the first length that comes twice.
+        assert lengths == [[], [], [], [7, COUNT], [], [7, COUNT]]
         assert walked == begun
         assert counted == [0, 1, 1, 0, round(2 * 2 / 3 * 4 * COUNT)]

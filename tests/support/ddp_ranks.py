@@ -18,8 +18,6 @@ from torch.utils.checkpoint import checkpoint
 
 import gradwire
 from gradwire.errors import GradwireError
-from gradwire.exchange import Exchange
-from gradwire.exchange.backend import OwnSum
 
 SMALL_BUCKETS: dict[str, Any] = {"bucket_cap_mb": 0.002}
 EXACT = gradwire.Plan()
@@ -338,35 +336,6 @@ def attach_with(plans: list[Any], timeout_s: float = 20.0) -> tuple[str, str] | 
             found = type(error).__name__, str(error)
     dist.barrier()  # an absent rank is still there
     return found
-
-
-def apart(options: dict[str, Any], plan: Any, steps: int) -> dict[str, Any]:
-    """Train as ``dense``; tell how many buckets went past the communication thread, and what was counted."""
-    past = list[int]()
-    begin = Exchange.begin_apart
-
-    def noted(self: Exchange, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
-        past.append(tensor.numel())
-        return begin(self, tensor, timeout_s)
-
-    Exchange.begin_apart = noted  # type: ignore[method-assign]  # in a process of its own
-    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS, **options)
-    attached = gradwire.attach(model, plan)
-    ours = train(model, range(steps))
-    summary = attached.ledger.summary()
-    attached.close()
-    plain = train(DistributedDataParallel(make_model(), **SMALL_BUCKETS, **options), range(steps))
-    calls = sum(each.exchanges for each in summary.buckets.values())
-    return {
-        "plain": plain,
-        "ours": ours,
-        "steps": summary.steps,
-        "past": past,
-        "buckets": len(summary.buckets),
-        "exchanges": calls,
-        "ratio": summary.total.cost.ratio,
-        "bypasses": len(summary.bypasses),
-    }
 
 
 def lose_a_peer(how: str, options: dict[str, Any], bad_step: int, plan: Any) -> dict[str, Any]:

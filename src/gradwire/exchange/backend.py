@@ -28,34 +28,24 @@ _NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 class OwnSum:
-    """An average over ``ranks`` that the transport is at work on; ``future`` has it.
+    """The average of ``tensor`` over ``ranks`` that the transport is at work on."""
 
-    Attributes
-    ----------
-    future
-        Has the bucket once it is the average.
-    """
-
-    def __init__(self, reducing: Reducing, nbytes: int, ranks: int) -> None:
-        self._reducing, self._began, self._ranks = reducing, time.perf_counter(), ranks
-        self._cost = ExchangeCost(raw_nbytes=nbytes, wire_nbytes=nbytes, frames=1)
-        self.future: torch.futures.Future[torch.Tensor] = reducing.future.then(self._finish)
+    def __init__(self, reducing: Reducing, tensor: torch.Tensor, ranks: int) -> None:
+        self._reducing, self._tensor, self._ranks = reducing, tensor, ranks
+        self._began = time.perf_counter()
 
     def wait(self, most_s: float) -> ExchangeCost:
-        """Return what it cost, once the bucket is the average, in ``most_s``. Raises ``ExchangeError``."""
+        """Return what it cost, once the tensor is the average, in ``most_s``. Raises ``ExchangeError``."""
         try:
             self._reducing.wait(most_s)
         except LinkError as error:
             raise ExchangeError(_failure(error)) from error
-        self.future.wait()
-        return self._cost
-
-    def _finish(self, summed: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        """Divide the sum; on the transport's thread."""
-        (tensor,) = summed.value()
-        self._cost.nonfinite = int(not _native.finish(tensor, self._ranks))
-        self._cost.wait_s = time.perf_counter() - self._began
-        return tensor
+        spent_s = time.perf_counter() - self._began
+        finite = _native.finish(self._tensor, self._ranks)
+        nbytes = round(backend.nbytes(self._ranks, self._tensor.nbytes))
+        return ExchangeCost(
+            wait_s=spent_s, raw_nbytes=nbytes, wire_nbytes=nbytes, frames=1, nonfinite=int(not finite)
+        )
 
 
 class OwnAllReduce:
@@ -88,12 +78,11 @@ class OwnAllReduce:
 
     def begin(self, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
         """Begin to average a bucket of ``lengths``, which nobody announces. Raises ``ExchangeError``."""
-        nbytes = round(backend.nbytes(self._link.world, tensor.nbytes))
         try:
             reducing = self._link.begin_all_reduce(tensor, timeout_s)
         except LinkError as error:
             raise ExchangeError(_failure(error)) from error
-        return OwnSum(reducing, nbytes, self._link.world)
+        return OwnSum(reducing, tensor, self._link.world)
 
     def run(self, tensor: torch.Tensor, own: Resources) -> ExchangeCost:
         """Sum ``tensor`` over all ranks; the bytes are what a ring sends, and the announcement.

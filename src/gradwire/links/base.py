@@ -58,9 +58,6 @@ class Receiving(Protocol):
 class Reducing(Protocol):
     """An all-reduce under way."""
 
-    future: torch.futures.Future[list[torch.Tensor]]
-    """Has the tensor once it is the sum."""
-
     def wait(self, most_s: float) -> None:
         """Return when the tensor is the sum, for which it waits so long at most. Raises ``LinkError``."""
 

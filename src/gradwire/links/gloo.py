@@ -31,7 +31,7 @@ _CONNECT_ATTEMPTS = 5
 
 
 class Reduction:
-    """An all-reduce under way; ``future`` has the tensor, in a list, once it is the sum."""
+    """An all-reduce under way."""
 
     def __init__(
         self,
@@ -41,7 +41,6 @@ class Reduction:
         gone: Callable[[], Sequence[int]],
         members: GlooAllReduce,
     ) -> None:
-        self.future: torch.futures.Future[list[torch.Tensor]] = work.get_future()
         self._work, self._what, self._timeout_s, self._gone = work, what, timeout_s, gone
         self._members = members
 
@@ -51,11 +50,16 @@ class Reduction:
         over: bool = self._work.is_completed()
         return over
 
+    def _ends_soon(self) -> bool:
+        with suppress(RuntimeError):  # told by another wait if it is more than that the time is over
+            self._work.wait(timedelta(seconds=_LOOK_UP_S))
+        return self.is_over
+
     def wait(self, most_s: float = inf) -> None:
         """Return when the tensor is the sum, for which it waits so long at most. Raises ``LinkError``."""
         until, ended = time.monotonic() + most_s, inf
         try:
-            while not self.is_over:
+            while not self._ends_soon():
                 if self._members.closed:
                     raise LinkError(f"{self._what}: {OWN_END}")
                 now = time.monotonic()
@@ -66,8 +70,6 @@ class Reduction:
                     raise LinkError(f"{self._what}{self._members.closed_peer(self._gone)}: it did not end")
                 if now > until:
                     raise LinkTimeoutError(f"{self._what}: it did not end within {most_s:g} s")
-                with suppress(RuntimeError):  # told below if it is more than that the time is over
-                    self._work.wait(timedelta(seconds=_LOOK_UP_S))
             self._work.wait()
         except RuntimeError as error:
             raise self._members.told(error, self._what, self._timeout_s, self._gone) from error

@@ -17,7 +17,7 @@ from gradwire.errors import ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.exchange.backend import OwnSum
 from gradwire.training.communication.thread import longest_s
-from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket
+from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
 from gradwire.training.ledger.lost_meter import LostMeter
 
 
@@ -72,15 +72,19 @@ class Apart:
             own = self._exchange.begin_apart(buffer, self._begin_timeout_s)
         except ExchangeError as error:
             raise self._give_up(error) from error.__cause__
-        most_s = longest_s(self._exchange, buffer.numel(), timeout_s)
-        waits.append(partial(self._wait, own, most_s, f"bucket {bucket.index()}", step, buffer.nbytes))
-        return own.future
+        averaged = awaited(buffer)
+        waits.append(partial(self._wait, own, timeout_s, f"bucket {bucket.index()}", step, buffer, averaged))
+        return averaged
 
-    def _wait(self, own: OwnSum, most_s: float, name: str, step: int, nbytes: int) -> None:
+    def _wait(
+        self, own: OwnSum, timeout_s: float, name: str, step: int, buffer: torch.Tensor, averaged: Averaged
+    ) -> None:
         began = perf_counter()
         try:
-            accounting = own.wait(most_s)
+            accounting = own.wait(longest_s(self._exchange, buffer.numel(), timeout_s))
         except ExchangeError as error:
             error.add_note(f"while backward averaged {name} of step {step}")
+            averaged.set_exception(error)  # type: ignore[arg-type]
             raise self._give_up(error) from error.__cause__
-        self._meter.count(name, accounting, perf_counter() - began, nbytes)
+        averaged.set_result(buffer)
+        self._meter.count(name, accounting, perf_counter() - began, buffer.nbytes)

@@ -1,0 +1,42 @@
+"""What processes run whose buckets may go past the communication thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.exchange import Exchange
+from gradwire.exchange.backend import OwnSum
+from support.ddp_ranks import SMALL_BUCKETS, make_model, train
+
+
+def apart(options: dict[str, Any], plan: Any, steps: int) -> dict[str, Any]:
+    """Train as ``dense``; tell how many buckets went past the communication thread, and what was counted."""
+    past = list[int]()
+    begin = Exchange.begin_apart
+
+    def noted(self: Exchange, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
+        past.append(tensor.numel())
+        return begin(self, tensor, timeout_s)
+
+    Exchange.begin_apart = noted  # type: ignore[method-assign]  # in a process of its own
+    model = DistributedDataParallel(make_model(), **SMALL_BUCKETS, **options)
+    attached = gradwire.attach(model, plan)
+    ours = train(model, range(steps))
+    summary = attached.ledger.summary()
+    attached.close()
+    plain = train(DistributedDataParallel(make_model(), **SMALL_BUCKETS, **options), range(steps))
+    calls = sum(each.exchanges for each in summary.buckets.values())
+    return {
+        "plain": plain,
+        "ours": ours,
+        "steps": summary.steps,
+        "past": past,
+        "buckets": len(summary.buckets),
+        "exchanges": calls,
+        "ratio": summary.total.cost.ratio,
+        "bypasses": len(summary.bypasses),
+    }
