@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gradwire import Exchange, Plan
 from gradwire.codecs import parse
+from gradwire.errors import TensorError
 from gradwire.exchange import Norms
 from gradwire.exchange.copies import Copies, Pieces
 from gradwire.exchange.division import divided
@@ -100,6 +101,29 @@ def test_what_the_transport_sums_is_copied_whole(run_ranks: RunRanks) -> None:
         assert link.summed == [4], "the biases, from their second exchange on"
         for bucket in buckets:
             assert torch.equal(bucket, torch.full_like(bucket, 2.0))
+
+
+def test_a_bucket_of_another_dtype_is_refused_not_rounded(run_ranks: RunRanks) -> None:
+    def run(link: Link) -> None:
+        way = divided(Exchange(link, Plan(parse("ecsq:0.25"))), NAMES, COUNTS)
+        with pytest.raises(TensorError, match="float32"):
+            way.all_reduce(torch.zeros(sum(COUNTS), dtype=torch.float64))
+
+    run_ranks(1, run)
+
+
+def test_memory_for_copies_serves_within_inference_mode_and_outside(run_ranks: RunRanks) -> None:
+    def run(link: Link) -> list[float]:
+        way, found = divided(Exchange(link, Plan(parse("ecsq:0.25"))), NAMES, COUNTS), []
+        for inference in (True, False):
+            with torch.inference_mode(inference):
+                bucket = torch.ones(sum(COUNTS))
+                way.all_reduce(bucket)
+                found.append(float(bucket.mean()))
+        return found
+
+    for found in run_ranks(2, run):
+        assert found == pytest.approx([1.0, 1.0], rel=0.1)
 
 
 def test_memory_for_copies_is_kept(run_ranks: RunRanks) -> None:

@@ -32,15 +32,18 @@ class OwnSum:
 
     def __init__(self, reducing: Reducing, tensor: torch.Tensor, ranks: int) -> None:
         self._reducing, self._tensor, self._ranks = reducing, tensor, ranks
-        self._began = time.perf_counter()
 
     def wait(self, most_s: float) -> ExchangeCost:
-        """Return what it cost, once the tensor is the average, in ``most_s``. Raises ``ExchangeError``."""
+        """Return what it cost, once the tensor is the average, in ``most_s``. Raises ``ExchangeError``.
+
+        What passes while nobody waits isn't counted, because other work is done meanwhile.
+        """
+        began = time.perf_counter()
         try:
             self._reducing.wait(most_s)
         except LinkError as error:
             raise ExchangeError(_failure(error)) from error
-        spent_s = time.perf_counter() - self._began
+        spent_s = time.perf_counter() - began
         finite = _native.finish(self._tensor, self._ranks)
         nbytes = round(backend.nbytes(self._ranks, self._tensor.nbytes))
         return ExchangeCost(

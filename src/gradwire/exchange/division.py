@@ -17,6 +17,7 @@ import torch
 
 from gradwire import collectives
 from gradwire.codecs import Codec
+from gradwire.codecs.base import check_chunk
 from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, device_of, on_host
 from gradwire.exchange.copies import Copies, Pieces
@@ -133,6 +134,7 @@ class Division:
         total = ExchangeCost()
         if isinstance(residual, Residual):
             residual.replaced = residual.finite = True
+        check_chunk(tensor, "tensor", on_cuda=True)
         plain = residual is None and norms is None and device_of(tensor) is CPU
         for part in self._parts:
             if plain and not part.lies_in_place:

@@ -28,7 +28,7 @@ from gradwire.exchange.stream import Resources
 from gradwire.exchange.walk import Walk
 from gradwire.links.base import Link
 from gradwire.plan import Plan
-from gradwire.wire import AVERAGE, frame_memory
+from gradwire.wire import AVERAGE
 
 _HALVES = ("reduce", "broadcast", "schedule")
 
@@ -81,7 +81,7 @@ class Exchange:
         self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
         self._own = self._transport if OwnAllReduce.serves(self.link, plan) else None
         self._feedback = Feedback()
-        self._scratch = frame_memory(0).view(torch.float32)
+        self._scratch = torch.empty(0, dtype=torch.float32, device="cpu")
 
     def follow(self, plan: Plan) -> None:
         """Use another plan from the next call on; all ranks call this between the same two calls.
@@ -212,7 +212,8 @@ class Exchange:
     def scratch(self, count: int) -> torch.Tensor:
         """Return memory on the host for so many values, the same in each call; for one bucket at a time."""
         if self._scratch.numel() < count:
-            self._scratch = frame_memory(4 * count).view(torch.float32)
+            with torch.inference_mode(mode=False):  # it is used again outside
+                self._scratch = torch.empty(count, dtype=torch.float32, device="cpu")
         return self._scratch[:count]
 
     def close(self, reason: BaseException | str = "it was closed") -> None:

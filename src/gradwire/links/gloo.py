@@ -122,14 +122,16 @@ class GlooAllReduce:
             raise self.told(error, what, timeout_s, gone) from error
         reduction = Reduction(work, what, timeout_s, gone, self)
         self._under_way = [*(each for each in self._under_way if not each.is_over), reduction]
+        if self.closed:
+            _keep(group)
         return reduction
 
     def close(self) -> None:
         """Close Gloo's connections; a wait on another thread ends with an error soon."""
-        group, self._group, self.closed = self._group, None, True
+        self.closed = True
+        group, self._group = self._group, None
         if group is not None and not all(each.is_over for each in self._under_way):
-            # Its end would wait for the peers.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+            _keep(group)
 
     def told(
         self, error: Exception, what: str, timeout_s: float, gone: Callable[[], Sequence[int]]
@@ -165,6 +167,11 @@ class GlooAllReduce:
         while not (peers := gone()) and time.monotonic() < until:
             time.sleep(0.01)
         return f" ({self._names[peers[0]]} has closed its link)" if peers else ""
+
+
+def _keep(group: dist.ProcessGroupGloo) -> None:
+    """Never let a group end that is at work: its end would wait for the peers."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 class _WatchedStore(Store):

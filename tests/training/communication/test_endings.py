@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import time
+from threading import Event
 
 import pytest
 
+from gradwire.training.communication import endings
 from support.ends import ALONE, KINDS, WAYS, WORLD
 from support.project import TESTS
 
@@ -54,3 +56,12 @@ def test_an_end_amid_kernels_and_waits_is_no_abort() -> None:
     started = time.monotonic()
     assert _ends(1, *ALONE) == [[0]] * len(ALONE)
     assert time.monotonic() - started < 30
+
+
+def test_connections_are_closed_however_a_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endings, "_under_way", {})
+    over, closed = Event(), list[str]()
+    thread = endings.start(over.wait, "a thread that ends by itself", over.set, lambda: closed.append("now"))
+    endings._end_all()
+    assert not thread.is_alive()
+    assert closed == ["now"]

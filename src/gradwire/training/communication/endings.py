@@ -3,7 +3,8 @@
 While it ends, the interpreter ends every daemon thread that wants to go on in Python. One that comes back
 from a kernel or from Gloo then has C++ on its stack, which aborts the process: exit code 134 from a job that
 was done, and a launcher starts it again. So what is under way may finish first, within a limit. What does
-not, for a peer never comes, ends when its connections are closed, and gets a little more time for that.
+not, for a peer never comes, ends when its connections are closed, and gets a little more time for that. They
+are closed in any case: what the transport does without a thread would hold the process until the peers end.
 
 This happens in ``atexit``, after threads that are no daemons have ended: they may be the ones that train.
 """
@@ -31,7 +32,7 @@ def start(
     """Start a daemon thread that has ended when the interpreter ends.
 
     At the interpreter's end ``finish`` is called, which lets ``run`` return once it has done what is under
-    way. Where it has not in time ``break_off``, on any thread, lets whatever it waits for fail.
+    way. After that, or where it has not in time, ``break_off`` lets whatever any thread waits for fail.
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
     _under_way[thread] = finish, break_off
@@ -54,7 +55,6 @@ def _end_all() -> None:
         for _, finish, _ in left:
             finish()
         join_all([thread for thread, *_ in left], FINISH_S)
-    for thread, _, break_off in left:
-        if thread.is_alive():
-            break_off()
+    for _, _, break_off in left:
+        break_off()
     join_all([thread for thread, *_ in left], BREAK_OFF_S)

@@ -54,9 +54,10 @@ def attach(
     """Let gradwire average a DDP model's gradients, compressed on every hop; the training loop stays.
 
     All ranks of the model's group call this at the same point with the same plan. A communication thread
-    exchanges each bucket while backward computes the others; ``backward`` returns when all are averaged, with
-    identical bits on all ranks. Gradients in float16 and bfloat16 are exchanged as float32 and rounded at the
-    end. Those of other dtypes go through torch's own all-reduce, which the ledger counts.
+    exchanges each bucket while backward computes the others, or the transport does, with the plan
+    ``backend``; ``backward`` returns when all are averaged, with identical bits on all ranks. Gradients in
+    float16 and bfloat16 are exchanged as float32 and rounded at the end. Those of other dtypes go through
+    torch's own all-reduce, which the ledger counts.
 
     Parameters
     ----------

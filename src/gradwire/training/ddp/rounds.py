@@ -45,10 +45,10 @@ T = TypeVar("T")
 class Rounds:
     """Averages the buckets of one model's backward passes over the ranks of its group.
 
-    The exchange is the communication thread's alone from now on; gradients that no codec takes go through
-    ``group``. ``names`` are what residuals of the model's parameters are kept under. A rank waits
-    ``begin_timeout_s`` for the others to begin a step, the link's timeout where it is None. ``pilot`` chooses
-    the plan from step to step, if there is one. See ``attach``.
+    The exchange is the communication thread's from now on, but for buckets that go past it (``Apart``);
+    gradients that no codec takes go through ``group``. ``names`` are what residuals of the model's parameters
+    are kept under. A rank waits ``begin_timeout_s`` for the others to begin a step, the link's timeout where
+    it is None. ``pilot`` chooses the plan from step to step, if there is one. See ``attach``.
     """
 
     def __init__(
