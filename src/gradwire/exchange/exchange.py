@@ -56,6 +56,8 @@ class Exchange:
     ----------
     failure
         Why the exchange is of no further use, None while it is. The only place that knows.
+    goes_apart
+        Whether the plan leaves buckets to the transport, so that ``begin_apart`` may take some of them.
     """
 
     def __init__(self, link: Link, plan: Plan) -> None:
@@ -80,6 +82,8 @@ class Exchange:
         self._outgoing: dict[int, Buffers] = {}
         self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
         self._own = self._transport if OwnAllReduce.serves(self.link, plan) else None
+        exact = isinstance(plan.encoding, Identity) and not (plan.codecs or plan.keeps_residual)
+        self.goes_apart = exact and self._own is not None
         self._feedback = Feedback()
         self._scratch = torch.empty(0, dtype=torch.float32, device="cpu")
 
@@ -195,9 +199,7 @@ class Exchange:
     @property
     def lengths_apart(self) -> frozenset[int]:
         """The lengths of buckets that ``begin_apart`` takes; the same on all ranks between two calls."""
-        plan = self.plan
-        exact = isinstance(plan.encoding, Identity) and not (plan.codecs or plan.keeps_residual)
-        return self._own.lengths if exact and self._own is not None else frozenset()
+        return self._own.lengths if self.goes_apart and self._own is not None else frozenset()
 
     def begin_apart(self, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
         """Let the transport average a bucket, 1-D float32 on the host, without this exchange's thread.

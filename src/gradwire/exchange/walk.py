@@ -80,11 +80,6 @@ class Walk:
         if self._copies is not None:
             self._copies.take_back(0, self._tensor.numel())
 
-    def _take_back(self, segment: Segment) -> None:
-        """Copy a segment that is final to where it belongs."""
-        if self._copies is not None:
-            self._copies.take_back(segment.start, segment.stop)
-
     def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
         finished = action.do is Do.PUBLISH
         encode = self._losses.encode_sum if finished else self._losses.encode
@@ -110,7 +105,8 @@ class Walk:
             self._losses.sent(payload, elements, start)
         elif action.do is Do.PUBLISH:
             self._losses.published(payload, elements, start, self._ranks)
-            self._take_back(action.segment)
+            if self._copies is not None:
+                self._copies.take_back(start, action.segment.stop)
 
     def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
         frame, payload, buffer, sequence = incoming
@@ -121,7 +117,8 @@ class Walk:
             self._own.framer.codec.decode_add(payload, elements)
         else:
             self._losses.received(payload, elements, action.segment.start, self._ranks)
-            self._take_back(action.segment)
+            if self._copies is not None:
+                self._copies.take_back(action.segment.start, action.segment.stop)
         self._accounting.decode_s += perf_counter() - start
         if not action.keep:
             self._own.incoming.give(buffer)

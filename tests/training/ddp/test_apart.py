@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.training.ddp.apart import Apart
+from gradwire.training.ddp.apart import NO_LENGTHS, Apart
 from support import apart_ranks
 from support.sums import bits
 
@@ -110,11 +110,9 @@ def test_only_float32_of_a_known_length_on_the_host_is_taken_while_that_is_allow
             assert exchange.begun == before + 1
         return exchange.begun > before
 
-    parts.begin(allowed=True)
+    parts.lengths = exchange.lengths_apart
     assert taken(torch.zeros(4))
     assert not taken(torch.zeros(5))
     assert not taken(torch.zeros(4, dtype=torch.bfloat16))
-    parts.end()  # the thread has got a bucket
-    assert not taken(torch.zeros(4))
-    parts.begin(allowed=False)
+    parts.lengths = NO_LENGTHS
     assert not taken(torch.zeros(4))

@@ -20,12 +20,14 @@ from gradwire.training.communication.thread import longest_s
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
 from gradwire.training.ledger.lost_meter import LostMeter
 
+NO_LENGTHS = frozenset[int]()
+
 
 class Apart:
     """Averages buckets of lengths that the ranks have exchanged before; all ranks take the same ones.
 
     The transport's calls need one order on all ranks. So in a round, all of these buckets come before the
-    first one that the thread gets, which may let the transport sum, too.
+    first one that the thread gets, which may let the transport sum, too. There are no lengths any more then.
 
     Parameters
     ----------
@@ -35,6 +37,12 @@ class Apart:
         How long nothing may move: a rank may come so late to a step, and to each of its buckets.
     give_up
         Lets no later round be any more, and returns the error.
+
+    Attributes
+    ----------
+    lengths
+        Those of the buckets that ``start`` takes for what is left of a round; the same on all ranks, since
+        the thread has nothing to do when a round begins.
     """
 
     def __init__(
@@ -46,15 +54,7 @@ class Apart:
     ) -> None:
         self._exchange, self._meter, self._give_up = exchange, meter, give_up
         self._begin_timeout_s = begin_timeout_s
-        self._lengths = frozenset[int]()
-
-    def begin(self, allowed: bool) -> None:
-        """Begin a round, while the thread has nothing to do; ``allowed`` is the same on all ranks."""
-        self._lengths = self._exchange.lengths_apart if allowed else frozenset()
-
-    def end(self) -> None:
-        """Leave the other buckets of the round to the thread."""
-        self._lengths = frozenset()
+        self.lengths = NO_LENGTHS
 
     def start(
         self, bucket: DDPBucket, timeout_s: float, step: int, waits: list[Callable[[], object]]
@@ -64,7 +64,7 @@ class Apart:
         ``timeout_s`` is the bucket's, once those before it are averaged.
         """
         buffer = bucket.buffer()
-        if buffer.numel() not in self._lengths or buffer.dtype != torch.float32:
+        if buffer.numel() not in self.lengths or buffer.dtype != torch.float32:
             return None
         if device_of(buffer) is not CPU:
             return None

@@ -29,7 +29,7 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.division import AllReduces
 from gradwire.exchange.on_device import divide
 from gradwire.training.communication.thread import CommunicationThread, Handover
-from gradwire.training.ddp.apart import Apart
+from gradwire.training.ddp.apart import NO_LENGTHS, Apart
 from gradwire.training.ddp.bucket_layouts import BucketLayouts
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
 from gradwire.training.ddp.uneven import ActiveCount
@@ -118,15 +118,16 @@ class Rounds:
             self._active = self._count_active() if by_active else None
             if self._pilot is not None:
                 self._steer(self._pilot)
-            sampled = self._pilot is not None and self._pilot.samples is not None
-            self._apart.begin(not sampled and self._active is None and self._recorder is None)
+            goes_apart = self._exchange.goes_apart and self._active is None and self._recorder is None
+            goes_apart = goes_apart and (self._pilot is None or self._pilot.samples is None)
+            self._apart.lengths = self._exchange.lengths_apart if goes_apart else NO_LENGTHS
         self._next = 0 if last else index + 1
         averaged = self._go_around(bucket)
-        if averaged is None:
+        if averaged is None and self._apart.lengths:
             timeout_s, step = self._next_timeout_s(), self.steps_done + 1
             averaged = self._apart.start(bucket, timeout_s, step, self._waits)
         if averaged is None:
-            self._apart.end()
+            self._apart.lengths = NO_LENGTHS
             handover, averaged = self._prepare(bucket)
             self._thread.hand_over(handover)
             if self._recorder is not None:
