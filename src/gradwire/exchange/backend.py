@@ -42,7 +42,7 @@ class OwnSum:
         try:
             self._reducing.wait(most_s)
         except LinkError as error:
-            raise ExchangeError(_failure(error)) from error
+            raise ExchangeError(in_words(error)) from error
         spent_s = time.perf_counter() - began
         finite = _native.finish(self._tensor, self._ranks)
         nbytes = round(backend.nbytes(self._ranks, self._tensor.nbytes))
@@ -84,7 +84,7 @@ class OwnAllReduce:
         try:
             reducing = self._link.begin_all_reduce(tensor, timeout_s)
         except LinkError as error:
-            raise ExchangeError(_failure(error)) from error
+            raise ExchangeError(in_words(error)) from error
         return OwnSum(reducing, tensor, self._link.world)
 
     def run(self, tensor: torch.Tensor, own: Resources) -> ExchangeCost:
@@ -124,5 +124,6 @@ class OwnAllReduce:
         return outgoing.frame.numel()
 
 
-def _failure(error: LinkError) -> str:
+def in_words(error: BaseException) -> str:
+    """Return what an exchange that the transport failed says of it."""
     return f"the {backend.NAME} all-reduce: {str(error) or type(error).__name__}"

@@ -65,13 +65,14 @@ class _Part:
         """Return these parameters' elements in their places, in the tensor's own memory if they lie so."""
         if self.lies_in_place:
             return tensor[self.ranges[0][0] : self.ranges[-1][1]]
-        return self.placement.joined([tensor[start:stop] for start, stop in self.ranges])
+        values = tensor.new_empty(self.placement.borders[-1])
+        Copies(tensor, values, self.pieces).bring(0, values.numel())
+        return values
 
     def put(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
         """Copy to ``tensor`` what ``of`` has returned, unless it is its memory."""
         if not self.lies_in_place:
-            for (start, stop), part in zip(self.ranges, self.placement.apart(values), strict=True):
-                tensor[start:stop] = part
+            Copies(tensor, values, self.pieces).take_back(0, values.numel())
 
     def lend(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
         """Return these parameters' residual."""

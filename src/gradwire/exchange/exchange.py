@@ -17,7 +17,7 @@ from gradwire.collectives.frame_order import AHEAD, Action, frame_order
 from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
-from gradwire.exchange.backend import OwnAllReduce, OwnSum
+from gradwire.exchange.backend import OwnAllReduce, OwnSum, in_words
 from gradwire.exchange.copies import Copies
 from gradwire.exchange.feedback import Feedback, Losses
 from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffers
@@ -199,7 +199,7 @@ class Exchange:
     @property
     def lengths_apart(self) -> frozenset[int]:
         """The lengths of buckets that ``begin_apart`` takes; the same on all ranks between two calls."""
-        return self._own.lengths if self.goes_apart and self._own is not None else frozenset()
+        return self._transport.lengths if self.goes_apart else frozenset()
 
     def begin_apart(self, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
         """Let the transport average a bucket, 1-D float32 on the host, without this exchange's thread.
@@ -208,8 +208,7 @@ class Exchange:
         ``ExchangeError``, and leaves it to the caller to give up.
         """
         self.check()
-        assert self._own is not None  # as ``lengths_apart`` says
-        return self._own.begin(tensor.detach(), timeout_s)
+        return self._transport.begin(tensor.detach(), timeout_s)
 
     def scratch(self, count: int) -> torch.Tensor:
         """Return memory on the host for so many values, the same in each call; for one bucket at a time."""
@@ -313,7 +312,7 @@ class Exchange:
         try:
             accounting = own.run(tensor, lent)
         except BaseException as error:
-            self._fail(f"the {self.plan.algorithm} all-reduce: {str(error) or type(error).__name__}", error)
+            self._fail(in_words(error), error)
             raise
         ranks = self.link.world if lent.flags & AVERAGE else 1
         for start in range(0, tensor.numel(), self._segment_count):
