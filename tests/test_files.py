@@ -1,10 +1,14 @@
 import os
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import gradwire
 from gradwire.errors import JobError
-from gradwire.files import cache_folder, check_folder_new, check_writable, write_files
+from gradwire.files import cache_folder, check_folder_new, check_writable, replace_file, write_files
 
 
 def test_the_cache_is_where_the_desktop_s_rules_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,5 +81,92 @@ def test_a_file_is_on_the_disk_before_its_name_and_then_the_folder_is(
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", replaced)
     write_files({tmp_path / "one": b"1", tmp_path / "two": b"2"})
-    parts = [f"sync .{name}.{os.getpid()}" for name in ("one", "two")]
-    assert seen == [*parts, "name one", "name two", f"sync {tmp_path.name}"]
+    assert seen[2:] == ["name one", "name two", f"sync {tmp_path.name}"]
+    assert len(set(seen[:2])) == 2
+    assert all(each.startswith("sync .gradwire-") for each in seen[:2])
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_files({path: content})
+
+
+WRITERS = pytest.mark.parametrize("write", [_write, replace_file])
+
+
+@WRITERS
+@pytest.mark.parametrize("planted", ["link", "dangling link", "file"])
+def test_what_has_a_temporary_name_already_is_neither_followed_nor_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str, write: Callable[[Path, bytes], None]
+) -> None:
+    other, path = tmp_path / "other", tmp_path / "out" / "record.json"
+    path.parent.mkdir()
+    guesses = [f".record.json.{os.getpid()}", f"record.{os.getpid()}"]
+    if planted != "dangling link":
+        other.write_text("mine")
+    monkeypatch.setattr(secrets, "token_hex", lambda _=None: "known")  # a planter can't know a name but so
+    for name in (".gradwire-known", *guesses):
+        place = path.parent / name
+        place.write_text("mine") if planted == "file" else place.symlink_to(other)
+    with pytest.raises((JobError, FileExistsError), match="File exists"):
+        write(path, b"secret")
+    monkeypatch.undo()
+    write(path, b"secret")
+    assert path.read_bytes() == b"secret"
+    assert not path.is_symlink()
+    assert sorted(each.name for each in path.parent.iterdir()) == sorted(
+        [".gradwire-known", *guesses, "record.json"]
+    )
+    assert other.read_text() == "mine" if planted != "dangling link" else not other.exists()
+
+
+@WRITERS
+def test_of_writers_at_once_all_succeed_and_one_whole_file_stays(
+    tmp_path: Path, write: Callable[[Path, bytes], None]
+) -> None:
+    path, contents = tmp_path / "record.json", [bytes([number]) * 100_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as writers:
+        for _ in range(20):
+            list(writers.map(write, [path] * 8, contents))
+            assert path.read_bytes() in contents
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@WRITERS
+@pytest.mark.parametrize("call", ["fsync", "replace", "fdopen"])
+def test_a_failure_leaves_no_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, write: Callable[[Path, bytes], None]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    if write is replace_file and call == "fsync":
+        return  # which it doesn't call
+    with pytest.raises((JobError, OSError), match="No space left"):
+        write(tmp_path / "record.json", b"x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_new_file_has_the_mode_that_others_get(tmp_path: Path) -> None:
+    (tmp_path / "usual").touch()
+    usual = (tmp_path / "usual").stat().st_mode
+    for write in (_write, replace_file):
+        write(tmp_path / "record.json", b"x")
+        assert (tmp_path / "record.json").stat().st_mode == usual
+
+
+def test_a_late_writer_makes_no_folder_anew(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        replace_file(tmp_path / "gone" / "notes.json", b"x")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_nothing_else_in_the_package_renames_a_file_of_its_own() -> None:
+    root = Path(gradwire.__file__).parent
+    renames = ("os.replace(", "os.rename(", ".rename(", "shutil.move(")
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if any(each in path.read_text() for each in renames)
+    }
+    assert found == {"files.py", "job/data/download.py"}, "write by write_files or replace_file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,13 +25,13 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     The files get temporary names and are renamed after the last one is on the disk; then the folders are
     synced, too. A machine that loses power therefore keeps either the old files or the new ones.
     """
-    temporary = {path: path.parent / f".{path.name}.{os.getpid()}" for path in files}
+    temporary: dict[Path, Path] = {}
     place = Path()
     try:
         for path, content in files.items():
             place = path.parent
             place.mkdir(parents=True, exist_ok=True)
-            _write_through(temporary[path], content)
+            temporary[path] = _write_beside(path, content, sync=True)
         for path, part in temporary.items():
             place = path.parent
             os.replace(part, path)
@@ -40,15 +41,41 @@ def write_files(files: Mapping[Path, bytes]) -> None:
         raise JobError(f"the results cannot be written to {place}: {error.strerror or error}") from error
     finally:
         for part in temporary.values():
-            with suppress(OSError):  # where a folder's name is a file's, there is nothing to remove
+            with suppress(OSError):
                 part.unlink()
 
 
-def _write_through(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace one file in an existing folder, without waiting for the disk. Raises ``OSError``.
+
+    Readers see the old content or the new one.
+    """
+    part = _write_beside(path, content, sync=False)
+    try:
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _write_beside(path: Path, content: bytes, *, sync: bool) -> Path:
+    """Write a new file with a random name into the folder of ``path`` and return its path.
+
+    Another host of a shared file system, or another thread, never has the same name, and whatever else has it
+    (a link to another file, say) is an error, not a place to write to.
+    """
+    part = path.parent / f".gradwire-{secrets.token_hex(8)}"
+    opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    try:
+        with os.fdopen(opened, "wb") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(opened)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return part
 
 
 def _sync_folder(folder: Path) -> None:

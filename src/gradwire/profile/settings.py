@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from gradwire.errors import JobError
+from gradwire.files import replace_file
 from gradwire.records import read_object
 
 VARIABLE = "GRADWIRE_PROFILE"
@@ -89,9 +90,7 @@ class Notes:
 
     def save(self, path: Path) -> None:
         """Write them; whoever reads the path sees all or nothing."""
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(part, path)
+        replace_file(path, json.dumps(asdict(self)).encode())
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
