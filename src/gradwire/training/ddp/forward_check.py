@@ -39,7 +39,7 @@ class ForwardCheck:
                     "of it; wrap the module in a new DistributedDataParallel and attach that"
                 )
         if self._rounds.steps_done > 0 and not self._rounds.over and _will_cut_buckets(model):
-            self._rounds.roll_call()
+            self._rounds.between.roll_call()
 
     def __reduce__(self) -> tuple[type[CopiedCheck], tuple[()]]:
         return CopiedCheck, ()

@@ -6,14 +6,11 @@ is told in Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3.
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
-import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout, connect
@@ -24,14 +21,14 @@ from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto
 from gradwire.auto.state import State
 from gradwire.codecs import Codec
-from gradwire.codecs.rules import check_names
-from gradwire.errors import AttachError, GradwireError, SpecError
+from gradwire.errors import AttachError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
+from gradwire.training.ddp.agreed_plan import agreed_plan
 from gradwire.training.ddp.buffers import tell_of_buffers
-from gradwire.training.ddp.copies import Copied, TakenHooks, forget_original, own_hooks
+from gradwire.training.ddp.copies import Copied, TakenHooks, forget_original
 from gradwire.training.ddp.forward_check import ForwardCheck
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket
 from gradwire.training.ddp.rounds import Rounds
@@ -39,7 +36,7 @@ from gradwire.training.ddp.uneven import divides_by_active
 from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.methods.trained import check_extras, import_all_of_torch
-from gradwire.training.replicas.agreement import AFTER_AGREEING, REFUSED, agree
+from gradwire.training.replicas.agreement import AFTER_AGREEING
 
 
 def attach(
@@ -111,7 +108,7 @@ def attach(
         check_timeout(begin_timeout_s, "begin_timeout_s")
     import_all_of_torch()
     auto = Auto.of(plan)
-    chosen = _agreed_plan(model, auto or plan, timeout_s, strict)
+    chosen = agreed_plan(model, auto or plan, timeout_s, strict)
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
     link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=chosen.tos)
@@ -210,7 +207,7 @@ class Attached:
         """
         model = self._model()
         if model is not None:
-            self._rounds.check_weights(model.module)
+            self._rounds.between.check_weights(model.module)
 
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
         """Return what a step would take on another network, with another number of hosts; or on this one.
@@ -220,7 +217,7 @@ class Attached:
         it the line is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
         """
         check_asked(rate, hosts)
-        return self._rounds.estimate(rate, hosts)
+        return self._rounds.between.estimate(rate, hosts)
 
     def check_at_next_step(self) -> None:
         """Let the next backward pass do what ``check_replicas`` does, for weights that are still to come."""
@@ -324,64 +321,6 @@ gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they 
 def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Pilot:
     shapes = [each.shape for each in model.module.parameters() if each.requires_grad]
     return Pilot(auto, link.rank, link.world, shapes, timeout_s)
-
-
-def _agreed_plan(
-    model: DistributedDataParallel,
-    plan: Plan | Codec | Auto | str | os.PathLike[str] | None,
-    timeout_s: float,
-    strict: bool,
-) -> Plan:
-    """Return the plan that all ranks have chosen. Raises ``AttachError`` on all of them if one cannot."""
-    try:
-        _check_model(model)
-        chosen = plan.first_plan if isinstance(plan, Auto) else _read_plan(plan)
-        check_names(chosen.rules, (name for name, _ in model.module.named_parameters()))
-    except GradwireError as error:
-        try:
-            agree(model.process_group, {REFUSED: str(error)}, timeout_s)
-        except AttachError:
-            raise error from None  # the others have the reason, too
-        raise
-    parts = {name: str(part) for name, part in json.loads(chosen.to_json()).items()}
-    world = str(dist.get_world_size(model.process_group))
-    parts |= plan.facts if isinstance(plan, Auto) else {}
-    facts = {**parts, "strict": str(strict), "world": world}
-    agree(model.process_group, facts, timeout_s)
-    return chosen
-
-
-def _check_model(model: DistributedDataParallel) -> None:
-    for _, state in model._comm_hooks:
-        if isinstance(state, Attached):
-            raise AttachError(state.refusal)
-    hooks = own_hooks(model)
-    if hooks:
-        raise AttachError(f"attach wants a model without a hook, but this one has {', '.join(hooks)}")
-    if model._delay_all_reduce_params:
-        raise AttachError(
-            "parameters in delay_all_reduce_named_params are averaged past every hook; leave that option out"
-        )
-    if getattr(model, "skip_all_reduce_unused_params", False):
-        raise AttachError(
-            "with skip_all_reduce_unused_params DDP leaves buckets out, which no hook is told; leave it off"
-        )
-    for name, module in model.module.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            raise AttachError(
-                f"{name or 'the model'} has sparse gradients, which gradwire does not exchange; make it with "
-                "sparse=False"
-            )
-
-
-def _read_plan(plan: Plan | Codec | str | os.PathLike[str] | None) -> Plan:
-    chosen = Plan.of(plan).for_whole_gradients("attach")
-    if chosen.pipeline > 1:
-        raise SpecError(
-            f"attach is synchronous, but the plan has pipeline={chosen.pipeline}; train with "
-            "gradwire.PipeSGD, or give attach a plan with pipeline=1"
-        )
-    return chosen
 
 
 def _register(model: DistributedDataParallel, attached: Attached) -> None:

@@ -9,37 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from datetime import timedelta
 from functools import partial
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.autograd import Variable
 
-from gradwire.auto.estimates.estimate import Estimate
-from gradwire.auto.estimates.recorder import Recorder, read_answer
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.quality.sampled_bucket import SampledBucket
 from gradwire.costs import ExchangeCost
-from gradwire.devices import FLOATS, Staged, Staging
-from gradwire.errors import ExchangeError, GradwireError, StateError, TensorError
+from gradwire.devices import Staged, Staging
+from gradwire.errors import ExchangeError, GradwireError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.exchange.division import AllReduces
 from gradwire.exchange.on_device import divide
 from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.ddp.apart import NO_LENGTHS, Apart
+from gradwire.training.ddp.between_steps import BetweenSteps
 from gradwire.training.ddp.bucket_layouts import BucketLayouts
+from gradwire.training.ddp.bypasses import Bypasses
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
-from gradwire.training.ddp.uneven import ActiveCount
 from gradwire.training.gradients.bucket_residuals import BucketResiduals
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
-from gradwire.training.replicas.compare import check_weights
-
-T = TypeVar("T")
 
 
 class Rounds:
@@ -49,6 +42,11 @@ class Rounds:
     gradients that no codec takes go through ``group``. ``names`` are what residuals of the model's parameters
     are kept under. A rank waits ``begin_timeout_s`` for the others to begin a step, the link's timeout where
     it is None. ``pilot`` chooses the plan from step to step, if there is one. See ``attach``.
+
+    Attributes
+    ----------
+    between
+        What all ranks do together between two steps.
     """
 
     def __init__(
@@ -64,20 +62,24 @@ class Rounds:
     ) -> None:
         self.rank = exchange.link.rank
         self.steps_done = 0
-        self._exchange, self._group, self._names = exchange, group, names
-        self._residuals, self._ledger, self._pilot = residuals, ledger, pilot
+        self._exchange, self._names = exchange, names
+        self._residuals, self._pilot = residuals, pilot
         self._timeout_s = exchange.link.timeout_s
         self._begin_timeout_s = self._timeout_s if begin_timeout_s is None else begin_timeout_s
         self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
         self._layouts = BucketLayouts(exchange, names)
         self._thread = CommunicationThread(exchange, self._meter, "attach with a longer timeout_s")
         self._apart = Apart(exchange, self._meter, self._begin_timeout_s, self._given_up)
+        self._bypasses = Bypasses(group, self.rank, ledger, self._given_up)
+        timeout_s = self._begin_timeout_s
+        self.between = BetweenSteps(
+            exchange, self._thread, timeout_s, self.check, lambda: self.steps_done + 1
+        )
         self._closed = False
         self._next = 0
         self._active: int | None = None  # ranks that averages are over, where those are not all
         self._waits: list[Callable[[], object]] = []  # for the buckets of a round, in their order
         self._lent: list[BucketResiduals] = []
-        self._recorder: Recorder | None = None  # from the first time on that somebody asks for an estimate
 
     def end(self) -> None:
         """Let the thread close the link and end once it has done what is queued; return at once."""
@@ -115,14 +117,14 @@ class Rounds:
             raise self._out_of_turn(index)
         if index == 0:
             self._waits, self._lent = [], []
-            self._active = self._count_active() if by_active else None
+            self._active = self.between.count_active() if by_active else None
             if self._pilot is not None:
                 self._steer(self._pilot)
-            goes_apart = self._exchange.goes_apart and self._active is None and self._recorder is None
+            goes_apart = self._exchange.goes_apart and self._active is None and self.between.recorder is None
             goes_apart = goes_apart and (self._pilot is None or self._pilot.samples is None)
             self._apart.lengths = self._exchange.lengths_apart if goes_apart else NO_LENGTHS
         self._next = 0 if last else index + 1
-        averaged = self._go_around(bucket)
+        averaged = self._bypasses.average(bucket, self._active, self._next_timeout_s(), self._waits)
         if averaged is None and self._apart.lengths:
             timeout_s, step = self._next_timeout_s(), self.steps_done + 1
             averaged = self._apart.start(bucket, timeout_s, step, self._waits)
@@ -130,8 +132,8 @@ class Rounds:
             self._apart.lengths = NO_LENGTHS
             handover, averaged = self._prepare(bucket)
             self._thread.hand_over(handover)
-            if self._recorder is not None:
-                self._recorder.handed_over(bucket.buffer().numel(), bucket.buffer().device)
+            if self.between.recorder is not None:
+                self.between.recorder.handed_over(bucket.buffer().numel(), bucket.buffer().device)
         if self._pilot is not None:
             self._pilot.handed_over(bucket.buffer().numel())
         if last and self._meter.agrees(self.steps_done + 1):
@@ -140,71 +142,12 @@ class Rounds:
             self._finish()
         return averaged
 
-    def roll_call(self) -> None:
-        """Exchange one number with all ranks: one that is gone or stands still is named, within the timeout.
-
-        They may come late to it, as to the first bucket of a step. Raises ``ExchangeError``, or
-        ``LinkTimeoutError`` if the communication thread does not come back.
-        """
-        self.check()
-        number = torch.zeros(1, dtype=torch.float32, device="cpu")
-        what = f"a number in the roll call before step {self.steps_done + 1}"
-        ask = f"{what}, after which DDP cuts its buckets anew"
-        self._ask_all(None, ask, partial(self._exchange.all_reduce, number, timeout_s=self._begin_timeout_s))
-
-    def check_weights(self, model: nn.Module) -> None:
-        """Compare the ranks' weights, which may come late to it. Raises ``StateError`` on all of them."""
-        self.check()
-        found: list[StateError] = []
-
-        def compare() -> ExchangeCost:
-            try:
-                check_weights(model, self._exchange, self._begin_timeout_s)
-            except StateError as error:  # not one of the exchange, which can go on
-                found.append(error)
-            return ExchangeCost()
-
-        self._ask_all(None, "the hashes of the ranks' weights", compare)
-        if found:
-            raise found[0]
-
-    def estimate(self, rate: str | float | None, hosts: int | None) -> Estimate | None:
-        """Return what steps would take elsewhere, None while few are recorded. Raises ``ExchangeError``."""
-        self.check()
-        recorder = self._recorder = self._recorder or Recorder("DDP")
-        work = partial(recorder.answer, rate=rate, hosts=hosts, timeout_s=self._begin_timeout_s)
-        return read_answer(self._answered("an estimate", work))
-
-    def _count_active(self) -> int:
-        """Wait until all ranks have come to the step; return how many of them have not joined."""
-        count = ActiveCount(self._exchange, self._begin_timeout_s)
-        self._ask_all(
-            "join", f"the count of ranks with batches in step {self.steps_done + 1}, under join", count
-        )
-        return count.active
-
     def _steer(self, pilot: Pilot) -> None:
         """Let the pilot of all ranks look at the run, and follow the plan that it chooses."""
-        chosen = pilot.begin(self.steps_done + 1, self._exchange.plan, self._answered)
+        chosen = pilot.begin(self.steps_done + 1, self._exchange.plan, self.between.answer)
         if chosen is not None:  # nothing is on the network now
             self._exchange.follow(chosen)
             self._meter.judge(chosen)
-
-    def _answered(self, what: str, work: Callable[[Exchange], T]) -> T:
-        """Return what the thread finds with the exchange between two steps, as all ranks do."""
-        found: list[T] = []
-
-        def answer() -> ExchangeCost:
-            found.append(work(self._exchange))
-            return ExchangeCost()
-
-        self._ask_all(None, f"{what} before step {self.steps_done + 1}", answer)
-        return found[0]
-
-    def _ask_all(self, name: str | None, what: str, work: Callable[[], ExchangeCost]) -> None:
-        """Let the thread do what ranks may come late to, and wait for it."""
-        handover = Handover(name, what, work, timeout_s=self._begin_timeout_s, done="exchanged")
-        self._thread.wait(self._thread.hand_over(handover))
 
     def close(self) -> None:
         """End the thread, which closes the link. Raises ``LinkTimeoutError`` if it does not end."""
@@ -226,23 +169,6 @@ class Rounds:
         self._thread.give_up(failure)
         return failure
 
-    def _go_around(self, bucket: DDPBucket) -> Averaged | None:
-        """Return the average of a bucket that no codec takes; None for one that the exchange takes."""
-        name, buffer = f"bucket {bucket.index()}", bucket.buffer()
-        if buffer.layout != torch.strided:
-            raise self._given_up(
-                TensorError(
-                    f"rank {self.rank}: {name} holds sparse gradients, which gradwire does not exchange; "
-                    "make its embedding with sparse=False"
-                )
-            )
-        if buffer.numel() == 0:
-            self._ledger.bypassed("it holds nothing", name, 0)
-            averaged = awaited(buffer)
-            averaged.set_result(buffer)
-            return averaged
-        return None if buffer.dtype in FLOATS else self._start_bypass(name, buffer)
-
     def _prepare(self, bucket: DDPBucket) -> tuple[Handover, Averaged]:
         """Return the thread's work on a bucket, and what DDP waits for."""
         buffer, timeout_s = bucket.buffer(), self._next_timeout_s()
@@ -255,8 +181,8 @@ class Rounds:
             way = self._layouts.divided(bucket)
         if self._pilot is not None:
             way = self._sampled(self._pilot, bucket, way)
-        if self._recorder is not None:
-            way = self._recorder.sampled(way)
+        if self.between.recorder is not None:
+            way = self.between.recorder.sampled(way)
         work = partial(self._average, way, staged, averaged, residuals, measure, timeout_s)
         name, step = f"bucket {bucket.index()}", self.steps_done + 1
         handover = Handover(name, f"{name} of step {step}", work, staged.nbytes, measure, timeout_s)
@@ -338,24 +264,6 @@ class Rounds:
         self._exchange.close()
         return ExchangeCost()
 
-    def _start_bypass(self, name: str, buffer: torch.Tensor) -> Averaged:
-        reason = f"codecs take {', '.join(map(str, FLOATS))}, but the gradient is {buffer.dtype}"
-        self._ledger.bypassed(reason, name, buffer.nbytes)
-        world = self._active or dist.get_world_size(self._group)
-        work = dist.all_reduce(buffer.div_(world), group=self._group, async_op=True)
-        if buffer.device.type == "cpu":
-            self._waits.append(partial(self._wait_for_torch, name, work, self._next_timeout_s()))
-        averaged: Averaged = work.get_future().then(lambda future: future.value()[0])
-        return averaged
-
-    def _wait_for_torch(self, name: str, work: dist.Work, timeout_s: float) -> None:
-        try:
-            work.wait(timedelta(seconds=timeout_s))
-        except RuntimeError as error:
-            raise self._given_up(
-                ExchangeError(f"rank {self.rank}: torch's own all-reduce of {name} failed: {error}")
-            ) from error
-
     def _finish(self) -> None:
         """Wait for the round's buckets, in their order; backward raises what this raises.
 
@@ -366,8 +274,8 @@ class Rounds:
             wait()
         if self._pilot is not None:
             self._pilot.end()
-        if self._recorder is not None:
-            self._recorder.end()
+        if self.between.recorder is not None:
+            self.between.recorder.end()
         if all(residuals.usable for residuals in self._lent):
             for residuals in self._lent:
                 residuals.keep()

@@ -1,0 +1,77 @@
+"""The plan that all ranks of a DDP model agree on when they attach, and the models that attach refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.auto.settings import Auto
+from gradwire.codecs import Codec
+from gradwire.codecs.rules import check_names
+from gradwire.errors import AttachError, GradwireError, SpecError
+from gradwire.plan import Plan
+from gradwire.training.ddp.copies import own_hooks
+from gradwire.training.replicas.agreement import REFUSED, agree
+
+
+def agreed_plan(
+    model: DistributedDataParallel,
+    plan: Plan | Codec | Auto | str | os.PathLike[str] | None,
+    timeout_s: float,
+    strict: bool,
+) -> Plan:
+    """Return the plan that all ranks have chosen. Raises ``AttachError`` on all of them if one cannot."""
+    try:
+        _check_model(model)
+        chosen = plan.first_plan if isinstance(plan, Auto) else _read_plan(plan)
+        check_names(chosen.rules, (name for name, _ in model.module.named_parameters()))
+    except GradwireError as error:
+        try:
+            agree(model.process_group, {REFUSED: str(error)}, timeout_s)
+        except AttachError:
+            raise error from None  # the others have the reason, too
+        raise
+    parts = {name: str(part) for name, part in json.loads(chosen.to_json()).items()}
+    world = str(dist.get_world_size(model.process_group))
+    parts |= plan.facts if isinstance(plan, Auto) else {}
+    facts = {**parts, "strict": str(strict), "world": world}
+    agree(model.process_group, facts, timeout_s)
+    return chosen
+
+
+def _check_model(model: DistributedDataParallel) -> None:
+    for _, state in model._comm_hooks:
+        refusal = getattr(state, "refusal", None)  # an Attached of before
+        if refusal is not None:
+            raise AttachError(refusal)
+    hooks = own_hooks(model)
+    if hooks:
+        raise AttachError(f"attach wants a model without a hook, but this one has {', '.join(hooks)}")
+    if model._delay_all_reduce_params:
+        raise AttachError(
+            "parameters in delay_all_reduce_named_params are averaged past every hook; leave that option out"
+        )
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise AttachError(
+            "with skip_all_reduce_unused_params DDP leaves buckets out, which no hook is told; leave it off"
+        )
+    for name, module in model.module.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise AttachError(
+                f"{name or 'the model'} has sparse gradients, which gradwire does not exchange; make it with "
+                "sparse=False"
+            )
+
+
+def _read_plan(plan: Plan | Codec | str | os.PathLike[str] | None) -> Plan:
+    chosen = Plan.of(plan).for_whole_gradients("attach")
+    if chosen.pipeline > 1:
+        raise SpecError(
+            f"attach is synchronous, but the plan has pipeline={chosen.pipeline}; train with "
+            "gradwire.PipeSGD, or give attach a plan with pipeline=1"
+        )
+    return chosen

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.auto.settings import Auto
+from gradwire.errors import AttachError, SpecError
+from gradwire.training.ddp.agreed_plan import agreed_plan
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def _agreed(plan: Any, module: nn.Module | None = None, **options: Any) -> gradwire.Plan:
+    model = DistributedDataParallel(module or nn.Linear(3, 1), **options)
+    return agreed_plan(model, plan, 5.0, False)
+
+
+def test_a_spec_a_plan_and_auto_give_a_plan() -> None:
+    assert _agreed("quantize:8") == gradwire.Plan(gradwire.parse("quantize:8"))
+    assert _agreed(gradwire.Plan(algorithm="tree")).algorithm == "tree"
+    auto = Auto()
+    assert _agreed(auto) == auto.first_plan
+
+
+def test_a_pipeline_is_refused() -> None:
+    with pytest.raises(SpecError, match="attach is synchronous, but the plan has pipeline=2"):
+        _agreed(gradwire.Plan(pipeline=2))
+
+
+def test_a_model_with_sparse_gradients_is_refused() -> None:
+    embedding = nn.Sequential(nn.Embedding(5, 3, sparse=True))
+    with pytest.raises(AttachError, match=r"0 has sparse gradients, .* make it with sparse=False"):
+        _agreed("fp16", embedding)
