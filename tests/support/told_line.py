@@ -11,6 +11,7 @@ import pytest
 from gradwire.auto.choice import decide, trial
 from gradwire.auto.choice.trial import TURN
 from gradwire.auto.times import costs, network
+from gradwire.auto.times.step_times import StepTime, StepTimes
 from gradwire.timing.measure.calibrate import codec_cost
 from gradwire.timing.replay.environment import CodecCost, CodecPoint
 from gradwire.timing.replay.host import HostCost
@@ -18,6 +19,7 @@ from gradwire.timing.replay.host import HostCost
 Told = dict[str, tuple[float, ...]]
 TURNS = [0, 2 * TURN, 3 * TURN, 4 * TURN, 5 * TURN, 6 * TURN, 7 * TURN]
 """The steps from a choice to the beginning of each turn of three plans, and to that of the best one."""
+STEP = StepTime(compute_s=0.01, backward_s=0.005, exposed_s=0.1)
 SLOW, FAST = (1e-4, 1e5, 0.0, 1.0), (1e-7, 1e13, 0.0, 1.0)
 
 
@@ -35,6 +37,12 @@ def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
     monkeypatch.setattr(trial, "BEHIND", inf)
     monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
     return now
+
+
+def tell_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every step that counts take ``STEP``, so that the plans of two runs are the same."""
+    add = StepTimes._add
+    monkeypatch.setattr(StepTimes, "_add", lambda own, _step: add(own, STEP))
 
 
 def _told_cost(*args: Any) -> CodecCost:

@@ -116,9 +116,13 @@ class Pilot:
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         """Return the plan from ``step`` on, counted from 1 up, or None where the present one stays.
 
-        All ranks call it before each step. Raises ``ExchangeError``.
+        All ranks call it before each step. A repeated call for a step that is retried, because the script
+        ran out of memory, say, exchanges nothing: the other ranks may not retry it. Raises ``ExchangeError``.
         """
         if self._world == 1:
+            return None
+        if self._begun and step + self._before == self._steps:
+            self._samples, self._buckets = self._samples and self._samples.anew(), 0
             return None
         began = self._clock()
         if self._begun:

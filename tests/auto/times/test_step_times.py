@@ -104,3 +104,11 @@ def test_with_one_bucket_nobody_knows_when_backward_began() -> None:
     assert times.median.backward_s == 0.0
     times.end()
     assert len(times) == 1, "a step without a bucket says nothing"
+
+
+def test_buckets_of_a_method_that_tells_its_waits_are_not_kept() -> None:
+    times = StepTimes()
+    for _ in range(3):
+        times.handed_over(10)
+        times.took(0.0)
+    assert times._buckets == []

@@ -53,6 +53,10 @@ class Samples:
     _mean_norms: Sequence[torch.Tensor | None] = ()
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
+    def anew(self) -> Samples:
+        """Return empty samples of the same step, which is retried."""
+        return Samples(drawn=self.drawn, step=self.step, placed_for=self.placed_for)
+
     def expect(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> None:
         """Note the shapes and names of the next bucket's parameters, in the bucket's order."""
         self._shapes.append([tuple(each) for each in shapes])

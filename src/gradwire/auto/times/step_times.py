@@ -63,6 +63,7 @@ class StepTimes:
         """Note that a step is over, which waited this long for averages."""
         now, began = self._clock(), self._ended
         self._ended = now
+        self._buckets.clear()
         if began is not None:
             self._add(StepTime(max(now - began - wait_s, 0.0), 0.0, wait_s))
 
