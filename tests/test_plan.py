@@ -233,11 +233,11 @@ def test_the_largest_values_are_taken() -> None:
         ("[" * 100_000, r"a plan must be a JSON object, but this is no JSON"),
         (
             '{"codex": "fp16"}',
-            r"a plan has no codex; it has codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, "
-            r"residual, exchange, offload, scale, encode_on, codecs$",
+            r"expected the fields codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, residual, "
+            r"exchange, offload, scale, encode_on, codecs for a plan, got the unknown field 'codex'; write",
         ),
         ('{"codec": "fp17"}', r"no codec is named 'fp17'"),
-        ('{"codec": 17}', r"codec must be a spec such as 'quantize:8', but is 17"),
+        ('{"codec": 17}', r"a spec is a text like 'quantize:8', but this one is 17"),
         ('{"algorithm": null}', r"no algorithm is called None"),
         (
             '{"bucket_nbytes": false}',
@@ -266,7 +266,10 @@ def test_a_plan_survives_a_file(plan: Plan, tmp_path_factory: pytest.TempPathFac
         (None, r"the plan \S*plan\.json cannot be read: No such file or directory$"),
         (b"\xff\xfe", r"^\S*plan\.json holds no plan: it is no text in UTF-8$"),
         (b"codec: fp16", r"^\S*plan\.json holds no plan that can be used: .* but this is no JSON: "),
-        (b'{"codex": "fp16"}', r"^\S*plan\.json holds no plan that can be used: a plan has no codex; it has"),
+        (
+            b'{"codex": "fp16"}',
+            r"^\S*plan\.json holds no plan that can be used: expected the fields .* got the unk",
+        ),
         (
             b'{"pipeline": "2"}',
             r"^\S*plan\.json .*: pipeline must be a whole number .*, but is '2'$",

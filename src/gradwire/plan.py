@@ -17,6 +17,7 @@ from gradwire.codecs.rules import Rule, codec_by_name, read_rules
 from gradwire.codecs.wrappers.projected import Projected, offloadable
 from gradwire.codecs.wrappers.scaled import Scaled, scalable
 from gradwire.errors import JobError, SpecError, shown
+from gradwire.fields import Source, named
 from gradwire.files import write_files
 from gradwire.records import read_object
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
@@ -36,6 +37,7 @@ MOST_HOSTS = 256
 """The most that steps are predicted for."""
 EXCHANGES = ("all_reduce", "sharded")
 """How gradients become weights on all ranks; the default first."""
+_SOURCE = Source("a plan", "write it with Plan.save")
 PLACES = ("host", "device")
 """Where gradients can be encoded; the default first."""
 
@@ -293,16 +295,13 @@ class Plan:
 
         Raises ``SpecError``.
         """
-        values = read_object(text, "a plan")
-        known = [each.name for each in fields(cls)]
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise SpecError(f"a plan has no {', '.join(unknown)}; it has {', '.join(known)}")
-        if "codec" in values:
-            if not isinstance(values["codec"], str):
-                raise SpecError(f"codec must be a spec such as 'quantize:8', but is {shown(values['codec'])}")
-            values["codec"] = parse(values["codec"])
-        return cls(**values)
+        return cls.from_values(read_object(text, "a plan"))
+
+    @classmethod
+    def from_values(cls, values: object) -> Plan:
+        """Read the object that ``to_json`` of this or an older version wrote. Raises ``SpecError``."""
+        known: dict[str, Any] = _SOURCE.read(values, named([each.name for each in fields(cls)]))
+        return cls(**known | ({"codec": parse(known["codec"])} if "codec" in known else {}))
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the plan as JSON to a file, all or nothing.

@@ -40,11 +40,6 @@ def read_object(text: str, called: str) -> dict[str, Any]:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{called} must be a JSON object, but this is no JSON: {error}") from error
-    return check_object(values, called)
-
-
-def check_object(values: object, called: str) -> dict[str, Any]:
-    """Return ``values`` of JSON. Raises ``SpecError`` unless they are an object's."""
     if not isinstance(values, dict):
         raise SpecError(f"{called} must be a JSON object, but this is a {type(values).__name__}")
     return values

@@ -13,6 +13,7 @@ PLAN = Plan.of("quantize:8", codecs=[{"match": "bias$", "codec": "bf16"}])
 STATE = State(
     4, 30, 26, 60, 6, [(6, Decision(PLAN, 0.5, 1.25, 0.25, "why"))], {"bias": 0.125}, ["errbound:2^-4"]
 )
+DECIDED = json.loads(STATE.decisions[0][1].to_json())
 
 
 def test_a_state_comes_back_from_its_text() -> None:
@@ -23,16 +24,21 @@ def test_a_state_comes_back_from_its_text() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("", "cannot be read"),
-        (7, "cannot be read"),
-        ("{}", "cannot be read"),
-        ({"steps": "many"}, "no state of an automatic choice"),
-        ({"more": 1}, "cannot be read"),
-        ({"decisions": [[6]]}, "cannot be read"),
-        ({"decisions": [[6, {"plan": {"codec": "quantise"}}]]}, "quantise"),
+        ("", "a JSON text for"),
+        (7, "a JSON text for"),
+        ("{}", "got no field 'world'"),
+        ({"steps": "many"}, "a whole number from 0 up for steps .* got 'many'"),
+        ({"more": 1}, "got the unknown field 'more'"),
+        ({"decisions": [[6]]}, r"a list of 2 for decisions\[0\] of the state of an"),
+        (
+            {"decisions": [[6, DECIDED | {"plan": {"codec": "quantise"}}]]},
+            r"decisions\[0\]\[1\]\.plan of the state of an automatic choice cannot be used: no codec",
+        ),
+        ({"decisions": [[6, DECIDED | {"step_s": None}]]}, r"for decisions\[0\]\[1\]\.step_s of .* got None"),
+        ({"decisions": [[6, DECIDED | {"reason": "\x1b[31m"}]]}, r"a line of printable .*reason of"),
         ({"refused": ["quantise"]}, "no codec is named 'quantise'"),
-        ({"refused": 3}, "cannot be read"),
-        ({"seen": 3}, "no state of an automatic choice"),
+        ({"refused": 3}, "a list for refused of .*, got 3"),
+        ({"seen": 3}, "named fields for seen of .*, got 3; leave 'auto' out"),
     ],
 )
 def test_what_is_no_state_is_refused_in_a_sentence(wrong: object, reason: str) -> None:

@@ -77,7 +77,7 @@ def test_help_fits_a_screen_and_shows_an_example(
         ("run --grace -1 -- true", "--grace is 0 to"),
         ("run --out= -- true", "name a folder"),
         ("run --topology nowhere -- true", "--topology nowhere cannot be read: No such file"),
-        ("run --topology bad.json -- true", "--topology bad.json: a topology has the keys"),
+        ("run --topology bad.json -- true", "--topology bad.json: expected the fields rates, groups"),
         ("run --topology= -- true", "name a file"),
         ("run --topology noise -- true", "it is no text"),
         ("run --topology bad.json --hosts 2 -- true", "leave out --hosts"),

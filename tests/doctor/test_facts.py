@@ -34,7 +34,7 @@ def test_the_card_of_another_gradwire_is_refused(change: str, make_cards: Cards)
     else:
         values["findings"] = None if change == "no findings" else [{"name": "memory"}]
     with pytest.raises(
-        JobError, match=r"^a rank's description cannot be read \(.*\); install the same gradwire on all"
+        JobError, match=r"^expected .* a rank's description, got .*; install the same gradwire on all"
     ):
         Card.from_dict(values)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Self
 
 from gradwire.auto.choice.decision import Decision
 from gradwire.codecs import parse
-from gradwire.errors import GradwireError, StateError, shown
-from gradwire.records import read_object
+from gradwire.errors import StateError
+from gradwire.fields import Source, of, pair, rows, whole
 
-_COUNTS = ("world", "steps", "decide_at", "patience", "since")
+_SOURCE = Source(
+    "the state of an automatic choice", "leave 'auto' out of it, and the run measures anew", StateError
+)
 
 
 @dataclass(frozen=True)
@@ -51,20 +53,6 @@ class State:
     @classmethod
     def from_json(cls, text: object) -> Self:
         """Read what ``to_json`` wrote. Raises ``StateError``."""
-        try:
-            values: dict[str, Any] = read_object(str(text), "the state of an automatic choice")
-            decisions = [
-                (int(step), Decision.from_json(json.dumps(each))) for step, each in values.pop("decisions")
-            ]
-            own = cls(decisions=decisions, **values)
-            for spec in own.refused:
-                parse(spec)
-        except (GradwireError, KeyError, TypeError, ValueError) as error:
-            raise StateError(
-                f"the state of an automatic choice cannot be read: {error}; leave 'auto' out of it, and the "
-                "run measures anew"
-            ) from error
-        wrong = [name for name in _COUNTS if not isinstance(getattr(own, name), int)]
-        if wrong or not isinstance(own.seen, dict) or not isinstance(own.refused, list):
-            raise StateError(f"this is no state of an automatic choice: {shown(text)}")
-        return own
+        decided, specs = rows(pair(whole(), Decision.from_values)), rows(lambda spec: str(parse(spec)))
+        kind = of(cls, decisions=lambda each: [*decided(each)], refused=lambda each: [*specs(each)])
+        return _SOURCE.of_json(text, kind)

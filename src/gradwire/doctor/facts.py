@@ -9,7 +9,10 @@ from typing import Any
 
 from gradwire.doctor.finding import Finding
 from gradwire.errors import JobError
+from gradwire.fields import Source, of, rows, text
 from gradwire.plan import Plan
+
+_SOURCE = Source("a rank's description", "install the same gradwire on all machines", JobError)
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,7 @@ class Card:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Card:
         """Read what another rank's ``to_dict`` wrote. Raises ``JobError`` for another gradwire's card."""
-        try:
-            findings = tuple(Finding(**finding) for finding in values["findings"])
-            return cls(**{**values, "findings": findings, "addresses": tuple(values["addresses"])})
-        except (KeyError, TypeError) as error:
-            raise JobError(
-                f"a rank's description cannot be read ({error}); install the same gradwire on all machines"
-            ) from error
+        return _SOURCE.read(values, of(cls, findings=rows(of(Finding, detail=text))))
 
 
 def plan_text(plan: Plan | None) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Self
 
 from gradwire.errors import JobError
+from gradwire.fields import Source, of
 from gradwire.files import replace_file
-from gradwire.records import read_object
 
 VARIABLE = "GRADWIRE_PROFILE"
 START = Path(__file__).parent / "start"
@@ -61,10 +61,8 @@ class Settings:
         text = os.environ.get(VARIABLE)
         if not text:
             return None
-        try:
-            return cls(**read_object(text, VARIABLE))
-        except (ValueError, TypeError) as error:
-            raise JobError(f"{VARIABLE} is set by 'gradwire profile' alone; unset it: {error}") from error
+        source = Source(VARIABLE, "it is set by 'gradwire profile' alone, so unset it", JobError)
+        return source.of_json(text, of(cls))
 
 
 @dataclass(frozen=True)
@@ -97,4 +95,6 @@ class Notes:
         """Return what ``save`` wrote, None where nothing was."""
         if not path.exists():
             return None
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        source = Source(f"the notes {path}", "let 'gradwire profile' alone write them", JobError)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return source.of_json(text, of(cls))

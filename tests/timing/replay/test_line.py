@@ -115,13 +115,17 @@ def test_a_file_of_another_machine_is_refused_unless_it_is_meant(tmp_path: Path)
             '{"schema": "gradwire.train/1"}',
             "its schema must be gradwire.line-rate/1, but is 'gradwire.train/1'",
         ),
-        ('{"schema": "gradwire.line-rate/1"}', "is a damaged line rate"),
-        ('{"schema": "gradwire.line-rate/1", "points": [{}], "line": {}}', "is a damaged line rate"),
+        ('{"schema": "gradwire.line-rate/1"}', r"the line rate .*; it is damaged, so measure it again"),
+        (
+            '{"schema": "gradwire.line-rate/1", "points": [{}], "line": {}}',
+            r"the line rate .*; it is damaged, so measure it again",
+        ),
         ("[" * 100_000, "is no JSON"),
         (
             '{"schema": "gradwire.line-rate/1", "points": [{"nbytes": 0, "time_s": 1, "nbytes_per_s": 1, '
-            '"duplex_nbytes_per_s": 1}], "line": {}}',
-            "a damaged line rate: a measured point's nbytes must be a number above 0",
+            '"duplex_nbytes_per_s": 1}], "line": {"latency_s": 0, "nbytes_per_s": 1}, '
+            '"machine": {}, "machine_id": ""}',
+            r"cannot be used: a measured point's nbytes must be a number above 0",
         ),
     ],
 )

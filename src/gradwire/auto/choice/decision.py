@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from gradwire.codecs import parse
-from gradwire.errors import SpecError
+from gradwire.fields import Source, of, real, rows
 from gradwire.plan import Plan
-from gradwire.records import read_object
 
+_SOURCE = Source("a decision", "leave it out, and the run measures anew")
 STAY = 0.05
 """Another plan has to be better than the present one by more than this share, in time or in bytes."""
 SAME = 0.05
@@ -72,13 +72,14 @@ class Decision:
     @classmethod
     def from_json(cls, text: str) -> Decision:
         """Read what ``to_json`` wrote; ``left_out`` may be missing. Raises ``SpecError``."""
-        values = read_object(text, "a decision")
-        try:
-            plan = Plan.from_json(json.dumps(values.pop("plan")))
-            left_out = tuple(str(parse(each)) for each in values.pop("left_out", ()))
-            return cls(plan, left_out=left_out, **values)
-        except (KeyError, TypeError) as error:
-            raise SpecError(f"this is no decision: {error}") from error
+        return _SOURCE.of_json(text, cls.from_values)
+
+    @classmethod
+    def from_values(cls, values: object) -> Decision:
+        """Read the object that ``to_json`` wrote; ``left_out`` may be missing. Raises ``SpecError``."""
+        kinds = {"plan": Plan.from_values, "left_out": rows(lambda spec: str(parse(spec)))}
+        seconds = dict.fromkeys(("step_s", "uncompressed_s", "compute_s"), real(0.0, finite=False))
+        return _SOURCE.read(values, of(cls, **kinds, **seconds))
 
 
 def same_way(plan: Plan, present: Plan) -> bool:

@@ -14,11 +14,12 @@ from statistics import fmean, median
 from typing import Self
 
 from gradwire.auto.choice.decision import SAME, Decision, best_of, same_way, stays
-from gradwire.errors import SpecError
+from gradwire.fields import Source, rows
 from gradwire.plan import Plan
 from gradwire.planner.search.select import UNCERTAINTY
 from gradwire.units import exact_size, format_duration
 
+_SOURCE = Source("decisions", "let all ranks run the same gradwire")
 TURN = 5
 """The steps of a turn; the first one, in which connections and buffers are new, doesn't count. The very first
 turn is twice as long, and its first half doesn't count: after a choice, steps are slower for a while."""
@@ -61,11 +62,7 @@ class Trial:
     @classmethod
     def from_json(cls, text: str, present: Plan | None = None) -> Self:
         """Read what ``to_json`` wrote. Raises ``SpecError``."""
-        try:
-            decisions = [Decision.from_json(json.dumps(each)) for each in json.loads(text)]
-        except (TypeError, ValueError) as error:
-            raise SpecError(f"these are no decisions: {error}") from error
-        return cls(decisions, present)
+        return cls(_SOURCE.of_json(text, rows(Decision.from_values)), present)
 
     @property
     def present(self) -> Decision | None:

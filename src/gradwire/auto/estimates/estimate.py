@@ -14,6 +14,7 @@ from gradwire.auto.settings import Auto
 from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.errors import SpecError
+from gradwire.fields import Source, of
 from gradwire.plan import FLOAT_NBYTES, MOST_HOSTS, Plan
 from gradwire.planner.explain import name_plan
 from gradwire.planner.inputs.workload import Workload
@@ -27,6 +28,8 @@ from gradwire.timing.replay.environment import CodecCost, Environment
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line
 from gradwire.units import format_duration
+
+_SOURCE = Source("an estimate", "let all ranks run the same gradwire")
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,9 @@ class Estimate:
     def from_json(cls, text: str) -> Estimate:
         """Read ``values`` as JSON. Raises ``SpecError``."""
         found = read_object(text, "an estimate")
-        try:
-            fields = {name: found[name] for name in cls.__dataclass_fields__}
-            plan = Plan.from_json(json.dumps(fields.pop("plan")))
-            limit = Limit(**fields.pop("limit"))
-            return cls(**fields, plan=plan, limit=limit)
-        except (KeyError, TypeError) as error:
-            raise SpecError(f"this is no estimate: {error}") from error
+        for derived in ("speedup", "speedup_to_loss"):
+            found.pop(derived, None)
+        return _SOURCE.read(found, of(cls, plan=Plan.from_values))
 
     def __str__(self) -> str:
         took, plain = format_duration(self.step_s), format_duration(self.plain_s)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from gradwire.errors import SpecError
+from gradwire.fields import Source, line, rows, whole
 from gradwire.records import read_object
 from gradwire.units import format_duration, format_rate, parse_duration, parse_rate
 
@@ -22,7 +22,7 @@ INTERFACE = "eth0"
 NIC_HOST, NIC_LINK = "host", "link"
 """The interfaces of a NIC between a host and its link, in the NIC's own namespace."""
 _UNITS = {"gbit": 1e9, "mbit": 1e6, "kbit": 1e3}
-_KEYS = {"rates", "groups", "core", "delay", "mtu"}
+_SOURCE = Source("a topology", 'an example is {"rates": ["1gbit", "1gbit"], "delay": "1ms"}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +123,13 @@ class Topology:
 
         Raises ``SpecError`` for an unknown key or a value of the wrong type.
         """
-        if unknown := set(words) - _KEYS:
-            known = ", ".join(sorted(_KEYS))
-            raise SpecError(f"a topology has the keys {known}, but this one has {sorted(unknown)[0]!r}")
-        rates = _listed(words, "rates", str)
+        given = _SOURCE.fields(words, "rates", "groups", "core", "delay", "mtu")
         return cls(
-            tuple(parse_rate(rate) for rate in rates),
-            tuple(_listed(words, "groups", int)),
-            parse_rate(_text(words, "core", "unlimited")),
-            parse_duration(_text(words, "delay", "0")),
-            _whole(words, "mtu", USUAL_MTU_NBYTES),
+            given.get("rates", rows(_rate), ()),
+            given.get("groups", rows(whole()), ()),
+            given.get("core", _rate, None),
+            given.get("delay", lambda word: parse_duration(line(word)), 0.0),
+            given.get("mtu", whole(), USUAL_MTU_NBYTES),
         )
 
     @classmethod
@@ -168,6 +165,10 @@ def _check_hosts(hosts: int) -> None:
         raise SpecError(f"a testbed has 1 to {MOST_HOSTS} hosts, but {hosts} were asked for")
 
 
+def _rate(word: object) -> float | None:
+    return parse_rate(line(word))
+
+
 def _rate_text(nbytes_per_s: float | None) -> str:
     """Return the text of a rate that reads back as the same number, in the largest suitable unit."""
     if nbytes_per_s is None:
@@ -189,27 +190,3 @@ def _delay_text(seconds: float) -> str:
         if "e" not in text and parse_duration(text) == seconds:
             return text
     return f"{seconds:.30f}s"
-
-
-def _listed(words: Mapping[str, Any], key: str, kind: type) -> Sequence[Any]:
-    values = words.get(key, [])
-    if not isinstance(values, list) or not all(type(value) is kind for value in values):
-        example = '["1gbit", "1gbit"]' if kind is str else "[2, 2]"
-        raise SpecError(f"{key!r} of a topology is a list like {example}, but is {reprlib.repr(values)}")
-    return values
-
-
-def _whole(words: Mapping[str, Any], key: str, default: int) -> int:
-    value = words.get(key, default)
-    if type(value) is not int:
-        raise SpecError(
-            f"{key!r} of a topology is a whole number like {default}, but is {reprlib.repr(value)}"
-        )
-    return value
-
-
-def _text(words: Mapping[str, Any], key: str, default: str) -> str:
-    value = words.get(key, default)
-    if not isinstance(value, str):
-        raise SpecError(f"{key!r} of a topology is a text like {default!r}, but is {reprlib.repr(value)}")
-    return value

@@ -16,6 +16,7 @@ from typing import Any
 
 from gradwire._native import target
 from gradwire.errors import SpecError
+from gradwire.fields import Source, of, real
 from gradwire.machine import describe_machine, machine_id
 from gradwire.records import make_record, read_record, to_json
 from gradwire.timing.closed_form.packets import MOST_AT_ONCE_NBYTES, packet_ratio
@@ -117,7 +118,7 @@ class LineRate:
 
     line: Line
     points: tuple[Point, ...]
-    machine: Mapping[str, object]
+    machine: Mapping[str, Any]
     machine_id: str
     host: HostCost | None = None
 
@@ -149,7 +150,10 @@ class LineRate:
         unless ``elsewhere`` says that this is meant.
         """
         remedy = "'gradwire bench line-rate --json FILE' writes one"
-        rate = cls._from(read_record(path, SCHEMA, "line rate", remedy), path)
+        found = read_record(path, SCHEMA, "line rate", remedy)
+        own = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
+        source = Source(f"the line rate {path}", "it is damaged, so measure it again")
+        rate = source.read(own, of(cls, line=of(Line, nbytes_per_s=real(0.0, finite=False))))
         if rate.machine_id != machine_id() and not elsewhere:
             processor, cores = rate.machine.get("processor", "unknown"), rate.machine.get("cores", "?")
             raise SpecError(
@@ -157,16 +161,6 @@ class LineRate:
                 "here with 'gradwire bench line-rate', or say --elsewhere if the plan is for that machine"
             )
         return rate
-
-    @classmethod
-    def _from(cls, values: Mapping[str, Any], path: Path) -> LineRate:
-        try:
-            points = tuple(Point(**point) for point in values["points"])
-            host = HostCost(**values["host"]) if values.get("host") else None
-            line = Line(**values["line"])
-            return cls(line, points, dict(values["machine"]), str(values["machine_id"]), host)
-        except (KeyError, TypeError, ValueError) as error:
-            raise SpecError(f"{path} is a damaged line rate: {error}; measure it again") from error
 
 
 def fit(points: Sequence[Point]) -> Line:

@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 from gradwire.errors import SpecError
-from gradwire.records import check_object, read_object
+from gradwire.fields import Kind, Source, anything, of, optional
+from gradwire.records import read_object
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma
 
 PerRank = float | tuple[float, ...]
 """One number for all ranks (or groups), or one for each."""
+_SOURCE = Source("a network", "write it as Network.to_json does")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -153,20 +156,12 @@ class Network:
     @classmethod
     def from_json(cls, text: str) -> Network:
         """Read what ``to_json`` wrote; what is left out keeps its default. Raises ``SpecError``."""
-        values = _checked(cls, read_object(text, "a network"), "a network")
-        if values.get("groups") is not None:
-            called = "the entry 'groups' of a network"
-            values["groups"] = Groups(**_checked(Groups, check_object(values["groups"], called), called))
-        return cls(**values)
+        return _SOURCE.read(read_object(text, "a network"), _kind(cls, groups=optional(_kind(Groups))))
 
 
-def _checked(kind: type[Network] | type[Groups], values: dict[str, Any], what: str) -> dict[str, Any]:
-    known = [each.name for each in fields(kind)]
-    needed = {each.name for each in fields(kind) if each.default is MISSING}
-    for has, names in (("has no", set(values) - set(known)), ("needs", needed - set(values))):
-        if names:
-            raise SpecError(f"{what} {has} {', '.join(sorted(names))}; its keys are {', '.join(known)}")
-    return values
+def _kind(made: type[T], **kinds: Kind[Any]) -> Kind[T]:
+    """Return the kind of what checks its own values."""
+    return of(made, **{each.name: anything for each in fields(made)} | kinds)  # type: ignore[arg-type]
 
 
 def _count(name: str, value: object) -> None:

@@ -1,0 +1,317 @@
+"""The one reader of what comes from outside: saved states, records, and the environment, field by field.
+
+A kind says what a field must be, checks a value, and returns it: ``whole(1, 32)``, ``optional(text)``,
+``rows(real())``, ``of(Line)``. A function that raises an error of gradwire's, such as ``codecs.parse``, is a
+kind, too. ``Fields`` and ``read`` turn whatever is wrong into one sentence and one type of error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from gradwire.deferred import torch
+from gradwire.errors import GradwireError, SpecError, shown
+
+T = TypeVar("T")
+S = TypeVar("S")
+Kind = Callable[[Any], T]
+
+
+class _WrongError(Exception):
+    """What is wrong with a value, and where that is below the value that is read."""
+
+    def __init__(self, wanted: str, got: str, place: str = "") -> None:
+        super().__init__(wanted, got, place)
+        self.wanted, self.got, self.place = wanted, got, place
+
+    def under(self, place: str) -> _WrongError:
+        """Return the same of the value that holds it at ``place``."""
+        dot = "." if place and self.place and not self.place.startswith("[") else ""
+        return _WrongError(self.wanted, self.got, f"{place}{dot}{self.place}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is read, as errors name it.
+
+    Attributes
+    ----------
+    what
+        Such as ``"the state of an AWP"``, or with the file that holds it.
+    remedy
+        What to do where it is damaged.
+    error
+        The type of the error.
+    """
+
+    what: str
+    remedy: str
+    error: type[GradwireError] = SpecError
+
+    def read(self, value: object, kind: Kind[T], place: str = "") -> T:
+        """Return ``value`` as ``kind`` returns it. Raises ``error``."""
+        try:
+            return _at(place, kind, value)
+        except _WrongError as wrong:
+            where = f"{wrong.place} of {self.what}" if wrong.place else self.what
+            wanted = f"expected {wrong.wanted} for {where}" if wrong.wanted else f"{where} cannot be used"
+            end = f", got {wrong.got}" if wrong.wanted else f": {wrong.got}"
+            raise self.error(f"{wanted}{end}; {self.remedy}") from wrong
+
+    def of_json(self, words: object, kind: Kind[T]) -> T:
+        """Return what a JSON text holds, as ``kind`` returns it. Raises ``error``."""
+        return self.read(self.read(words, _json), kind)
+
+    def fields(self, values: object, *known: str) -> Fields:
+        """Return the fields of a mapping, which has none but ``known`` if any are named. Raises ``error``."""
+        return Fields(self, self.read(values, named(known) if known else keyed()))
+
+
+class Fields:
+    """The fields of one mapping from outside, read by their names."""
+
+    def __init__(self, source: Source, values: Mapping[str, Any]) -> None:
+        self._source, self._values = source, values
+
+    def get(self, name: str, kind: Kind[T], *default: T) -> T:
+        """Return a field as ``kind`` returns it; ``default`` where it is missing, if there is one."""
+        if name not in self._values and default:
+            return default[0]
+        if name not in self._values:
+            return self._source.read(MISSING, cast("Kind[T]", anything), name)
+        return self._source.read(self._values[name], kind, name)
+
+
+def _json(words: object) -> Any:
+    try:
+        return json.loads(words)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _WrongError("a JSON text", f"one that is not: {error}") from error
+
+
+def _at(place: str, kind: Kind[T], value: object) -> T:
+    """Read what is at a place. Raises ``_WrongError``, which names it."""
+    try:
+        return kind(value)
+    except _WrongError as wrong:
+        raise wrong.under(place) from wrong.__cause__
+    except GradwireError as error:
+        if isinstance(error.__cause__, _WrongError):  # of another source, which is a part of this one
+            raise error.__cause__.under(place) from error
+        raise _WrongError("", str(error), place) from error
+
+
+def _got(value: object) -> str:
+    """Return what a value is, in words; of a tensor not its values."""
+    if value is MISSING:
+        return "nothing"
+    kind = type(value)
+    if hasattr(kind, "is_sparse"):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"  # type: ignore[attr-defined]
+    return shown(value)
+
+
+def _wrong(wanted: str, value: object) -> _WrongError:
+    return _WrongError(wanted, _got(value))
+
+
+def whole(low: int = 0, high: int = sys.maxsize) -> Kind[int]:
+    """Return the kind of whole numbers within these bounds."""
+
+    def read(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        raise _wrong(f"a whole number from {low} {f'to {high}' if high < sys.maxsize else 'up'}", value)
+
+    return read
+
+
+def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True) -> Kind[float]:
+    """Return the kind of numbers within these bounds; NaN and infinity belong to it unless ``finite``."""
+
+    def read(value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if -_LARGEST <= value <= _LARGEST:
+                if low <= value <= high:
+                    return value
+            elif not finite and isinstance(value, float) and not low > value:
+                return value
+        bounds = (
+            ""
+            if low == -math.inf
+            else f" from {low:g} up"
+            if high == math.inf
+            else f" from {low:g} to {high:g}"
+        )
+        raise _wrong(f"a {'finite ' * finite}number{bounds}", value)
+
+    return read
+
+
+_LARGEST = sys.float_info.max
+
+
+def flag(value: object) -> bool:
+    """Read True or False."""
+    if isinstance(value, bool):
+        return value
+    raise _wrong("true or false", value)
+
+
+def text(value: object) -> str:
+    """Read a text that UTF-8 can hold."""
+    if isinstance(value, str) and (
+        value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value)
+    ):
+        return value
+    raise _wrong("a text", value)
+
+
+def line(value: object) -> str:
+    """Read a text without control characters, which a log or a terminal can show."""
+    if isinstance(value, str) and value.isprintable():
+        return value
+    raise _wrong("a line of printable characters", value)
+
+
+def anything(value: object) -> Any:
+    """Read what somebody else checks."""
+    if value is MISSING:
+        raise _wrong("a value", value)
+    return value
+
+
+def one_of(*values: T) -> Kind[T]:
+    """Return the kind of these values, each of its own type."""
+
+    def read(value: object) -> T:
+        for each in values:
+            if type(value) is type(each) and value == each:
+                return each
+        raise _wrong(f"one of {', '.join(map(shown, values))}" if values[1:] else shown(values[0]), value)
+
+    return read
+
+
+def optional(kind: Kind[T], none: T | None = None) -> Kind[T | None]:
+    """Return the kind that None belongs to, too, and is then ``none``."""
+    return lambda value: none if value is None else kind(value)
+
+
+def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
+    """Return the kind of lists of one kind of entries, of any length, or of ``count`` of them."""
+
+    def read(value: object) -> tuple[T, ...]:
+        if not isinstance(value, list | tuple) or count not in (None, len(value)):
+            raise _wrong("a list" if count is None else f"a list of {count}", value)
+        return tuple(_at(f"[{place}]", kind, each) for place, each in enumerate(value))
+
+    return read
+
+
+def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
+    """Return the kind of lists of two entries."""
+
+    def read(value: object) -> tuple[T, S]:
+        one, other = rows(anything, 2)(value)
+        return _at("[0]", first, one), _at("[1]", second, other)
+
+    return read
+
+
+def keyed(kind: Kind[T] = anything) -> Kind[dict[str, T]]:
+    """Return the kind of mappings from printable texts to one kind of values."""
+
+    def read(value: object) -> dict[str, T]:
+        if not isinstance(value, Mapping):
+            raise _wrong("an object with named fields", value)
+        for key in value:
+            if not isinstance(key, str) or not key.isprintable():
+                raise _wrong("names of printable characters", key)
+        return {key: _at(key, kind, each) for key, each in value.items()}
+
+    return read
+
+
+def named(
+    known: Collection[str], needed: Collection[str] = (), kind: Kind[T] = anything
+) -> Kind[dict[str, T]]:
+    """Return the kind of mappings that have the fields ``needed``, and none that is not ``known``."""
+
+    def read(value: object) -> dict[str, T]:
+        values = keyed(kind)(value)
+        strange = sorted(values.keys() - {*known})
+        missing = [name for name in known if name in needed and name not in values]
+        if strange or missing:
+            what = f"the unknown field {strange[0]!r}" if strange else f"no field {missing[0]!r}"
+            raise _WrongError(f"the fields {', '.join(known)}", what)
+        return values
+
+    return read
+
+
+def tensor(dtype: torch.dtype | None = None, *shape: int | None) -> Kind[torch.Tensor]:
+    """Return the kind of dense tensors on the CPU of this type and shape, None where any length will do."""
+
+    def read(value: object) -> torch.Tensor:
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided:
+            sizes = zip(shape, value.shape, strict=False)
+            fits = not shape or (
+                value.dim() == len(shape) and all(want in (None, has) for want, has in sizes)
+            )
+            if fits and dtype in (None, value.dtype):
+                return value.detach()
+        sized = (
+            f" of shape ({', '.join('any' if each is None else str(each) for each in shape)})"
+            if shape
+            else ""
+        )
+        raise _wrong(f"a {f'{dtype} ' if dtype else ''}tensor{sized} on the CPU", value)
+
+    return read
+
+
+def of(made: type[T], /, *needs: str, **kinds: Kind[Any]) -> Kind[T]:
+    """Return the kind of mappings that become a dataclass, whose annotations say the kinds of its fields.
+
+    Whole numbers are from 0 up, and other numbers finite, unless ``kinds`` says else. A field that has a
+    default may be missing, or what ``needs`` doesn't name, if anything.
+    """
+    hints = get_type_hints(made)
+    own = {each.name: each for each in fields(made) if each.init}  # type: ignore[arg-type]
+    every = {name: kinds[name] if name in kinds else _kind(hints[name]) for name in own}
+    without = [each.name for each in own.values() if each.default is each.default_factory is MISSING]
+    known: Kind[dict[str, Any]] = named([*own], needs or without)
+
+    def read(value: object) -> T:
+        values = known(value)
+        return made(**{name: _at(name, every[name], each) for name, each in values.items()})
+
+    return read
+
+
+_SIMPLE: Mapping[object, Kind[Any]] = {int: whole(), float: real(), bool: flag, str: line, Any: anything}
+
+
+def _kind(hint: Any) -> Kind[Any]:
+    """Return the kind that an annotation means."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    if is_dataclass(hint):
+        return of(hint)  # type: ignore[arg-type]
+    if origin is Literal:
+        return one_of(*inner)
+    if origin in (Union, types.UnionType) and len(inner) == 2 and types.NoneType in inner:
+        return optional(_kind(inner[inner[0] is types.NoneType]))
+    if origin in (tuple, list, Sequence) and inner[1:] in ((), (...,)):
+        return rows(_kind(inner[0]))
+    if origin in (dict, Mapping) and inner[0] is str:
+        return keyed(_kind(inner[1]))
+    raise TypeError(f"no kind of fields is known for {hint}")
