@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import os
 import signal
 from collections.abc import Callable
@@ -59,40 +58,26 @@ def begin() -> None:
 
 
 def save(folder: Path, steps_done: int, parts: Parts) -> None:
-    """Write this rank's file; once every rank has written its own, name them in ``last``."""
+    """Write this rank's file; once every rank has written its own, name them in ``last.pt``."""
     state = {name: part.state_dict() for name, part in parts.items()}
-    content = io.BytesIO()
-    torch.save(state, content)
-    _write(_file(folder, steps_done), content.getvalue())
+    gradwire.save_checkpoint(_file(folder, steps_done), state)
     dist.barrier()
     if dist.get_rank() == 0:
-        _write(folder / "last", str(steps_done).encode())
+        gradwire.save_checkpoint(folder / "last.pt", {"steps_done": steps_done})
     dist.barrier()  # a rank that went on might end the others before they have a checkpoint
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file as a whole or not at all, also where the power fails: on the disk first, then its name."""
-    part = path.with_suffix(".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
-    opened = os.open(path.parent, os.O_RDONLY)
-    os.fsync(opened)
-    os.close(opened)
 
 
 def load(folder: Path, parts: Parts) -> int:
     """Let every part go on at the last complete checkpoint; return the steps done by then, 0 without one.
 
-    Replicas then compare their weights: a file that was damaged must not become another model.
+    Damage to a file is an error. Replicas then compare their weights: a rank that loaded another file than
+    the others must not train on.
     """
-    last = folder / "last"
-    told = [int(last.read_text(encoding="utf-8")) if last.exists() else 0]
+    last = folder / "last.pt"
+    told = [gradwire.load_checkpoint(last)["steps_done"] if last.exists() else 0]
     dist.broadcast_object_list(told)  # rank 0's word counts
     if told[0]:
-        state = torch.load(_file(folder, told[0]))
+        state = gradwire.load_checkpoint(_file(folder, told[0]))
         for name, part in parts.items():
             part.load_state_dict(state[name])
         if hasattr(parts["gradwire"], "check_replicas"):  # shards differ from rank to rank

@@ -3,12 +3,20 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 import gradwire
-from gradwire.errors import JobError
-from gradwire.files import cache_folder, check_folder_new, check_writable, replace_file, write_files
+from gradwire.errors import JobError, SpecError
+from gradwire.files import (
+    cache_folder,
+    check_folder_new,
+    check_replaceable,
+    check_writable,
+    replace_file,
+    write_files,
+)
 
 
 def test_the_cache_is_where_the_desktop_s_rules_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +62,33 @@ def test_an_older_result_stays_unless_it_may_be_replaced(tmp_path: Path) -> None
         check_folder_new("--out", tmp_path, names, overwrite=False)
     check_folder_new("--out", tmp_path, names, overwrite=True)
     check_folder_new("--out", tmp_path / "new", names, overwrite=False)
+
+
+def test_a_file_replaces_only_what_its_reader_reads(tmp_path: Path) -> None:
+    def read(path: Path) -> None:
+        if path.read_text() != "mine":
+            raise SpecError("it is another's")
+
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "other").write_text("other")
+    (tmp_path / "empty").touch()
+    for name in ("mine", "empty", "new"):
+        check_replaceable(tmp_path / name, overwrite=False, read=read)
+    with pytest.raises(OSError, match="it holds something else; name another file, or pass overwrite=True"):
+        check_replaceable(tmp_path / "other", overwrite=False, read=read)
+    check_replaceable(tmp_path / "other", overwrite=True, read=read)
+    with pytest.raises(IsADirectoryError):
+        check_replaceable(tmp_path, overwrite=True, read=read)
+
+
+def test_a_function_may_write_a_file_and_read_it_again(tmp_path: Path) -> None:
+    def write(file: BinaryIO) -> None:
+        file.write(b"12")
+        file.seek(0)
+        file.write(file.read()[::-1])
+
+    write_files({tmp_path / "one": write})
+    assert (tmp_path / "one").read_bytes() == b"1221"
 
 
 def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:

@@ -310,6 +310,21 @@ def test_a_plan_replaces_a_plan_but_nothing_else_unasked(tmp_path: Path) -> None
     assert [each.name for each in tmp_path.iterdir()] == ["plan.json"]
 
 
+def test_a_plan_that_has_changed_in_its_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    Plan.of("quantize:8").save(path)
+    assert json.loads(path.read_text()).keys() - json.loads(Plan().to_json()).keys() == {"crc32c"}
+    path.write_text(path.read_text().replace("quantize:8", "quantize:4"))
+    with pytest.raises(
+        SpecError, match=r"plan\.json holds no plan .* its checksum differs; save it again, or"
+    ):
+        Plan.load(path)
+    changed = json.loads(path.read_text())
+    del changed["crc32c"]
+    path.write_text(json.dumps(changed))
+    assert Plan.load(path) == Plan.of("quantize:4")
+
+
 def test_a_plan_is_saved_behind_a_link_and_over_no_device(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to(tmp_path / "plan.json")
     Plan().save(tmp_path / "latest")

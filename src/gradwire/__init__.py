@@ -22,9 +22,11 @@ _HOMES = {
     "attach": "gradwire.training.ddp.hook",
     "attach_fsdp": "gradwire.training.fsdp.attach",
     "choose_plan": "gradwire.planner",
+    "load_checkpoint": "gradwire.checkpoints",
     "loopback": "gradwire.links",
     "parse": "gradwire.codecs",
     "record_gradients": "gradwire.planner",
+    "save_checkpoint": "gradwire.checkpoints",
 }
 
 __all__ = list(_HOMES)

@@ -1,5 +1,6 @@
 from gradwire.api import all_reduce
 from gradwire.auto import Auto
+from gradwire.checkpoints import load_checkpoint, save_checkpoint
 from gradwire.codecs import Codec, parse
 from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
@@ -28,7 +29,9 @@ __all__ = [
     "attach",
     "attach_fsdp",
     "choose_plan",
+    "load_checkpoint",
     "loopback",
     "parse",
     "record_gradients",
+    "save_checkpoint",
 ]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from gradwire.errors import JobError
+from gradwire.errors import JobError, SpecError
 
+Content = bytes | Callable[[BinaryIO], object]
+"""The bytes of a file, or a function that writes them to it, and may read them again."""
 _DEVICES = Path("/dev")
 
 
@@ -19,7 +23,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradwire"
 
 
-def write_files(files: Mapping[Path, bytes]) -> None:
+def write_files(files: Mapping[Path, Content]) -> None:
     """Write ``files`` (path -> content), all or none, and create their folders. Raises ``JobError``.
 
     The files get temporary names and are renamed after the last one is on the disk; then the folders are
@@ -58,17 +62,20 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
-def _write_beside(path: Path, content: bytes, *, sync: bool) -> Path:
+def _write_beside(path: Path, content: Content, *, sync: bool) -> Path:
     """Write a new file with a random name into the folder of ``path`` and return its path.
 
     Another host of a shared file system, or another thread, never has the same name, and whatever else has it
     (a link to another file, say) is an error, not a place to write to.
     """
     part = path.parent / f".gradwire-{secrets.token_hex(8)}"
-    opened = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    opened = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
     try:
-        with os.fdopen(opened, "wb") as file:
-            file.write(content)
+        with os.fdopen(opened, "w+b") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                content(file)
             if sync:
                 file.flush()
                 os.fsync(opened)
@@ -104,6 +111,23 @@ def check_writable(option: str, path: Path, overwrite: bool) -> None:
     _try_folder(option, path, place, "file")
     if path.exists() and not overwrite:
         raise JobError(f"{option} {path} exists already; name another file, or say --overwrite")
+
+
+def check_replaceable(path: Path, overwrite: bool, read: Callable[[Path], object]) -> None:
+    """Raise ``OSError`` where a file must not replace what is at ``path``.
+
+    Without ``overwrite`` it replaces only what ``read`` reads, which raises ``SpecError`` for all else.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "it is no ordinary file")
+    if not overwrite and path.exists() and path.stat().st_size > 0:
+        try:
+            read(path)
+        except SpecError as error:
+            found = "it holds something else; name another file, or pass overwrite=True"
+            raise OSError(errno.EEXIST, found) from error
 
 
 def check_folder_new(option: str, folder: Path, names: Sequence[str], overwrite: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from gradwire import collectives
+from gradwire.checksum import SUM, is_as_sealed, sealed_text
 from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, codec_of, parse
 from gradwire.codecs.rules import Rule, codec_by_name, read_rules
 from gradwire.codecs.wrappers.projected import Projected, offloadable
 from gradwire.codecs.wrappers.scaled import Scaled, scalable
 from gradwire.errors import JobError, SpecError, shown
 from gradwire.fields import Source, named
-from gradwire.files import write_files
+from gradwire.files import check_replaceable, write_files
 from gradwire.records import read_object
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
 
@@ -289,13 +289,23 @@ class Plan:
         values["codecs"] = [rule.values() for rule in self.rules]
         return json.dumps({name: str(v) if isinstance(v, Codec) else v for name, v in values.items()})
 
+    def to_text(self) -> str:
+        """Return what ``save`` writes: the JSON object with a checksum of its own."""
+        return sealed_text(json.loads(self.to_json())) + "\n"
+
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """Read the JSON that ``to_json`` of this or an older version wrote; missing keys have their default.
 
-        Raises ``SpecError``.
+        Raises ``SpecError``, also where a checksum is of another plan.
         """
-        return cls.from_values(read_object(text, "a plan"))
+        values = read_object(text, "a plan")
+        if not is_as_sealed(values):
+            raise SpecError(
+                "the plan has changed since it was saved: its checksum differs; save it again, or remove "
+                f"{SUM!r} after a change by hand"
+            )
+        return cls.from_values({name: value for name, value in values.items() if name != SUM})
 
     @classmethod
     def from_values(cls, values: object) -> Plan:
@@ -311,12 +321,10 @@ class Plan:
         """
         try:
             place = Path(path).resolve()
-            _check_replaceable(place, overwrite)
-            write_files({place: (self.to_json() + "\n").encode()})
-        except (OSError, ValueError) as error:
+            check_replaceable(place, overwrite, Plan.load)
+            write_files({place: self.to_text().encode()})
+        except (OSError, ValueError, JobError) as error:
             raise SpecError(f"the plan cannot be written to {path}: {_reason(error)}") from error
-        except JobError as error:
-            raise SpecError(f"the plan cannot be written to {path}: {error}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
@@ -335,20 +343,6 @@ class Plan:
 
 PlanLike = Plan | Codec | str | os.PathLike[str] | None
 """What ``Plan.of`` reads."""
-
-
-def _check_replaceable(path: Path, overwrite: bool) -> None:
-    """Raise ``OSError`` where a plan must not replace what is at ``path``."""
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EEXIST, "it is no ordinary file")
-    if not overwrite and path.exists() and path.stat().st_size > 0:
-        try:
-            Plan.load(path)
-        except SpecError as error:
-            found = "it holds something else; name another file, or pass overwrite=True"
-            raise OSError(errno.EEXIST, found) from error
 
 
 def _is_path(text: str) -> bool:
@@ -371,7 +365,7 @@ def frame_nbytes(codec: Codec, segment_nbytes: int) -> int:
     return HEADER_NBYTES + codec.max_nbytes(segment_nbytes // FLOAT_NBYTES)
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

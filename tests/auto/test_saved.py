@@ -44,6 +44,14 @@ def test_a_damaged_decision_is_measured_anew(tmp_path: Path, caplog: pytest.LogC
     place = tmp_path / "auto.json"
     saved.save(str(place), KEY, DECISION)
     record = json.loads(place.read_text())
+    record["decision"]["plan"]["codec"] = "quantize:4"
+    place.write_text(json.dumps(record))
+    assert saved.load(str(place), KEY) is None
+    assert "the run chooses its plan anew: the fields of " in caplog.text
+    assert "are not what was saved" in caplog.text
+    del record["crc32c"]  # as earlier versions wrote it
+    place.write_text(json.dumps(record))
+    assert saved.load(str(place), KEY) is not None
     record["decision"]["plan"]["codec"] = "quantise"
     place.write_text(json.dumps(record))
     assert saved.load(str(place), KEY) is None

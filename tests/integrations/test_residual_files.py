@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from gradwire.checksum import sealed
 from gradwire.errors import StateError
 from gradwire.integrations.residual_files import ResidualFolder, adopted, file_name
-from gradwire.training.checksum import sealed
 
 
 def record(rank: int, world: int, step: int | None = 7) -> dict[str, Any]:

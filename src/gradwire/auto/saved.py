@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradwire.auto.choice.decision import Decision
+from gradwire.checksum import SUM, check_sealed, sealed
 from gradwire.errors import GradwireError
 from gradwire.files import write_files
 from gradwire.machine import machine_id
@@ -16,6 +17,7 @@ from gradwire.records import make_record, read_record, to_json
 from gradwire.version import version
 
 SCHEMA = "gradwire.auto/1"
+_SEALED = ("key", "decision", SUM)
 _LOG = logging.getLogger("gradwire")
 
 
@@ -32,6 +34,7 @@ def load(place: str, key: str) -> Decision | None:
         return None
     try:
         record = read_record(path, SCHEMA, "decision", "leave it out, and the run measures anew")
+        check_sealed({name: record[name] for name in _SEALED if name in record}, f"the fields of {path}")
         return Decision.from_json(json.dumps(record.get("decision"))) if record.get("key") == key else None
     except GradwireError as error:
         _LOG.warning("the run chooses its plan anew: %s", error)
@@ -40,7 +43,7 @@ def load(place: str, key: str) -> Decision | None:
 
 def save(place: str, key: str, decision: Decision) -> None:
     """Write a decision to a file, all or nothing; a file that cannot be written is a warning."""
-    fields = {"key": key, "decision": json.loads(decision.to_json())}
+    fields = sealed({"key": key, "decision": json.loads(decision.to_json())})
     try:
         write_files({Path(place): to_json(make_record(SCHEMA, fields)).encode()})
     except GradwireError as error:

@@ -144,7 +144,7 @@ def _progress() -> Iterator[Show]:
 
 
 def _write(words: argparse.Namespace, choice: Choice) -> None:
-    plan = {} if words.out is None else {words.out: f"{choice.plan.to_json()}\n".encode()}
+    plan = {} if words.out is None else {words.out: choice.plan.to_text().encode()}
     if words.json is None:
         write_files(plan)
     elif keep(words.json, choice.record(), page_of, plan, quiet=True):

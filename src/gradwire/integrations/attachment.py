@@ -11,10 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout
 from gradwire.auto import Auto
+from gradwire.checksum import sealed
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.integrations.residual_files import ResidualFolder, adopted
 from gradwire.plan import Plan, PlanLike
-from gradwire.training.checksum import sealed
 from gradwire.training.ddp.hook import Attached, Scaler, attach
 from gradwire.training.ledger.ledger import Ledger
 

@@ -6,7 +6,6 @@ and content identify the rank, and no rank can load another's file by mistake.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,9 +14,9 @@ from typing import Any
 
 import torch
 
+from gradwire.checkpoints import check_summed, save_checkpoint
+from gradwire.checksum import check_sealed
 from gradwire.errors import StateError
-from gradwire.files import write_files
-from gradwire.training.checksum import check_sealed
 from gradwire.training.gradients.residual import redivide
 
 _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
@@ -69,9 +68,7 @@ class ResidualFolder:
 
     def write(self, record: Mapping[str, Any], rank: int, world: int) -> None:
         """Write this rank's file, whole or not at all; rank 0 removes the files of another world size."""
-        content = io.BytesIO()
-        torch.save(dict(record), content)
-        write_files({self.folder / file_name(rank, world, self._key): content.getvalue()})
+        save_checkpoint(self.folder / file_name(rank, world, self._key), record)
         if rank == 0:
             for other, files in self._worlds().items():
                 if other != world:
@@ -101,6 +98,7 @@ class ResidualFolder:
 
         def read(rank: int) -> Mapping[str, Any]:
             path = self.folder / file_name(rank, saved_world, self._key)
+            check_summed(path)
             record: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
             return record
 

@@ -102,7 +102,7 @@ def estimates(observed: Observed, wanted: Wanted) -> tuple[list[Estimate], float
 def _write(wanted: Wanted, observed: Observed, found: Sequence[Estimate]) -> None:
     plan: dict[Path, bytes] = {}
     if wanted.out is not None:
-        fields = json.loads(found[0].plan.to_json())
+        fields = json.loads(found[0].plan.to_text())
         plan[wanted.out] = (json.dumps(fields, indent=2) + "\n").encode()
     if wanted.json is None:
         write_files(plan)

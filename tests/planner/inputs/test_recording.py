@@ -81,8 +81,23 @@ def test_what_cannot_be_recorded_or_saved_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no gradient was recorded"):
         record.save(tmp_path / "none.pt")
     record.gradients.append(torch.ones(1))
+    (tmp_path / "gradients.pt").touch()
     with pytest.raises(DataError, match="cannot be written"):
-        record.save(tmp_path / "nowhere" / "gradients.pt")
+        record.save(tmp_path / "gradients.pt" / "nowhere")
+
+
+def test_a_flipped_bit_in_a_gradient_is_an_error(tmp_path: Path) -> None:
+    with record_gradients(nn.Linear(1, 1)) as record:
+        pass
+    record.gradients.append(torch.ones(1000))
+    path = tmp_path / "gradients.pt"
+    record.save(path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert not torch.equal(torch.load(path)[0], torch.ones(1000)), "torch does not notice it"
+    with pytest.raises(DataError, match=r"gradients\.pt is damaged: its checksum differs"):
+        load_gradients(path)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_resumed_ledger_goes_on() -> None:
 
 def test_a_state_of_before_is_read() -> None:
     state = filled(Ledger(1)).state_dict()
-    del state["lost"]
+    del state["lost"], state["crc32c"]
     ledger = Ledger(1)
     ledger.load_state_dict({**state, "version": 1})
     assert ledger.summary().total == filled(Ledger(1)).summary().total

@@ -16,11 +16,11 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR
 
 import gradwire
+from gradwire.checksum import opened_text, sealed_text
 from gradwire.codecs import parse
 from gradwire.errors import StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training.checksum import opened_text, sealed_text
 from gradwire.training.methods.checkpoint import IN_FLIGHT, redivide
 from gradwire.training.methods.dcp import read_ranks
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import gradwire
+from gradwire.checksum import SUM
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training.checksum import SUM
 from gradwire.training.methods.checkpoint import IN_FLIGHT, redivide
 
 Ranks = Callable[..., list[Any]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 from collections.abc import Sequence
@@ -16,7 +15,8 @@ from gradwire.auto.form import BUCKETS, SHARDS, Form
 from gradwire.auto.messages import gather
 from gradwire.auto.times.network import LINE_FIELDS, line_of, own_line
 from gradwire.auto.times.step_times import StepTime
-from gradwire.errors import DataError
+from gradwire.checkpoints import check_summed, summed
+from gradwire.errors import DataError, StateError
 from gradwire.exchange import Exchange
 from gradwire.files import write_files
 from gradwire.machine import machine_id
@@ -95,19 +95,19 @@ class Observed:
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["line"] = None if self.line is None else asdict(self.line)
         fields["gradients"] = list(self.gradients)
-        content = io.BytesIO()
-        torch.save(fields, content)
-        write_files({Path(path): content.getvalue()})
+        write_files({Path(path): summed(fields)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observed:
         """Read what ``save`` wrote; no code of the file runs. Raises ``DataError``."""
         try:
+            check_summed(path)
             fields = torch.load(Path(path), map_location="cpu", weights_only=True)
             line = fields.pop("line")
             gradients = tuple(fields.pop("gradients"))
             return cls(**fields, line=None if line is None else Line(**line), gradients=gradients)
         except (
+            StateError,
             OSError,
             RuntimeError,
             ValueError,

@@ -12,7 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gradwire.errors import DataError, TensorError
+from gradwire.checkpoints import check_summed, summed
+from gradwire.errors import DataError, JobError, StateError, TensorError
+from gradwire.files import write_files
 
 
 class RecordedGradients:
@@ -32,8 +34,8 @@ class RecordedGradients:
         if not self.gradients:
             raise DataError("no gradient was recorded: let a backward pass run before saving")
         try:
-            torch.save(self.gradients, path)
-        except (OSError, RuntimeError) as error:
+            write_files({Path(path): summed(self.gradients)})
+        except (JobError, RuntimeError) as error:
             raise DataError(f"the gradients cannot be written to {path}: {_first_line(error)}") from error
 
     def _note(self, index: int, parameter: torch.Tensor) -> None:
@@ -103,7 +105,10 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
     This reads only tensors and runs no code. Raises ``DataError``.
     """
     try:
+        check_summed(path)
         found = torch.load(Path(path), map_location="cpu", weights_only=True)
+    except StateError as error:
+        raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"the gradients {path} cannot be read: {error.strerror or error}") from error
     except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:

@@ -20,6 +20,7 @@ from gradwire.auto.estimates.recorder import check_asked
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto
 from gradwire.auto.state import State
+from gradwire.checksum import sealed
 from gradwire.codecs import Codec
 from gradwire.errors import AttachError, SpecError
 from gradwire.exchange import Exchange
@@ -185,7 +186,7 @@ class Attached:
         """
         self._look_at_scale()
         chosen = {} if self._pilot is None else {AUTO: self._pilot.state().to_json()}
-        return self._residuals.state_dict() | chosen
+        return sealed(self._residuals.state_dict() | chosen)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank. Raises ``StateError`` and then changes nothing.

@@ -22,6 +22,7 @@ from gradwire.auto.form import SHARDS
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto
 from gradwire.auto.state import State
+from gradwire.checksum import SUM, check_sealed, sealed
 from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, SpecError, StateError
@@ -81,7 +82,7 @@ class AttachedFsdp:
         With ``"auto"`` it has what was decided, too.
         """
         chosen = {} if self._steering is None else self._steering.state_dict()
-        return {"residuals": self._residuals.state_dict(), **chosen}
+        return sealed({"residuals": self._residuals.state_dict(), **chosen})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank, in a world of the same size.
@@ -89,10 +90,11 @@ class AttachedFsdp:
         Raises ``StateError``, and changes nothing, for anything else. FSDP cuts gradients differently for
         every number of ranks, so the residuals of one world mean nothing in another.
         """
-        if not isinstance(state, Mapping) or set(state) - {AUTO} != {"residuals"}:
+        if not isinstance(state, Mapping) or set(state) - {AUTO, SUM} != {"residuals"}:
             raise StateError(
                 f"a state of FSDP's residuals is what state_dict() returned, but this is {state!r}"
             )
+        check_sealed(state, f"the residuals of rank {self._residuals.rank}")
         residuals = state["residuals"]
         world = residuals.get("world") if isinstance(residuals, Mapping) else None
         if isinstance(world, int) and world != self._residuals.world:

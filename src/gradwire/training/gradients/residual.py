@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from gradwire.checksum import SUM, check_sealed, sealed
 from gradwire.codecs.spec import is_real
 from gradwire.devices import CPU, device_of, on_host
 from gradwire.errors import SpecError, StateError
@@ -180,7 +181,8 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
     scale = _common_scale(states)
     if len(read) == world:
         chosen = {state["rank"]: {AUTO: state[AUTO]} for state in states if AUTO in state}
-        return [_state(rank, world, residuals, scale) | chosen.get(rank, {}) for rank, _, residuals in read]
+        own = (_state(rank, world, residuals, scale) | chosen.get(rank, {}) for rank, _, residuals in read)
+        return [sealed(each) for each in own]
     sums: dict[str, torch.Tensor] = {}
     for _, _, residuals in read:
         for key, tensor in residuals.items():
@@ -189,7 +191,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
                 raise _other_count(key, tensor.numel(), total.numel())
             total += tensor
     shares = {key: (total / world).float() for key, total in sums.items()}
-    return [_state(rank, world, shares, scale) for rank in range(world)]
+    return [sealed(_state(rank, world, shares, scale)) for rank in range(world)]
 
 
 def parts(residual: torch.Tensor | None, buckets: Sequence[Bucket]) -> list[torch.Tensor | None]:
@@ -221,7 +223,7 @@ def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor]]:
-    if not isinstance(state, Mapping) or set(state) - {_SCALE, AUTO} != set(_FIELDS):
+    if not isinstance(state, Mapping) or set(state) - {_SCALE, AUTO, SUM} != set(_FIELDS):
         what = f"has {', '.join(map(str, state))}" if isinstance(state, Mapping) else f"is {state!r}"
         raise StateError(f"a state of residuals has {', '.join(_FIELDS)}, but this one {what}")
     rank, world, residuals = (state[name] for name in _FIELDS)
@@ -247,6 +249,7 @@ def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor
                 f"the residual {key!r} holds a NaN or an infinity, which no step leaves behind; take another "
                 "checkpoint, or go on without residuals, which gives up what was lost before"
             )
+    check_sealed(state, f"the residuals of rank {rank}")
     return rank, world, residuals
 
 

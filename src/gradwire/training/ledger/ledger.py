@@ -22,6 +22,7 @@ from time import perf_counter
 from typing import Any
 
 from gradwire.auto.choice.decision import Decision
+from gradwire.checksum import check_sealed, sealed
 from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError, SpecError, StateError
 from gradwire.files import check_folder_writable
@@ -207,7 +208,7 @@ class Ledger:
     def state_dict(self) -> dict[str, Any]:
         """Return the counts as plain dictionaries, numbers and strings; ``torch.save`` and JSON take them."""
         with self._counting:
-            return {
+            state = {
                 "version": _VERSION,
                 "rank": self.rank,
                 "steps": self._steps,
@@ -217,6 +218,7 @@ class Ledger:
                 "lost": self._lost_so_far().state(),
                 "decided": [asdict(each) for each in (*self._decided, *self._deciding)],
             }
+        return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on counting where ``state_dict`` was called; what was counted here before is forgotten.
@@ -255,7 +257,9 @@ class Ledger:
             )
         lost = LostBook() if state["version"] == 1 else LostBook.of_state(state.get("lost"))
         decided = [Decided.of_state(each) for each in state.get("decided", [])]
-        return Tally.of_state(state.get("ended")), Tally.of_state(state.get("open")), lost, decided
+        ended, under_way = Tally.of_state(state.get("ended")), Tally.of_state(state.get("open"))
+        check_sealed(state, f"the counts of rank {self.rank}")
+        return ended, under_way, lost, decided
 
     def _take_step(self, complete: bool) -> StepCounts:
         """Move the counts under way into the totals; return them as a step."""

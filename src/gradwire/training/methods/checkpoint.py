@@ -30,9 +30,10 @@ from typing import Any, TypeGuard
 
 import torch
 
+from gradwire.checksum import SUM, of_tensor, opened, opened_text, sealed, sealed_text
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import StateError, shown
-from gradwire.training.checksum import SUM, check_sealed, of_tensor, opened_text, sealed, sealed_text
+from gradwire.training.gradients.residual import AUTO
 from gradwire.training.gradients.residual import redivide as redivide_residuals
 
 IN_FLIGHT = "gradwire/in_flight"
@@ -47,8 +48,8 @@ _SEALED_SINCE = 3
 _OLDER = {"rank", "world", "clock", "model"}
 """What the state of bounded staleness had then, beside residuals or an optimizer."""
 
-_RESIDUALS = {"rank", "world", "residuals"}
-"""What a state of residuals alone has."""
+_RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {"scale", AUTO, SUM}
+"""What a state of residuals alone has, and what it may have."""
 
 State = dict[str, Any]
 
@@ -208,7 +209,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     StateError
         When a rank is missing or came twice, and when the states are not of the same moment.
     """
-    if all(isinstance(state, Mapping) and set(state) - {"scale"} == _RESIDUALS for state in states):
+    if all(isinstance(state, Mapping) and set(state) - _BESIDE == _RESIDUALS for state in states):
         return redivide_residuals(states, world)
     olds = sorted((_read(state, _rank_of(state)) for state in states), key=lambda old: old.rank)
     first = int(bool(olds) and olds[0].rank == 0 and "Server" in olds[0].method)
@@ -305,10 +306,7 @@ def _below(start: str, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def _opened_optimizer(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if record is None:
-        return None
-    check_sealed(record, "the values of the optimizer")
-    return {key: value for key, value in record.items() if key != SUM}
+    return None if record is None else opened(record, "the values of the optimizer")
 
 
 def _check_sums(state: Mapping[str, Any], sums: Mapping[str, Any]) -> None:

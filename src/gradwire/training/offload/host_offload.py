@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from gradwire.checksum import check_sealed, sealed
 from gradwire.devices import on_host
 from gradwire.errors import DeviceError, SpecError, StateError, shown
 from gradwire.training.offload.gradients import GradientReturn
@@ -193,7 +194,7 @@ class HostOffload:
     def state_dict(self) -> dict[str, Any]:
         """Return the policy's state; the model and the optimizer have their own."""
         self._join()
-        return {"version": _VERSION, "bits": self._sender.bits, "policy": self.policy.state_dict()}
+        return sealed({"version": _VERSION, "bits": self._sender.bits, "policy": self.policy.state_dict()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the bits of a ``state_dict``. Raises ``StateError``, and is then as before."""
@@ -203,6 +204,7 @@ class HostOffload:
             raise StateError(
                 f"the state of a HostOffload with {layers} layers is wanted, but {shown(dict(state))} came"
             )
+        check_sealed(state, "the bits and the policy of a HostOffload")
         self._join()
         self.policy.load_state_dict(state["policy"])
         self._sender.bits = bits

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from gradwire.checksum import SUM, check_sealed, of_tensor, opened_text, sealed, sealed_text
 from gradwire.errors import StateError
-from gradwire.training.checksum import SUM, check_sealed, of_tensor, opened_text, sealed, sealed_text
 
 
 def test_a_tensor_has_the_published_checksum_of_its_bytes() -> None:
@@ -39,6 +39,30 @@ def test_what_was_changed_after_it_was_sealed_is_refused(change: dict[str, objec
     check_sealed(record, "the weights")
     with pytest.raises(StateError, match="the weights are not what was saved"):
         check_sealed({**record, **change}, "the weights")
+
+
+def test_tensors_in_lists_count_with_all_their_digits() -> None:
+    record = sealed({"groups": [{"lr": torch.tensor(0.1)}], "sizes": (1, 2)})
+    check_sealed({**record, "sizes": [1, 2]}, "the groups")
+    with pytest.raises(StateError, match="the groups are not what was saved"):
+        check_sealed({**record, "groups": [{"lr": torch.tensor(0.1000001)}]}, "the groups")
+
+
+def test_what_earlier_versions_have_sealed_is_taken() -> None:
+    record = {"groups": [{"lr": 0.1, "betas": (0.9, 0.99)}], "weights": torch.ones(2), SUM: 288002061}
+    check_sealed(record, "the groups")
+    with pytest.raises(StateError, match="the groups are not what was saved"):
+        check_sealed({**record, "groups": [{"lr": 0.2, "betas": (0.9, 0.99)}]}, "the groups")
+
+
+def test_a_record_that_nobody_can_have_sealed_is_refused() -> None:
+    record = sealed({"weights": torch.ones(2)})
+    for strange in (torch.ones(2, device="meta"), torch.eye(2).to_sparse()):
+        with pytest.raises(StateError, match="are not what was saved"):
+            check_sealed({**record, "weights": strange}, "the weights")
+    for other in (None, "x", torch.ones(2)):
+        with pytest.raises(StateError, match="are not what was saved"):
+            check_sealed({**record, SUM: other}, "the weights")
 
 
 def test_a_record_without_a_checksum_is_taken() -> None:
