@@ -54,3 +54,41 @@ class _Hostile:
 def test_what_has_no_repr_is_shown_by_its_type() -> None:
     assert shown(_Hostile()) == "a value of the type _Hostile"
     assert shown(10**5000) == "a value of the type int"
+
+
+def test_a_copy_says_the_same_and_holds_no_frame() -> None:
+    def fail() -> None:
+        try:
+            raise ConnectionResetError(104, "reset")
+        except OSError as reason:
+            raise errors.LinkTimeoutError("rank 1 is gone") from reason
+
+    with pytest.raises(errors.LinkTimeoutError) as caught:
+        fail()
+    caught.value.add_note("in step 3")
+    twin = errors.copied(caught.value)
+    assert (type(twin), str(twin)) == (errors.LinkTimeoutError, "rank 1 is gone")
+    assert isinstance(twin.__cause__, ConnectionResetError)
+    assert twin.__cause__.errno == 104
+    assert twin.__traceback__ is twin.__cause__.__traceback__ is None
+    twin.add_note("elsewhere")
+    assert caught.value.__notes__ == ["in step 3"]
+
+
+def test_a_copy_of_a_class_that_wants_other_arguments_has_its_text() -> None:
+    class OwnError(Exception):
+        def __init__(self, rank: int) -> None:
+            super().__init__(f"rank {rank} failed")
+
+    class OddError(Exception):
+        def __new__(cls, *words: str) -> OddError:
+            if len(words) == 1:
+                raise TypeError
+            return super().__new__(cls, *words)
+
+        def __init__(self, *words: str) -> None:
+            super().__init__(words[0])
+
+    twin = errors.copied(OwnError(3))
+    assert (type(twin), str(twin)) == (OwnError, "rank 3 failed")
+    assert str(errors.copied(OddError("x", "y"))) == "OddError: x"

@@ -77,6 +77,25 @@ class NicError(GradwireError):
     """A software NIC can't start, or one of its interfaces is gone."""
 
 
+def copied(error: BaseException) -> BaseException:
+    """Return an exception that says the same and holds no frame.
+
+    The traceback of an exception that is raised keeps the local variables of all its callers alive, such as a
+    model. What outlives a call holds a copy, and raises another copy each time.
+    """
+    try:
+        twin = type(error).__new__(type(error), *error.args)
+    except Exception:  # a stranger's class may want other arguments
+        twin = RuntimeError(f"{type(error).__name__}: {error}")
+    twin.__dict__.update(error.__dict__)
+    if "__notes__" in twin.__dict__:
+        twin.__notes__ = [*twin.__notes__]
+    twin.__cause__ = None if error.__cause__ is None else copied(error.__cause__)
+    twin.__context__ = None if error.__context__ is None else copied(error.__context__)
+    twin.__suppress_context__ = error.__suppress_context__
+    return twin
+
+
 def shown(value: object) -> str:
     """Return ``value`` as errors quote it: its ``repr`` in one line of at most 80 characters."""
     try:

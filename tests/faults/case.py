@@ -69,6 +69,10 @@ class Report:
         How many weights of this rank are not finite at the end.
     struck
         Whether a frame of this rank has met its fault.
+    kept
+        Whether what wrapped the model was still alive when the script had let it go.
+    alone
+        What was wrong when this rank trained on without the others after an error; empty where nothing was.
     """
 
     rank: int
@@ -81,6 +85,8 @@ class Report:
     again: tuple[str, float] | None = None
     nan: int = 0
     struck: bool = False
+    kept: bool = False
+    alone: str = ""
 
 
 def report_file(folder: Path, rank: int) -> Path:

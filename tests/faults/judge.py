@@ -19,10 +19,11 @@ Reference = Mapping[int, list[str]]
 
 @dataclass
 class Verdict:
-    """``hangs`` and ``wrong`` count ranks; ``problems`` has everything, these included."""
+    """``hangs``, ``wrong`` and ``kept`` count ranks; ``problems`` has everything, these included."""
 
     hangs: int = 0
     wrong: int = 0
+    kept: int = 0
     problems: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
@@ -42,9 +43,14 @@ def judge(outcome: Outcome, reference: Reference) -> Verdict:
             continue
         wrong = _wrong_weights(row, report, reference[rank])
         verdict.wrong += bool(wrong)
+        verdict.kept += report.kept
         own = rank if row.act != "sub-group" or rank != outcome.case.victim else None  # it counts its group's
         fails = row.end is End.ERROR and not (row.victim is Victim.FINISHES and rank == outcome.case.victim)
-        faults = [*wrong, *(_not_as_failed(report, own) if fails else _not_as_finished(report))]
+        faults = [
+            *wrong,
+            *_not_as_left(report),
+            *(_not_as_failed(report, own) if fails else _not_as_finished(report)),
+        ]
         verdict.problems += [f"rank {rank}: {fault}" for fault in faults]
         verdict.seconds += [report.seconds] if fails else []
     verdict.problems += _of_all(row, outcome)
@@ -65,6 +71,12 @@ def _wrong_weights(row: Row, report: Report, right: list[str]) -> list[str]:
     if report.error is None and row.victim is not Victim.FINISHES and report.history != right:
         found.append(f"{len(report.history) - 1} updates instead of {len(right) - 1}")
     return found
+
+
+def _not_as_left(report: Report) -> list[str]:
+    """A survivor must be able to go on in its process."""
+    found = ["what wrapped its model was kept alive"] if report.kept else []
+    return [*found, f"alone it could not train on: {report.alone}"] if report.alone else found
 
 
 def _not_as_failed(report: Report, own: int | None) -> list[str]:

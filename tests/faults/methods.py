@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,12 +29,13 @@ Loss = Callable[[nn.Module], torch.Tensor]
 
 @dataclass(frozen=True)
 class Setup:
-    """What a rank attaches with; ``group`` None is the world."""
+    """What a rank attaches with; ``group`` None is the world, and ``pipeline`` is for ``PipeSGD``."""
 
     codec: str = "errbound:2^-10"
     segment_nbytes: int = SEGMENT_UNIT_NBYTES
     algorithm: str = "ring"
     group: dist.ProcessGroup | None = None
+    pipeline: int = 2
 
     @property
     def plan(self) -> gradwire.Plan:
@@ -54,9 +57,18 @@ class Training(ABC):
     model: nn.Module
     optimizer: torch.optim.Optimizer
 
+    @staticmethod
+    @abstractmethod
+    def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of a model."""
+
     @abstractmethod
     def attach(self) -> None:
         """Let gradwire in, together with the other ranks."""
+
+    @abstractmethod
+    def let_go(self) -> weakref.ref[object]:
+        """Drop what wraps the model, without closing it; return a weak reference to it."""
 
     @abstractmethod
     def step(self, loss: Loss) -> None:
@@ -111,29 +123,45 @@ class Synchronous(Training):
 class WithDdp(Synchronous):
     """``gradwire.attach``, with several of DDP's buckets."""
 
-    def __init__(self, setup: Setup) -> None:
-        wrapped = DistributedDataParallel(make_model(), bucket_cap_mb=0.05)
+    def __init__(self, setup: Setup, module: nn.Module | None = None) -> None:
+        wrapped = DistributedDataParallel(module or make_model(), bucket_cap_mb=0.05)
         if setup.group is not None:  # DDP itself would wait for the others in vain
             wrapped.process_group = setup.group
-        self.model, self._wrapped, self._setup = wrapped, wrapped, setup
-        self.optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-2)
+        self.model, self._setup = wrapped, setup
+        self._wrapped: DistributedDataParallel | None = wrapped
+        self.optimizer = self.make_optimizer(wrapped)
+
+    @staticmethod
+    def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=1e-2)
 
     def attach(self) -> None:
+        assert self._wrapped is not None
         self._attached = gradwire.attach(
             self._wrapped, self._setup.plan, timeout_s=TIMEOUT_S, begin_timeout_s=TIMEOUT_S
         )
+
+    def let_go(self) -> weakref.ref[object]:
+        assert self._wrapped is not None
+        left: weakref.ref[object] = weakref.ref(self._wrapped)
+        self.model, self._wrapped, self._attached = self._wrapped.module, None, None
+        return left
 
 
 class WithPipe(Training):
     """``gradwire.PipeSGD``, two steps under way."""
 
-    def __init__(self, setup: Setup) -> None:
-        self.model, self._setup = make_model(), setup
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+    def __init__(self, setup: Setup, module: nn.Module | None = None) -> None:
+        self.model, self._setup = module or make_model(), setup
+        self.optimizer = self.make_optimizer(self.model)
         self._pipe: gradwire.PipeSGD | None = None
 
+    @staticmethod
+    def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
     def attach(self) -> None:
-        plan = replace(self._setup.plan, pipeline=2)
+        plan = replace(self._setup.plan, pipeline=self._setup.pipeline)
         self._pipe = gradwire.PipeSGD(
             self.model, self.optimizer, plan, group=self._setup.group, timeout_s=TIMEOUT_S
         )
@@ -150,12 +178,20 @@ class WithPipe(Training):
         if self._pipe is not None:
             self._pipe.close()
 
+    def let_go(self) -> weakref.ref[object]:
+        left: weakref.ref[object] = weakref.ref(self.model if self._pipe is None else self._pipe)
+        if self._pipe is None:  # nothing wraps it
+            self.model = copy.deepcopy(self.model)
+            self.optimizer = self.make_optimizer(self.model)
+        self._pipe = None
+        return left
+
 
 class WithFsdp(Synchronous):
     """``gradwire.attach_fsdp``: gradients through the codec, weights as they are."""
 
-    def __init__(self, setup: Setup) -> None:
-        model = make_model()
+    def __init__(self, setup: Setup, module: nn.Module | None = None) -> None:
+        model = module or make_model()
         group = dist.group.WORLD if setup.group is None else setup.group
         assert isinstance(group, dist.ProcessGroup)
         mesh = DeviceMesh.from_group(group, "cpu")
@@ -163,14 +199,24 @@ class WithFsdp(Synchronous):
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
         self.model, self._setup = model, setup
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        self.optimizer = self.make_optimizer(model)
+
+    @staticmethod
+    def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def let_go(self) -> weakref.ref[object]:
+        left: weakref.ref[object] = weakref.ref(self.model)  # FSDP changes the model itself
+        self.model, self._attached = make_model(), None
+        self.optimizer = self.make_optimizer(self.model)
+        return left
 
     def attach(self) -> None:
         plan = replace(self._setup.plan, algorithm="ring")  # the only one that scatters gradients
         self._attached = gradwire.attach_fsdp(self.model, plan, timeout_s=TIMEOUT_S)
 
 
-METHODS: dict[str, Callable[[Setup], Training]] = {"ddp": WithDdp, "pipe": WithPipe, "fsdp": WithFsdp}
+METHODS: dict[str, Callable[..., Training]] = {"ddp": WithDdp, "pipe": WithPipe, "fsdp": WithFsdp}
 """``gradwire.attach``, ``gradwire.PipeSGD`` and ``gradwire.attach_fsdp``: the lines that users write."""
 
 

@@ -24,6 +24,7 @@ from faults.calls import Calls
 from faults.case import STEPS, WORLD, Case, Report, errors_file, report_file
 from faults.methods import METHODS, PLANS, Setup, Training
 from faults.model import loss_of, poison
+from faults.recovery import recover
 from faults.rows import End, Moment
 from faults.wire import Wire, frame_act, wires
 from gradwire.errors import GradwireError
@@ -64,10 +65,12 @@ def _run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     _train(case, rank, report, training, lines, folder)
     report.final, report.nan = training.digest(), training.not_finite()
     report.struck = any([*(line.struck for line in lines), *(calls.struck for calls in _calls)])
+    if report.error is None:
+        training.close()
+    recover(case.method, training, report)
     part = folder / f"part-{rank}"
     part.write_bytes(pickle.dumps(report))
     part.rename(report_file(folder, rank))
-    training.close()
     dist.destroy_process_group()
 
 

@@ -42,6 +42,11 @@ class Cell:
         return sum(verdict.wrong for verdict in self.verdicts)
 
     @property
+    def kept(self) -> int:
+        """How many ranks had a model that was kept alive."""
+        return sum(verdict.kept for verdict in self.verdicts)
+
+    @property
     def problems(self) -> list[str]:
         """What is wrong, with the seed of the run."""
         return [
@@ -101,16 +106,15 @@ def run_matrix(wanted: Sequence[tuple[Row, str]], folder: Path) -> list[Cell]:
 
 def table(cells: Sequence[Cell]) -> str:
     """Return the matrix in Markdown, a line per cell."""
-    lines = ["| fault | method | runs | hangs | wrong weights | median s until the error |"]
-    lines += ["|---|---|---:|---:|---:|---:|"]
+    lines = [
+        "| fault | method | runs | hangs | wrong weights | models kept alive | median s until the error |"
+    ]
+    lines += ["|---|---|---:|---:|---:|---:|---:|"]
     for cell in cells:
         seconds = "no error" if cell.median_s is None else f"{cell.median_s:.2f}"
-        counts = f"{len(cell.verdicts)} | {cell.hangs} | {cell.wrong}"
+        counts = f"{len(cell.verdicts)} | {cell.hangs} | {cell.wrong} | {cell.kept}"
         lines.append(f"| {cell.row.name} | {cell.method} | {counts} | {seconds} |")
-    runs, hangs, wrong = (
-        sum(len(c.verdicts) for c in cells),
-        sum(c.hangs for c in cells),
-        sum(c.wrong for c in cells),
-    )
-    lines.append(f"| all of them | | {runs} | {hangs} | {wrong} | |")
+    sums = [sum(len(each.verdicts) for each in cells)]
+    sums += [sum(getattr(each, name) for each in cells) for name in ("hangs", "wrong", "kept")]
+    lines.append(f"| all of them | | {' | '.join(map(str, sums))} | |")
     return "\n".join(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from functools import lru_cache
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from gradwire.codecs.base import check_chunk
 from gradwire.collectives.frame_order import AHEAD, Action, frame_order
 from gradwire.costs import ExchangeCost
 from gradwire.devices import CPU, Staged, device_of
-from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, SpecError, copied
 from gradwire.exchange.backend import OwnAllReduce, OwnSum, in_words
 from gradwire.exchange.copies import Copies
 from gradwire.exchange.feedback import Feedback, Losses
@@ -72,8 +71,7 @@ class Exchange:
         self._sent, self._received = Sequences(), Sequences()
         self._adopt(plan)
         self.failure: str | None = None
-        self._error: BaseException | None = None  # where others gave up with one
-        self._raised_at: TracebackType | None = None  # so that no traceback grows with each call
+        self._error: BaseException | None = None  # a copy, where others gave up with one
         self._at_work = threading.Lock()
 
     def _adopt(self, plan: Plan) -> None:
@@ -183,17 +181,16 @@ class Exchange:
         return f"<Exchange of {self.plan.encoding} over {self.plan.algorithm}, {place}{state}>"
 
     def check(self) -> None:
-        """Raise the exception that ``give_up`` got, or ``ExchangeError`` where another failure came first."""
+        """Raise a copy of what ``give_up`` got, or ``ExchangeError`` where another failure came first."""
         if self._error is not None:
-            raise self._error.with_traceback(self._raised_at)
+            raise copied(self._error)
         if self.failure is not None:
             raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
 
     def give_up(self, reason: BaseException | str) -> None:
         """Refuse all later calls, with the first reason; what is under way goes on."""
         if self.failure is None:
-            self._error = reason if isinstance(reason, BaseException) else None
-            self._raised_at = None if self._error is None else self._error.__traceback__
+            self._error = copied(reason) if isinstance(reason, BaseException) else None
             self.failure = str(reason) or type(reason).__name__
 
     @property

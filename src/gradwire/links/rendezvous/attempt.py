@@ -27,9 +27,11 @@ _LEAVE_S = 5.0
 
 
 class AbsentError(LinkTimeoutError):
-    """Some ranks did not come."""
+    """Some ranks did not come: ``ranks``."""
 
-    ranks: Sequence[int] = ()
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 @dataclass
@@ -75,9 +77,7 @@ def shared_token(
         except TimeoutError as error:
             absent = found.absent()
             text = did_not_come([names[each] for each in absent])
-            late = AbsentError(f"{doing}{text}: nothing happened within {timeout_s:g} s")
-            late.ranks = absent
-            raise late from error
+            raise AbsentError(f"{doing}{text}: nothing happened within {timeout_s:g} s", absent) from error
         check_same_version(versions, names, attempt.version, doing)
         attempt.shared = found.shared
     attempt.shared = attempt.shared or attempt.own

@@ -17,7 +17,7 @@ from types import TracebackType
 
 from gradwire import collectives
 from gradwire.costs import ExchangeCost
-from gradwire.errors import LinkTimeoutError
+from gradwire.errors import LinkTimeoutError, copied
 from gradwire.exchange import Exchange
 from gradwire.training.communication import endings
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
@@ -62,10 +62,11 @@ class Handover:
 class CommunicationThread:
     """One daemon thread that does the work of one rank's exchanges, one after the other.
 
-    An exception reaches whoever waits, as it is, with a note that names the work. The exchange is given up
-    with it and closed, so that the peers learn of it, and no later work is begun: its outcome is what
-    ``Exchange.check`` raises. Nor is work begun whose result was cancelled. A program that ends waits a few
-    seconds for what is queued (``endings``).
+    An exception reaches whoever waits, as it is, with a note that names the work. Each wait raises a copy, so
+    that nothing here keeps the frames of callers. The exchange is given up with it and closed, so that the
+    peers learn of it, and no later work is begun: its outcome is what ``Exchange.check`` raises. Nor is work
+    begun whose result was cancelled. A program that ends waits a few seconds for what is queued
+    (``endings``).
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ class CommunicationThread:
             )
         error = handover.result.exception()
         if error is not None:
-            raise error.with_traceback(handover.raised_at)
+            raise copied(error).with_traceback(handover.raised_at)
         accounting = handover.result.result()
         if handover.name is not None and handover.counted.acquire(blocking=False):
             exposed_s = perf_counter() - started

@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from gradwire.devices import CPU, device_of
-from gradwire.errors import ExchangeError, GradwireError
+from gradwire.errors import ExchangeError, GradwireError, copied
 from gradwire.exchange import Exchange
 from gradwire.exchange.backend import OwnSum
 from gradwire.training.communication.thread import longest_s
@@ -84,7 +84,7 @@ class Apart:
             accounting = own.wait(longest_s(self._exchange, buffer.numel(), timeout_s))
         except ExchangeError as error:
             error.add_note(f"while backward averaged {name} of step {step}")
-            averaged.set_exception(error)  # type: ignore[arg-type]
+            averaged.set_exception(copied(error))  # type: ignore[arg-type]
             raise self._give_up(error) from error.__cause__
         averaged.set_result(buffer)
         self._meter.count(name, accounting, perf_counter() - began, buffer.nbytes)

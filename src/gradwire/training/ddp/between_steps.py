@@ -78,7 +78,7 @@ class BetweenSteps:
 
         self._run(None, "the hashes of the ranks' weights", compare)
         if found:
-            raise found[0]
+            raise found.pop()  # a list of this frame that held it would make a circle
 
     def estimate(self, rate: str | float | None, hosts: int | None) -> Estimate | None:
         """Return what steps would take elsewhere, None while few are recorded."""

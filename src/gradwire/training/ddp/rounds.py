@@ -19,7 +19,7 @@ from gradwire.auto.pilot import Pilot
 from gradwire.auto.quality.sampled_bucket import SampledBucket
 from gradwire.costs import ExchangeCost
 from gradwire.devices import Staged, Staging
-from gradwire.errors import ExchangeError, GradwireError, TensorError
+from gradwire.errors import ExchangeError, GradwireError, TensorError, copied
 from gradwire.exchange import Exchange
 from gradwire.exchange.division import AllReduces
 from gradwire.exchange.on_device import divide
@@ -302,4 +302,4 @@ def _pass_failure_on(averaged: Averaged, outcome: Future[ExchangeCost]) -> None:
     error = outcome.exception()
     if error is not None and not averaged.done():
         failure = error if isinstance(error, Exception) else ExchangeError(repr(error))
-        averaged.set_exception(failure)  # type: ignore[arg-type]
+        averaged.set_exception(copied(failure))  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import torch
 
 from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
-from gradwire.errors import LossyError, LossyWarning
+from gradwire.errors import LossyError, LossyWarning, copied
 from gradwire.exchange import Exchange, Norms
 from gradwire.plan import Plan
 from gradwire.training.ledger.ledger import Ledger
@@ -175,7 +175,7 @@ class LostMeter:
         for sentence in sentences:
             warnings.warn(sentence, LossyWarning, stacklevel=3)
         if heard is not None:
-            raise heard
+            raise copied(heard)
 
     def _findings(self) -> list[str]:
         """Return a sentence for every group of which none has been told, and which deserves it."""

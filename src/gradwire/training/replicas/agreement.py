@@ -65,11 +65,8 @@ def _exchange_facts(
     except LinkError:
         raise
     except TimeoutError as error:
-        absent = AbsentError()
-        absent.ranks = [
-            other for other in range(world) if not words.has([_facts_of(other)], time.monotonic())
-        ]
-        raise absent from error
+        absent = [other for other in range(world) if not words.has([_facts_of(other)], time.monotonic())]
+        raise AbsentError("some ranks did not come", absent) from error
     return [_read_facts(words.get(_facts_of(other), deadline), other) for other in range(world)]
 
 
