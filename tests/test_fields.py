@@ -21,6 +21,7 @@ from gradwire.fields import (
     named,
     of,
     one_of,
+    only,
     optional,
     pair,
     real,
@@ -62,7 +63,7 @@ TAKEN: list[tuple[Kind[Any], list[Any]]] = [
     (line, ["", "one line", "\u00e9"]),
     (one_of(1, "a", None), [1, "a", None]),
     (optional(whole()), [None, 3]),
-    (keyed(whole()), [{}, {"a": 1}]),
+    (keyed(whole()), [{}, {"a": 1, "a\n": 2}]),
     (named(["a", "b"], ["a"]), [{"a": 1}, {"a": 1, "b": None}]),
     (anything, [None, object()]),
 ]
@@ -79,8 +80,9 @@ REFUSED: list[tuple[Kind[Any], list[Any], str]] = [
     (rows(whole()), [3, {}, "ab", None], "a list"),
     (rows(whole(), 2), [[], [1], [1, 2, 3]], "a list of 2"),
     (keyed(), [[], None, 3], "an object with named fields"),
-    (keyed(), [{1: 2}, {"a\x1b": 2}], "names of printable characters"),
+    (keyed(), [{1: 2}, {"\ud800": 2}, {None: 2}], "names that are texts"),
     (named(["a", "b"], ["a"]), [{}, {"b": 1}, {"a": 1, "c": 2}], "the fields a, b"),
+    (named(()), [{"a\x1b": 1}], "no fields"),
     (tensor(torch.float32, 2, None), [torch.ones(2)], "a torch.float32 tensor of shape (2, any) on the CPU"),
 ]
 
@@ -143,9 +145,11 @@ def test_a_dataclass_is_read_by_its_annotations() -> None:
         ),
         ({"price": True}, "a finite number for price of .*, got True"),
         ({"other": 1}, "got the unknown field 'other'"),
+        ({"weights": {"a\n": "x"}}, r"for weights\.'a\\n' of"),
     ):
         with pytest.raises(StateError, match=reason):
             SOURCE.read(whole_toy | change, of(Toy))
+    assert SOURCE.read({"size": 3, "weight": 5}, only(["size"], of(Part))) == Part(3)
     with pytest.raises(StateError, match="got no field 'share'"):
         SOURCE.read({"size": 3}, of(Part, "size", "share"))
     with pytest.raises(TypeError, match="no kind of fields is known for"):

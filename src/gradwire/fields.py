@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from gradwire.deferred import torch
 from gradwire.errors import GradwireError, SpecError, shown
@@ -166,11 +166,13 @@ def flag(value: object) -> bool:
 
 def text(value: object) -> str:
     """Read a text that UTF-8 can hold."""
-    if isinstance(value, str) and (
-        value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value)
-    ):
+    if _is_text(value):
         return value
     raise _wrong("a text", value)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def line(value: object) -> str:
@@ -199,7 +201,7 @@ def one_of(*values: T) -> Kind[T]:
     return read
 
 
-def optional(kind: Kind[T], none: T | None = None) -> Kind[T | None]:
+def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assignment]
     """Return the kind that None belongs to, too, and is then ``none``."""
     return lambda value: none if value is None else kind(value)
 
@@ -226,15 +228,15 @@ def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
 
 
 def keyed(kind: Kind[T] = anything) -> Kind[dict[str, T]]:
-    """Return the kind of mappings from printable texts to one kind of values."""
+    """Return the kind of mappings from texts to one kind of values."""
 
     def read(value: object) -> dict[str, T]:
         if not isinstance(value, Mapping):
             raise _wrong("an object with named fields", value)
         for key in value:
-            if not isinstance(key, str) or not key.isprintable():
-                raise _wrong("names of printable characters", key)
-        return {key: _at(key, kind, each) for key, each in value.items()}
+            if not _is_text(key):
+                raise _wrong("names that are texts", key)
+        return {key: _at(key if key.isprintable() else repr(key), kind, each) for key, each in value.items()}
 
     return read
 
@@ -249,11 +251,17 @@ def named(
         strange = sorted(values.keys() - {*known})
         missing = [name for name in known if name in needed and name not in values]
         if strange or missing:
-            what = f"the unknown field {strange[0]!r}" if strange else f"no field {missing[0]!r}"
-            raise _WrongError(f"the fields {', '.join(known)}", what)
+            what = f"the unknown field {shown(strange[0])}" if strange else f"no field {missing[0]!r}"
+            raise _WrongError(f"the fields {', '.join(known)}" if known else "no fields", what)
         return values
 
     return read
+
+
+def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
+    """Return the kind of mappings of which other fields than ``known`` count for nothing."""
+    every: Kind[dict[str, Any]] = keyed()
+    return lambda value: kind({name: each for name, each in every(value).items() if name in known})
 
 
 def tensor(dtype: torch.dtype | None = None, *shape: int | None) -> Kind[torch.Tensor]:

@@ -10,12 +10,16 @@ from typing import Any
 from gradwire import collectives
 from gradwire.benchmark.allreduce import TORCH, Configuration, Timing
 from gradwire.benchmark.correctness import Checked
+from gradwire.fields import Source, optional, real, rows, text, whole
 from gradwire.plan import Plan
 from gradwire.timing.replay.line import Line
 from gradwire.timing.schedule_model.network import Network
 from gradwire.timing.schedule_model.simulate import simulate
 
 SCHEMA = "gradwire.bench-allreduce/2"
+_SOURCE = Source("a row of a record of all-reduces", "measure again with 'gradwire bench allreduce'")
+_MOST_RANKS = 1 << 16
+"""Keeps the memory of a damaged record's rows small."""
 TORCHS_ALGORITHM = "ring"
 """Which Gloo runs beneath torch's all-reduce."""
 
@@ -91,21 +95,22 @@ class Result:
 
 def read_result(row: Mapping[str, Any], line: Line | None) -> Result:
     """Return the result that ``describe`` has described; the time of its check isn't in records."""
-    wire, allowed = row["wire_nbytes"], row["allowed_error"]
-    segment = Plan.segment_nbytes if row["segment_nbytes"] is None else row["segment_nbytes"]
-    return Result(
-        Configuration(row["algorithm"], row["codec"], row["nbytes"], segment),
-        row["world"],
-        Timing(tuple(row["seconds"])),
-        Checked(
-            (0,) * row["world"] if wire is None else tuple(wire),
-            row["ratio"],
-            row["largest_error"],
-            math.inf if allowed is None else allowed,
-            math.nan,
-        ),
-        line,
+    given = _SOURCE.fields(row)
+    world, number = given.get("world", whole(1, _MOST_RANKS)), real(0.0)
+    configuration = Configuration(
+        given.get("algorithm", text),
+        given.get("codec", text),
+        given.get("nbytes", whole()),
+        given.get("segment_nbytes", optional(whole(1), Plan.segment_nbytes)),
     )
+    checked = Checked(
+        given.get("wire_nbytes", optional(rows(whole(), world), (0,) * world)),
+        given.get("ratio", number),
+        given.get("largest_error", number),
+        given.get("allowed_error", optional(number, math.inf)),
+        math.nan,
+    )
+    return Result(configuration, world, Timing(given.get("seconds", rows(number))), checked, line)
 
 
 def torch_times(results: list[Result]) -> dict[tuple[int, int], float]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from gradwire._native import target
+from gradwire.fields import Source, line, of, real, rows, text, whole
 from gradwire.job.equal_loss import equal_loss
 from gradwire.job.events import Epoch, RunResult
 from gradwire.job.options import JobOptions
@@ -32,39 +33,52 @@ def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str,
         "out": str(options.out),
         "data_folder": None if options.data_folder is None else options.data_folder.name,
     }
-    fields = {
+    content = {
         "options": given,
         "topology": described(),
         "runs": [_describe_run(result, results, options) for result in results],
         "equal_loss": _describe_equal_loss(results),
     }
-    return make_record(SCHEMA, fields, target=target())
+    return make_record(SCHEMA, content, target=target())
 
 
 def read_results(record: Mapping[str, Any]) -> tuple[RunResult, ...]:
     """Return the results of a job whose record this is; times and losses that are null become NaN."""
-    return tuple(_read_run(row) for row in record["runs"])
+    return _SOURCE.fields(record).get("runs", rows(_read_run))
 
 
-def _read_run(row: Mapping[str, Any]) -> RunResult:
-    (run,) = parse_runs(row["run"])
-    epochs = tuple(Epoch(**_without_null(epoch)) for epoch in row["epochs"])
+def _read_run(row: object) -> RunResult:
+    given = _SOURCE.fields(row)
     return RunResult(
-        run=run,
-        steps=row["steps"],
-        epochs=epochs,
-        compute_s=row["compute_s_per_step"],
-        codec_s=row["codec_s_per_step"],
-        exposed_s=row["exposed_s_per_step"],
-        raw_nbytes=row["raw_nbytes"],
-        wire_nbytes=row["wire_nbytes"],
-        weights_sha256=row["weights_sha256"],
-        decided=tuple((each["step"], each["reason"]) for each in row.get("decided", ())),
+        run=given.get("run", _run),
+        steps=given.get("steps", whole()),
+        epochs=given.get("epochs", rows(_EPOCH)),
+        compute_s=given.get("compute_s_per_step", _number),
+        codec_s=given.get("codec_s_per_step", _number),
+        exposed_s=given.get("exposed_s_per_step", _number),
+        raw_nbytes=given.get("raw_nbytes", whole()),
+        wire_nbytes=given.get("wire_nbytes", whole()),
+        weights_sha256=given.get("weights_sha256", line),
+        decided=given.get("decided", rows(_decided), ()),
     )
 
 
-def _without_null(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: math.nan if value is None else value for name, value in values.items()}
+def _number(value: object) -> float:
+    return math.nan if value is None else real(finite=False)(value)
+
+
+def _run(words: object) -> Run:
+    (run,) = parse_runs(line(words))
+    return run
+
+
+def _decided(row: object) -> tuple[int, str]:
+    given = _SOURCE.fields(row)
+    return given.get("step", whole()), given.get("reason", text)
+
+
+_SOURCE = Source("a record of training", "write it anew with 'gradwire train'")
+_EPOCH = of(Epoch, **{each.name: _number for each in fields(Epoch) if each.type == "float"})
 
 
 def speed_up(result: RunResult, results: tuple[RunResult, ...], baseline: Run) -> float | None:

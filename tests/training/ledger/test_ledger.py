@@ -277,10 +277,13 @@ def altered(**changes: object) -> dict[str, Any]:
         (altered(version=6), "version 1 to 5"),
         (altered(steps="3"), "counts steps"),
         (altered(ended={}), "buckets"),
-        (altered(ended={"buckets": {"a": {"exchanges": 1}}, "bypasses": {}}), "'a'"),
-        (altered(ended={"buckets": {"a": EARLIER | {"link_s": "1"}}, "bypasses": {}}), "'a'"),
-        (altered(ended={"buckets": {"a": [1]}, "bypasses": {}}), "'a'"),
-        (altered(open={"buckets": {}, "bypasses": {"why": {"count": 1, "nbytes": "7"}}}), "'why'"),
+        (altered(ended={"buckets": {"a": {"exchanges": 1}}, "bypasses": {}}), r"buckets\.a"),
+        (altered(ended={"buckets": {"a": EARLIER | {"link_s": "1"}}, "bypasses": {}}), r"buckets\.a"),
+        (altered(ended={"buckets": {"a": [1]}, "bypasses": {}}), r"buckets\.a"),
+        (
+            altered(open={"buckets": {}, "bypasses": {"why": {"count": 1, "nbytes": "7"}}}),
+            r"bypasses\.why\.nbytes",
+        ),
         ("no state", "no state"),
     ],
 )

@@ -127,6 +127,6 @@ def test_a_state_that_isnt_one_is_refused_and_changes_nothing(change: dict[str, 
     policy = AWP(threshold=0.0, interval=1)
     policy.observe([1.0, 2.0])
     before = policy.state_dict()
-    with pytest.raises(StateError, match="a state of AWP"):
+    with pytest.raises(StateError, match="of the state of an AWP, got"):
         policy.load_state_dict(before | change)
     assert policy.state_dict() == before

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import StateError
-from gradwire.units import is_number
+from gradwire.fields import Source, anything, keyed, of, only, optional, real, whole
 
-_Row = TypeVar("_Row")
 _LATER_FIELDS = {"device_nbytes", "scales"}  # those that the costs of earlier states lack
 
 
@@ -124,64 +121,37 @@ class Tally:
     @classmethod
     def of_state(cls, state: object) -> Self:
         """Read what ``state`` returned. Raises ``StateError``."""
-        return cls(_rows(state, "buckets", _bucket_counts), _rows(state, "bypasses", _bypass_counts))
+        given = SOURCE.fields(state, "buckets", "bypasses")
+        return cls(given.get("buckets", keyed(_bucket_counts)), given.get("bypasses", keyed(_BYPASS)))
 
 
-def _rows(state: object, part: str, read: Callable[[Mapping[str, Any]], _Row]) -> dict[str, _Row]:
-    rows = state.get(part) if isinstance(state, Mapping) else None
-    if not isinstance(rows, Mapping):
-        raise StateError(f"a ledger's state has counts in '{part}', but this one has {reprlib.repr(rows)}")
-    counts = {}
-    for name, row in rows.items():
-        try:
-            counts[str(name)] = read(row)
-        except (KeyError, TypeError) as error:
-            raise StateError(
-                f"a ledger's state has no such counts in '{part}': {name!r}: {reprlib.repr(row)}"
-            ) from error
-    return counts
+SOURCE = Source("a ledger's state", "leave it out, and the ledger counts anew", StateError)
+_NUMBER = real(finite=False)
+_COST_NAMES = [each.name for each in fields(ExchangeCost)]
+_EXPONENT = optional(whole(-(1 << 31)))
+_COST = of(
+    ExchangeCost,
+    *(name for name in _COST_NAMES if name not in _LATER_FIELDS),
+    scales=of(Scales, smallest=_EXPONENT, largest=_EXPONENT),
+    **{each.name: _NUMBER for each in fields(ExchangeCost) if each.type == "float"},
+)
+_BUCKET_NAMES = [each.name for each in fields(BucketCounts)]
+_BUCKET = of(BucketCounts, *_BUCKET_NAMES, exposed_s=_NUMBER, cost=only(_COST_NAMES, _COST))
+_BYPASS = of(BypassCounts, "count", "nbytes")
 
 
-def _bucket_counts(row: Mapping[str, Any]) -> BucketCounts:
-    return BucketCounts(
-        _number(row, "exchanges"),
-        _number(row, "gradient_nbytes"),
-        _number(row, "exposed_s"),
-        _cost(row["cost"]) if "cost" in row else _earlier_cost(row),
-    )
-
-
-def _cost(row: Mapping[str, Any]) -> ExchangeCost:
-    """Read a cost; earlier ones have fewer fields, which were 0 then."""
-    names = {each.name for each in fields(ExchangeCost)} - (_LATER_FIELDS - {*row}) - {"scales"}
-    scales = _scales(row["scales"]) if "scales" in row else Scales()
-    return ExchangeCost(**{name: _number(row, name) for name in names}, scales=scales)
-
-
-def _scales(row: object) -> Scales:
-    if not isinstance(row, Mapping):
-        raise TypeError("scales are no row")
-    return Scales(**{str(name): _number(row, name) for name in row if row[name] is not None})
-
-
-def _earlier_cost(row: Mapping[str, Any]) -> ExchangeCost:
-    """Read what versions 1 and 2 saved: no difference between encoding and decoding."""
+def _bucket_counts(row: object) -> BucketCounts:
+    """Read counts; versions 1 and 2 have no cost, and told no encoding from decoding."""
+    given = SOURCE.fields(row)
+    if given.get("cost", anything, None) is not None or given.get("codec_s", anything, None) is None:
+        return only(_BUCKET_NAMES, _BUCKET)(row)
     cost = ExchangeCost(
-        encode_s=_number(row, "codec_s"),
-        wait_s=_number(row, "link_s"),
-        raw_nbytes=_number(row, "raw_nbytes"),
-        wire_nbytes=_number(row, "wire_nbytes"),
-        nonfinite=_number(row, "nonfinite") if "nonfinite" in row else 0,
+        encode_s=given.get("codec_s", _NUMBER),
+        wait_s=given.get("link_s", _NUMBER),
+        raw_nbytes=given.get("raw_nbytes", _NUMBER),
+        wire_nbytes=given.get("wire_nbytes", _NUMBER),
+        nonfinite=given.get("nonfinite", whole(), 0),
     )
-    cost.took(_number(row, "exchange_s"))
-    return cost
-
-
-def _bypass_counts(row: Mapping[str, Any]) -> BypassCounts:
-    return BypassCounts(_number(row, "count"), _number(row, "nbytes"))
-
-
-def _number(row: Mapping[str, Any], name: str) -> Any:
-    if not is_number(row[name]):
-        raise TypeError(f"{name} is no number")
-    return row[name]
+    cost.took(given.get("exchange_s", _NUMBER))
+    exchanges, gradient_nbytes = (given.get(name, whole()) for name in ("exchanges", "gradient_nbytes"))
+    return BucketCounts(exchanges, gradient_nbytes, given.get("exposed_s", _NUMBER), cost)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import reprlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from gradwire.auto.choice.decision import Decision
-from gradwire.errors import StateError
+from gradwire.fields import line, of, real
+from gradwire.plan import Plan
+from gradwire.training.ledger.counts import SOURCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,12 @@ class Decided:
     @classmethod
     def of_state(cls, row: object) -> Self:
         """Read what ``asdict`` returned. Raises ``StateError``."""
-        if not isinstance(row, Mapping) or set(row) != set(cls.__slots__):
-            raise StateError(f"a ledger's state has no such decision: {reprlib.repr(row)}")
-        return cls(**row)
+        return SOURCE.read(row, of(cls, plan=_plan, step_s=_SECONDS, uncompressed_s=_SECONDS))
+
+
+_SECONDS = real(0.0, finite=False)
+
+
+def _plan(text: object) -> str:
+    Plan.from_json(line(text))
+    return line(text)

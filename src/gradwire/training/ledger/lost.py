@@ -6,17 +6,15 @@ a bucket are counted together, and those of many steps at once.
 
 from __future__ import annotations
 
-import math
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
 
-from gradwire.errors import StateError
+from gradwire.fields import keyed, of, real
+from gradwire.training.ledger.counts import SOURCE
 from gradwire.training.ledger.shares import Measured, share_of
-from gradwire.units import is_number
 
 
 @dataclass(slots=True)
@@ -59,8 +57,6 @@ class LostCounts:
 
 _TOGETHER = 64
 """So many steps are counted at once, and kept until then."""
-_FIELDS = [each.name for each in fields(LostCounts)]
-_WHOLE = ("samples", "without_own")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +147,8 @@ class LostBook:
     @classmethod
     def of_state(cls, state: object) -> Self:
         """Read what ``state`` returned. Raises ``StateError``."""
-        rows = [state.get(part) for part in ("buckets", "parameters")] if isinstance(state, Mapping) else []
-        if not isinstance(state, Mapping) or not all(isinstance(each, Mapping) for each in rows):
-            raise StateError(
-                f"a ledger's state has shares by bucket and parameter in 'lost', but this one has "
-                f"{reprlib.repr(state)}"
-            )
-        buckets, parameters = (
-            {str(name): _counts_of(row) for name, row in each.items()} for each in rows if each is not None
-        )
-        return cls(_counts_of(state.get("total")), buckets, parameters)
+        given = SOURCE.fields(state, "total", "buckets", "parameters")
+        return cls(*(given.get(name, each) for name, each in _KINDS))
 
     def _settle(self, names: tuple[str, ...]) -> None:
         """Count the steps of a bucket's parameters that wait for it."""
@@ -182,9 +170,10 @@ class LostBook:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _counts_of(row: object) -> LostCounts:
-    if not isinstance(row, Mapping) or not all(
-        is_number(row.get(name)) and math.isfinite(row[name]) for name in _FIELDS
-    ):
-        raise StateError(f"a ledger's state has no such shares in 'lost': {reprlib.repr(row)}")
-    return LostCounts(**{name: int(row[name]) if name in _WHOLE else row[name] for name in _FIELDS})
+def _count(value: object) -> int:
+    return int(real(0.0)(value))  # earlier states have floats
+
+
+_FIELDS = [each.name for each in fields(LostCounts)]
+_COUNTS = of(LostCounts, *_FIELDS, samples=_count, without_own=_count)
+_KINDS: Any = (("total", _COUNTS), ("buckets", keyed(_COUNTS)), ("parameters", keyed(_COUNTS)))

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from gradwire.fields import keyed, real, rows, text, whole
 from gradwire.page import Part, Picture, Report, Section, report_page
 from gradwire.page.palette import CURVES
 from gradwire.records import make_record
 from gradwire.tables import Column, Table
-from gradwire.training.ledger.counts import BucketCounts, Tally
+from gradwire.training.ledger.counts import SOURCE, BucketCounts, Tally
 from gradwire.training.ledger.decided import Decided
 from gradwire.training.ledger.lost import LostBook
 from gradwire.training.ledger.summary import Summary
@@ -45,13 +46,20 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 def read_summary(record: Mapping[str, Any]) -> Summary:
     """Return the summary of the ledger whose record this is."""
-    state = record["ledger"]
-    tally = Tally.of_state(state["ended"])
-    tally.add(Tally.of_state(state["open"]))
-    decided = tuple(Decided.of_state(each).reason for each in state["decided"])
-    counts = (state["rank"], state["steps"], float(state["wall_s"]), tally)
-    told = (tuple(record["lost_sinks"]), LostBook.of_state(state["lost"]), tuple(record["warnings"]))
-    return Summary(*counts, *told, decided)
+    told = SOURCE.fields(record)
+    state = SOURCE.fields(told.get("ledger", keyed()))
+    tally = state.get("ended", Tally.of_state)
+    tally.add(state.get("open", Tally.of_state))
+    return Summary(
+        state.get("rank", whole()),
+        state.get("steps", whole()),
+        float(state.get("wall_s", real(0.0))),
+        tally,
+        told.get("lost_sinks", rows(text)),
+        state.get("lost", LostBook.of_state),
+        told.get("warnings", rows(text)),
+        tuple(each.reason for each in state.get("decided", rows(Decided.of_state))),
+    )
 
 
 def _bars(buckets: Mapping[str, BucketCounts]) -> Picture:

@@ -10,10 +10,12 @@ from typing import Any
 
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import SpecError, StateError, shown
+from gradwire.fields import Source, one_of, real, rows, whole
 from gradwire.training.offload.policies import FORMATS, Policy, check_norms
 from gradwire.units import is_number
 
 _VERSION = 1
+_SOURCE = Source("the state of an AWP", "resume with the policy that was saved", StateError)
 
 
 class AWP(Policy):
@@ -93,21 +95,12 @@ class AWP(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a ``state_dict``. Raises ``StateError``, and is then as before."""
-        if state.get("version") != _VERSION or not _are_rows(state, "bits", "counts", "norms"):
-            raise StateError(
-                "a state of AWP with bits, a count and a norm for each layer is wanted, but "
-                f"{shown(dict(state))} came"
-            )
-        bits, counts, norms = [*state["bits"]], [*state["counts"]], [*state["norms"]]
-        self.bits, self.counts, self._norms = bits, counts, norms
-
-
-def _are_rows(state: Mapping[str, Any], *names: str) -> bool:
-    """Return whether these hold as many numbers each."""
-    rows = [state.get(name) for name in names]
-    if not all(isinstance(row, list) and all(map(is_number, row)) for row in rows):
-        return False
-    return len({len(state[name]) for name in names}) == 1
+        given = _SOURCE.fields(state, "version", "bits", "counts", "norms")
+        given.get("version", one_of(_VERSION))
+        bits = given.get("bits", rows(one_of(*FORMATS)))
+        counts = given.get("counts", rows(whole(), len(bits)))
+        norms = given.get("norms", rows(real(0.0, finite=False), len(bits)))
+        self.bits, self.counts, self._norms = [*bits], [*counts], [*norms]
 
 
 def change(before: float, now: float) -> float:

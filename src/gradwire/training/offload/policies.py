@@ -14,6 +14,7 @@ from typing import Any
 from gradwire.codecs.spec import is_whole
 from gradwire.entropy.delta import WordName
 from gradwire.errors import SpecError, StateError, shown
+from gradwire.fields import Source, named
 from gradwire.training.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier, Transfer
 from gradwire.units import is_number
 
@@ -54,11 +55,8 @@ class Policy(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a ``state_dict``. Raises ``StateError``."""
-        if state:
-            raise StateError(
-                f"{type(self).__name__} has no state, but {shown(dict(state))} came; resume with the policy "
-                "that was saved"
-            )
+        what = f"the state of the policy {type(self).__name__}"
+        Source(what, "resume with the policy that was saved", StateError).read(state, named(()))
 
 
 class Static(Policy):
