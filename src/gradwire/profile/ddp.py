@@ -21,6 +21,7 @@ from gradwire.profile.backward import after_backward
 from gradwire.profile.marks import marks_of
 from gradwire.profile.settings import Settings
 from gradwire.training.ddp.hook import Attached
+from gradwire.training.gradients.floats import float_count, floats_of
 
 
 class DdpWatch:
@@ -50,7 +51,7 @@ class DdpWatch:
         self._model = weakref.ref(model)
         self._settings, self._passed = settings, passed
         self._parameters = [each for each in model.parameters() if each.requires_grad]
-        self._counts = [each.numel() for each in self._parameters]
+        self._counts = [float_count(each) for each in self._parameters]
         self._shares = shares(self._counts)
         self._every = not (model.find_unused_parameters or model.static_graph)
         self.device = self._parameters[0].device
@@ -139,7 +140,7 @@ class DdpWatch:
             after_backward(self._end)
         self._ready.append((self._marks.now(), self._counts[index]))
         if self._samples and parameter.grad is not None and self._shares[index]:
-            self._excerpt[index] = stretch(parameter.grad, self._shares[index])
+            self._excerpt[index] = stretch(floats_of(parameter.grad), self._shares[index])
 
     @property
     def _samples(self) -> bool:

@@ -9,6 +9,7 @@ import torch
 from gradwire.exchange import Exchange
 from gradwire.exchange.division import AllReduces, divided
 from gradwire.training.ddp.grad_bucket import DDPBucket
+from gradwire.training.gradients.floats import float_count
 from gradwire.training.ledger.shares import Layout
 
 
@@ -29,7 +30,7 @@ class BucketLayouts:
             return self._layouts[key]
         other = f"a parameter of bucket {bucket.index()}"
         names = tuple(self._names.get(each, other) for each in parameters)
-        counts = tuple(each.numel() for each in parameters)
+        counts = tuple(float_count(each) for each in parameters)
         layout = Layout(names, counts, (frozenset(names),) * len(names))
         if other not in names:  # else nobody keeps it, and another parameter may come to its place
             self._layouts[key] = layout

@@ -34,6 +34,7 @@ from gradwire.training.ddp.forward_check import ForwardCheck
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket
 from gradwire.training.ddp.rounds import Rounds
 from gradwire.training.ddp.uneven import divides_by_active
+from gradwire.training.gradients.floats import float_count, float_shape
 from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.methods.trained import check_extras, import_all_of_torch
@@ -159,7 +160,7 @@ class Attached:
             pilot.note = self.ledger.decided
         self._model = weakref.ref(model)  # DDP's C++ side keeps this object, unseen by the garbage collector
         names = {parameter: name for name, parameter in model.module.named_parameters()}
-        counts = {name: parameter.numel() for parameter, name in names.items()}
+        counts = {name: float_count(parameter) for parameter, name in names.items()}
         self._residuals = Residuals(exchange.plan, link.rank, link.world, counts)
         self._rounds = Rounds(
             exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict, pilot
@@ -320,7 +321,7 @@ gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they 
 
 
 def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Pilot:
-    shapes = [each.shape for each in model.module.parameters() if each.requires_grad]
+    shapes = [float_shape(each) for each in model.module.parameters() if each.requires_grad]
     return Pilot(auto, link.rank, link.world, shapes, timeout_s)
 
 

@@ -30,6 +30,7 @@ from gradwire.training.ddp.bucket_layouts import BucketLayouts
 from gradwire.training.ddp.bypasses import Bypasses
 from gradwire.training.ddp.grad_bucket import Averaged, DDPBucket, awaited
 from gradwire.training.gradients.bucket_residuals import BucketResiduals
+from gradwire.training.gradients.floats import float_count, float_shape
 from gradwire.training.gradients.residual import Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.ledger.lost_meter import LostMeter, Measure
@@ -195,7 +196,7 @@ class Rounds:
         """Return what exchanges a bucket by ``way``, and samples it if the pilot wants this step's."""
         if pilot.samples is None:
             return way
-        names, shapes = self._layouts.of(bucket).names, [each.shape for each in bucket.parameters()]
+        names, shapes = self._layouts.of(bucket).names, [float_shape(each) for each in bucket.parameters()]
         drawn = pilot.samples.drawn == bucket.index()
         return SampledBucket(way, self._exchange, pilot.samples, names, shapes, drawn)
 
@@ -213,7 +214,7 @@ class Rounds:
                 )
             )
         beside = bucket.buffer()
-        found = [self._residuals.of(self._names[each], each.numel(), beside) for each in parameters]
+        found = [self._residuals.of(self._names[each], float_count(each), beside) for each in parameters]
         return BucketResiduals([residual for residual in found if residual is not None])
 
     def _start_agreement(self) -> None:

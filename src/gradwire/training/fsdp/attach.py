@@ -33,6 +33,7 @@ from gradwire.training.fsdp.lines import Lines, Purpose
 from gradwire.training.fsdp.lost import FsdpMeter, UnitLayouts
 from gradwire.training.fsdp.steering import Steering, world_group
 from gradwire.training.fsdp.units import Unit, units_of
+from gradwire.training.gradients.floats import float_shape
 from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.replicas.agreement import agree
@@ -254,7 +255,7 @@ def _steering(
     ledger: Ledger,
     timeout_s: float,
 ) -> Steering:
-    shapes = [each.shape for each in module.parameters() if each.requires_grad]
+    shapes = [float_shape(each) for each in module.parameters() if each.requires_grad]
     pilot = Pilot(auto, dist.get_rank(), dist.get_world_size(), shapes, timeout_s, form=SHARDS)
     pilot.note = ledger.decided
     return Steering(pilot, plan, lines, meter)
