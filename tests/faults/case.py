@@ -10,6 +10,12 @@ from faults.rows import Row
 
 WORLD = 3
 STEPS = 8
+TRIED = range(6, 10)
+"""The steps, from 0 up, of the first turn in a trial of plans; the choice comes in the step before."""
+CHANGED = 26
+"""From this step on, a run that chooses its plan is told of steps that take longer, and chooses once more."""
+CHOOSING_STEPS = 44
+"""Of a run that chooses its plan: enough for two choices, and for errors to be noticed after them."""
 TIMEOUT_S = 2.0
 
 
@@ -39,12 +45,17 @@ class Case:
             row,
             seed,
             victim=draw.randrange(WORLD),
-            step=draw.randrange(STEPS - 4),
+            step=draw.randrange(STEPS - 4) + (TRIED.start if row.part == "trial" else 0),
             frame=draw.randrange(4),
             line=draw.randrange(2),
             number=draw.randrange(200),
             plan=row.plan,
         )
+
+    @property
+    def steps(self) -> int:
+        """How many steps an undisturbed rank takes."""
+        return CHOOSING_STEPS if self.plan == "auto" else STEPS
 
 
 @dataclass
@@ -73,6 +84,8 @@ class Report:
         Whether what wrapped the model was still alive when the script had let it go.
     alone
         What was wrong when this rank trained on without the others after an error; empty where nothing was.
+    chosen
+        The steps before which plans were chosen.
     """
 
     rank: int
@@ -87,6 +100,7 @@ class Report:
     struck: bool = False
     kept: bool = False
     alone: str = ""
+    chosen: list[int] = field(default_factory=list)
 
 
 def report_file(folder: Path, rank: int) -> Path:

@@ -112,7 +112,7 @@ def _of_all(row: Row, outcome: Outcome) -> list[str]:
     reports = list(outcome.reports.values())
     found = []
     struck = outcome.reports.get(outcome.case.victim)
-    if row.moment in (Moment.FRAME, Moment.CALL) and struck is not None and not struck.struck:
+    if row.moment in (Moment.FRAME, Moment.CALL, Moment.CHOICE) and struck is not None and not struck.struck:
         found.append(f"no {row.moment.name.lower()} met the fault")
     if row.moment is Moment.OUTSIDE and outcome.scans == 0:
         found.append(f"{outcome.scans} scans came through")
@@ -137,12 +137,12 @@ def _not_one_nan(outcome: Outcome) -> list[str]:
     return ["the ranks differ"] if wanted[0] == 1 and len(finals) > 1 else []
 
 
-def check_reference(method: str, histories: Reference) -> list[str]:
+def check_reference(method: str, histories: Reference, steps: int = STEPS) -> list[str]:
     """Return what is wrong with an undisturbed run: every update changes something, on all ranks alike."""
     found = [
-        f"rank {rank} has {len(set(history))} different states instead of {STEPS + 1}"
+        f"rank {rank} has {len(set(history))} different states instead of {steps + 1}"
         for rank, history in histories.items()
-        if len(set(history)) != STEPS + 1 or len(history) != STEPS + 1
+        if len(set(history)) != steps + 1 or len(history) != steps + 1
     ]
     if len(histories) != WORLD:
         found.append(f"{len(histories)} ranks report")

@@ -7,7 +7,7 @@ import hashlib
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -36,17 +36,21 @@ class Setup:
     algorithm: str = "ring"
     group: dist.ProcessGroup | None = None
     pipeline: int = 2
+    chooses: bool = False
 
-    @property
-    def plan(self) -> gradwire.Plan:
-        """Return the plan, with segments so small that a step has several frames."""
-        return gradwire.Plan(gradwire.parse(self.codec), self.algorithm, self.segment_nbytes)
+    def plan(self, pipeline: int = 1, algorithm: str | None = None) -> gradwire.Plan | gradwire.Auto:
+        """Return the plan, with segments so small that a step has several frames; or what chooses one."""
+        if self.chooses:
+            return gradwire.Auto(codecs=["quantize:8", "fp8"])
+        codec = gradwire.parse(self.codec)
+        return gradwire.Plan(codec, algorithm or self.algorithm, self.segment_nbytes, pipeline)
 
 
 PLANS = {
     "": Setup(),
     "star": Setup(algorithm="star"),
     "backend": Setup(codec="identity", algorithm="backend"),
+    "auto": Setup(chooses=True),
 }
 """What all ranks attach with, by the name that a row has for it."""
 
@@ -82,6 +86,10 @@ class Training(ABC):
     def finish(self) -> None:
         """Apply what is under way."""
 
+    @abstractmethod
+    def chosen(self) -> list[int]:
+        """Return the steps before which plans were chosen."""
+
     def tensors(self) -> list[torch.Tensor]:
         """Return weights and optimizer state as a checkpoint would, of a sharded model this rank's shards."""
         held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -115,6 +123,9 @@ class Synchronous(Training):
     def finish(self) -> None:
         pass
 
+    def chosen(self) -> list[int]:
+        return [] if self._attached is None else [step for step, _ in self._attached.decisions]
+
     def close(self) -> None:
         if self._attached is not None:
             self._attached.close()
@@ -138,7 +149,7 @@ class WithDdp(Synchronous):
     def attach(self) -> None:
         assert self._wrapped is not None
         self._attached = gradwire.attach(
-            self._wrapped, self._setup.plan, timeout_s=TIMEOUT_S, begin_timeout_s=TIMEOUT_S
+            self._wrapped, self._setup.plan(), timeout_s=TIMEOUT_S, begin_timeout_s=TIMEOUT_S
         )
 
     def let_go(self) -> weakref.ref[object]:
@@ -161,7 +172,7 @@ class WithPipe(Training):
         return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def attach(self) -> None:
-        plan = replace(self._setup.plan, pipeline=self._setup.pipeline)
+        plan = self._setup.plan(pipeline=self._setup.pipeline)
         self._pipe = gradwire.PipeSGD(
             self.model, self.optimizer, plan, group=self._setup.group, timeout_s=TIMEOUT_S
         )
@@ -173,6 +184,9 @@ class WithPipe(Training):
     def finish(self) -> None:
         assert self._pipe is not None
         self._pipe.drain()
+
+    def chosen(self) -> list[int]:
+        return [] if self._pipe is None else [step for step, _ in self._pipe.decisions]
 
     def close(self) -> None:
         if self._pipe is not None:
@@ -212,7 +226,7 @@ class WithFsdp(Synchronous):
         return left
 
     def attach(self) -> None:
-        plan = replace(self._setup.plan, algorithm="ring")  # the only one that scatters gradients
+        plan = self._setup.plan(algorithm="ring")  # the only one that scatters gradients
         self._attached = gradwire.attach_fsdp(self.model, plan, timeout_s=TIMEOUT_S)
 
 

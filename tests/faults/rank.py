@@ -20,8 +20,9 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import FileStore, Store, TCPStore
 
+from faults import choices
 from faults.calls import Calls
-from faults.case import STEPS, WORLD, Case, Report, errors_file, report_file
+from faults.case import WORLD, Case, Report, errors_file, report_file
 from faults.methods import METHODS, PLANS, Setup, Training
 from faults.model import loss_of, poison
 from faults.recovery import recover
@@ -63,6 +64,7 @@ def _run(case: Case, rank: int, folder: Path, port: int | None) -> None:
     if _act(case).endswith("before attaching"):
         _await_strike(folder, rank)
     _train(case, rank, report, training, lines, folder)
+    report.chosen = training.chosen()
     report.final, report.nan = training.digest(), training.not_finite()
     report.struck = any([*(line.struck for line in lines), *(calls.struck for calls in _calls)])
     if report.error is None:
@@ -118,6 +120,10 @@ def _begin(case: Case, rank: int, report: Report) -> tuple[Training, list[Wire]]
     lines = wires()
     if rank == case.victim:
         _calls.append(Calls())
+    if case.plan == "auto":
+        choices.script()
+    if case.row is not None and case.row.moment is Moment.CHOICE and rank == case.victim:
+        choices.strike(case)
     if case.row is not None and rank == case.victim:
         _strike_before_attaching(case.row.act)
     report.history.append(training.digest())
@@ -131,7 +137,7 @@ def _train(
     if not _tried(training.attach, report):
         return
     batch = 0
-    for step in range(STEPS):
+    for step in range(case.steps):
         if step == case.step and _act(case) in ("stop before a step", "cut before a step"):
             _await_strike(folder, rank)
         call = _with_fault(case, rank, step, batch, training, lines)

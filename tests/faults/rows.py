@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 
 class Moment(Enum):
@@ -17,6 +18,7 @@ class Moment(Enum):
     STEP = "before a step"
     FRAME = "at a frame within a step"
     CALL = "at a call of an exchange within a step"
+    CHOICE = "at a frame while the ranks choose a plan"
     STORE = "at the store"
     OUTSIDE = "from another process"
 
@@ -41,7 +43,9 @@ class Victim(Enum):
 class Row:
     """One fault: ``says`` is a pattern for what at least one rank's error has to say of it.
 
-    ``plan`` names one of ``methods.PLANS``; ``is_new`` says that it has not run on many nights yet.
+    ``plan`` names one of ``methods.PLANS``; ``is_new`` says that it has not run on many nights yet, and
+    ``is_nightly`` that it runs only where all methods do. ``part`` is the part of a choice that it strikes,
+    one of ``PARTS``.
     """
 
     name: str
@@ -52,7 +56,12 @@ class Row:
     victim: Victim = Victim.RAISES
     plan: str = ""
     is_new: bool = False
+    is_nightly: bool = False
+    part: str = ""
 
+
+PARTS = ("probe", "decision", "trial", "second decision")
+"""Of a choice: lines are measured, plans compared, and some tried; steps that change ask for a second one."""
 
 _LOST = r"nothing happened within|[Cc]onnection|closed|reset"
 _SILENT = r"torch's store at \S+ does not answer"
@@ -128,4 +137,31 @@ ROWS = [
         plan="backend",
         is_new=True,
     ),
+]
+
+
+def _in_choices(by_day: str, name: str, act: str, says: str = "", **others: Any) -> list[Row]:
+    """Return the rows of a fault that strikes while ``auto`` chooses, one for each part of a choice.
+
+    A trial is training, so a frame of one of its steps is struck. ``by_day`` is the part in which the fault
+    strikes wherever the tests run.
+    """
+    same = {"act": act, "says": says, "plan": "auto", "is_new": True, **others}
+    return [
+        Row(
+            f"{name} in auto's {part}",
+            Moment.FRAME if part == "trial" else Moment.CHOICE,
+            part=part,
+            is_nightly=part != by_day,
+            **same,
+        )
+        for part in PARTS
+    ]
+
+
+ROWS += [
+    *_in_choices("probe", "killed", "kill", _LOST, victim=Victim.GONE),
+    *_in_choices("decision", "stopped", "stop", "nothing happened within"),
+    *_in_choices("trial", "slow and fast again", "flip", end=End.RIGHT),
+    *_in_choices("second decision", "cut off", "cut", _LOST),
 ]

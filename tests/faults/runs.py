@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.case import Case
+from faults.choices import check_choices
 from faults.judge import Reference, Verdict, check_reference, judge
 from faults.rows import Row
 from faults.world import play
@@ -73,12 +74,14 @@ def undisturbed(method: str, folder: Path, plan: str = "") -> Reference:
 
 
 def _run_undisturbed(method: str, folder: Path, plan: str) -> Reference:
-    outcome = play(Case(method, None, SEED, plan=plan), folder / f"{method} undisturbed {plan}".strip())
+    case = Case(method, None, SEED, plan=plan)
+    outcome = play(case, folder / f"{method} undisturbed {plan}".strip())
     problems = [f"rank {rank} hangs" for rank in outcome.hung]
     problems += [f"rank {rank} was aborted" for rank in outcome.aborted]
     problems += [each.text for each in outcome.reports.values() if each.error is not None]
     histories = {rank: report.history for rank, report in outcome.reports.items()}
-    problems += check_reference(method, histories)
+    problems += check_reference(method, histories, case.steps)
+    problems += [] if plan != "auto" else check_choices([each.chosen for each in outcome.reports.values()])
     assert not problems, f"without any fault, {method}: {problems}"
     return histories
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from faults.case import STEPS, TIMEOUT_S, WORLD, Case, Report
+from faults.choices import check_choices
 from faults.judge import MARGIN_S, check_reference, judge
 from faults.rows import End, Moment, Row, Victim
 from faults.world import Outcome
@@ -115,3 +116,18 @@ def test_an_undisturbed_run_that_is_no_reference() -> None:
     turned = {**REFERENCE, 1: [*RIGHT[1:], RIGHT[0]]}
     assert check_reference("ddp", turned) == ["the ranks differ"]
     assert check_reference("fsdp", turned) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "problem"),
+    [
+        ([[6, 10, 33]] * 3, None),
+        ([[6, 10, 33], [6, 10, 33], [6, 10]], "the ranks chose before"),
+        ([[6, 33]] * 3, "plans were not tried"),
+        ([[6, 10]] * 3, "nothing was decided a second time"),
+    ],
+)
+def test_a_run_that_does_not_choose_as_expected_is_no_reference(chosen: Any, problem: str | None) -> None:
+    found = check_choices(chosen)
+    assert (problem is None) == (not found)
+    assert problem is None or found[0].startswith(problem)

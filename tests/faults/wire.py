@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from gradwire.wire import HEADER_NBYTES
 
 FrameAct = Callable[["Wire", int, torch.Tensor], Sending]
 _CRAWL_FRAMES = 8
+_FLIPS, _SLOW_FRAMES, _SLOW_S = 40, 10, 0.01
 _VERSION_AT, _CODEC_AT, _FINGERPRINT_AT = 4, 5, 20
 
 
@@ -79,6 +81,8 @@ def frame_act(case: Case) -> FrameAct:
         "stop": _signalled(signal.SIGSTOP),
         "swap": _swapped,
         "crawl": _crawling(_CRAWL_FRAMES),
+        "cut": _cut,
+        "flip": _flipping(_FLIPS),
         "version 9": _forged(_VERSION_AT, bytes([9])),
         "codec 250": _forged(_CODEC_AT, bytes([250])),
         "parameters": _forged(_FINGERPRINT_AT, struct.pack("<I", 0xBAD0_0000 + case.number)),
@@ -129,6 +133,25 @@ def _crawling(frames: int) -> FrameAct:
         time.sleep(1.4 * TIMEOUT_S / _CRAWL_FRAMES)
         if frames > 1:
             wire.arm(_crawling(frames - 1), 0)
+        return wire.inner.isend(to, frame)
+
+    return act
+
+
+def _cut(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+    """Cut the connection to the rank that this frame is for; the others stay."""
+    wire.inner._channels[to].socket.shutdown(socket.SHUT_RDWR)
+    return wire.inner.isend(to, frame)
+
+
+def _flipping(left: int) -> FrameAct:
+    """Let this many frames leave in turn at a tenth of the rate and as fast as they can, ten of each."""
+
+    def act(wire: Wire, to: int, frame: torch.Tensor) -> Sending:
+        if left // _SLOW_FRAMES % 2 == 0:
+            time.sleep(_SLOW_S)
+        if left > 1:
+            wire.arm(_flipping(left - 1), 0)
         return wire.inner.isend(to, frame)
 
     return act

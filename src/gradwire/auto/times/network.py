@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple
 
+from gradwire.errors import ExchangeError, LinkError
 from gradwire.links.base import Link
 from gradwire.timing.measure.line_rate import Effort, measure
 from gradwire.timing.replay.line import Line, fit
@@ -19,13 +20,16 @@ def own_line(link: Link) -> tuple[float, ...]:
     """Return the fields of the slowest line that this rank has led, 0 for a rank that has led none.
 
     All ranks call it. Each neighbours' line of a ring is measured, as many at once as have no rank in common.
-    Raises ``LinkError``.
+    Raises ``ExchangeError``.
     """
     lines = []
     for pairs in matchings(link.world):
         for low, high in pairs:
             if link.rank in (low, high):
-                points = measure(link, low + high - link.rank, _EFFORT)
+                try:
+                    points = measure(link, low + high - link.rank, _EFFORT)
+                except LinkError as error:
+                    raise ExchangeError(f"a measurement of the network failed: {error}") from error
                 lines += [fit(points)] if points else []
     return astuple(_slowest(lines)) if lines else (0.0,) * LINE_FIELDS
 

@@ -38,7 +38,7 @@ class Steering:
     def __init__(self, pilot: Pilot, plan: Plan, lines: Lines, meter: FsdpMeter) -> None:
         self.plan = plan
         self._pilot, self._lines, self._meter = pilot, lines, meter
-        self._number, self._wait_s = 0, 0.0
+        self._step, self._number, self._wait_s = 0, 0, 0.0
 
     @property
     def decisions(self) -> list[tuple[int, Decision]]:
@@ -47,6 +47,7 @@ class Steering:
 
     def begin(self, step: int) -> None:
         """Let ``step``, counted from 1 up, have its plan; nothing of it has been reduced."""
+        self._step = step
         chosen = self._pilot.begin(step, self.plan, self._ask)
         if chosen is not None:
             self.plan = chosen
@@ -80,7 +81,8 @@ class Steering:
         self._pilot.load(state)
 
     def _ask(self, what: str, work: Callable[[Exchange], T]) -> T:
-        with self._lines.using(Purpose.CHOOSE, world_group(), what) as line:
+        said = f"{what} before step {self._step}"
+        with self._lines.using(Purpose.CHOOSE, world_group(), said) as line:
             return work(line.exchange)
 
 

@@ -151,7 +151,9 @@ class WorkerMethod(Method):
         try:
             return work(self.exchange)
         except ExchangeError as error:
-            raise ExchangeError(f"{error} ({what} before step {self.steps_done + 1})") from error
+            failure = f"{error} ({what} before step {self.steps_done + 1})"
+            self.exchange.close(failure)  # the work may have used the link alone, and the peers wait
+            raise ExchangeError(failure) from error
 
     def _settle(self) -> None:
         """Wait until nothing is on the network."""
