@@ -39,6 +39,12 @@ _MEMORY = re.compile(r"^( *)(reg \[\d+:0\] [^;]* \[\d+:0\];)$", re.MULTILINE)
 """The declaration of a memory. All are those of queues, which never read a word in the cycle in which they
 write it; synthesis that doesn't know this adds a register and a choice for each bit of it."""
 
+_TRIGGER = re.compile(r"^( *)(reg (\\\$auto\$verilog_backend\S*) += 0;)$", re.MULTILINE)
+"""The declaration of a constant that all combinational blocks of a module read. Yosys counts on its initial
+value to evaluate them at time 0. SystemVerilog initialises variables before any block waits, so that value is
+no event there: a block whose inputs keep their initial values would never run, and a reset that is high from
+time 0 would load the registers with unknown bits."""
+
 
 class Port(NamedTuple):
     """A port of a Verilog module."""
@@ -81,7 +87,22 @@ def export(name: str, codec: str | None, width: int, parameters: Mapping[str, in
     made_of = [name, *([codec] if codec else []), *([f"{width} bits"] if BLOCKS[name].has_width else [])]
     made_of += [f"{key}={value}" for key, value in parameters.items()]
     marked = _MEMORY.sub(r"\1(* no_rw_check *)\n\1\2", str(text))
+    marked = _TRIGGER.sub(_with_event, marked)
     return Export(_header(made_of, ports) + marked, ports)
+
+
+def _with_event(match: re.Match[str]) -> str:
+    """Return the declaration with an event at time 0, once all blocks wait; nothing depends on the value.
+
+    Verilator evaluates every block at the start, but warns of this assignment.
+    """
+    indent, declaration, name = match.groups()
+    return (
+        f"{indent}{declaration}\n"
+        f"{indent}/* verilator lint_off INITIALDLY */\n"
+        f"{indent}initial {name} <= 1;\n"
+        f"{indent}/* verilator lint_on INITIALDLY */"
+    )
 
 
 def _header(made_of: list[str], ports: list[Port]) -> str:
