@@ -8,6 +8,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -205,7 +206,7 @@ class WithFsdp(Synchronous):
     """``gradwire.attach_fsdp``: gradients through the codec, weights as they are."""
 
     def __init__(self, setup: Setup, module: nn.Module | None = None) -> None:
-        model = module or make_model()
+        model: Any = module or make_model()
         group = dist.group.WORLD if setup.group is None else setup.group
         assert isinstance(group, dist.ProcessGroup)
         mesh = DeviceMesh.from_group(group, "cpu")

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed._composable.replicate import replicate
 
 import gradwire
 from gradwire.codecs import parse
-from gradwire.errors import ExchangeError, StateError
+from gradwire.errors import ExchangeError, SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training import DSync, Server, StaleServer, StaleWorker, Worker
+from gradwire.training.methods.trained import check_model
 from support.branches import OPTIMIZERS, Branches, assert_close, batch, everything, new_branches, squares
 from support.pipes import pipe_sgd
 
@@ -209,3 +211,9 @@ def test_an_old_gradient_of_a_frozen_parameter_moves_nothing(run_ranks: Ranks) -
         return model.right.weight.detach().clone()
 
     assert all(torch.equal(each, new_branches().right.weight) for each in run_ranks(2, body))
+
+
+def test_a_model_that_replicate_has_changed_is_refused() -> None:
+    model = nn.Sequential(replicate(nn.Linear(3, 1)))
+    with pytest.raises(SpecError, match=r"replicate has changed 0, so that DDP would average .*; leave repl"):
+        check_model(model, "PipeSGD")

@@ -15,7 +15,23 @@ from gradwire.codecs.rules import check_names
 from gradwire.errors import AttachError, GradwireError, SpecError
 from gradwire.plan import Plan
 from gradwire.training.ddp.copies import own_hooks
+from gradwire.training.methods.trained import REPLICATE, is_replicated
 from gradwire.training.replicas.agreement import REFUSED, agree
+
+
+def not_ddp(model: object) -> str:
+    """Return what to do about a model that is no ``DistributedDataParallel``."""
+    got = f"attach wants a DistributedDataParallel, but got a {type(model).__name__}"
+    if is_replicated(model):
+        return (
+            f"{got}, which {REPLICATE} has changed; leave replicate out, wrap the model in "
+            "DistributedDataParallel, and attach that"
+        )
+    if any(each.__name__ == "FSDPModule" for each in type(model).__mro__):
+        return f"{got}, whose gradients FSDP reduces; use gradwire.attach_fsdp"
+    if isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel):
+        return f"{got} around one; attach the DistributedDataParallel inside (model._orig_mod)"
+    return f"{got}; wrap the model first"
 
 
 def agreed_plan(
@@ -51,6 +67,11 @@ def _check_model(model: DistributedDataParallel) -> None:
     hooks = own_hooks(model)
     if hooks:
         raise AttachError(f"attach wants a model without a hook, but this one has {', '.join(hooks)}")
+    if getattr(model, "_use_python_reducer", False):
+        raise AttachError(
+            'torch._dynamo.config.optimize_ddp is "python_reducer", with which compiled code averages '
+            "gradients without buckets for hooks; set it to True before DistributedDataParallel is made"
+        )
     if model._delay_all_reduce_params:
         raise AttachError(
             "parameters in delay_all_reduce_named_params are averaged past every hook; leave that option out"

@@ -27,7 +27,7 @@ from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
-from gradwire.training.ddp.agreed_plan import agreed_plan
+from gradwire.training.ddp.agreed_plan import agreed_plan, not_ddp
 from gradwire.training.ddp.buffers import tell_of_buffers
 from gradwire.training.ddp.copies import Copied, TakenHooks, forget_original
 from gradwire.training.ddp.forward_check import ForwardCheck
@@ -101,9 +101,7 @@ def attach(
         From ``backward``, where ``strict``. All buckets are averaged then, and the next step can be taken.
     """
     if not isinstance(model, DistributedDataParallel):
-        raise AttachError(
-            f"attach wants a DistributedDataParallel, but got a {type(model).__name__}; wrap the model first"
-        )
+        raise AttachError(not_ddp(model))
     check_extras("attach", ledger, strict)
     check_timeout(timeout_s)
     if begin_timeout_s is not None:

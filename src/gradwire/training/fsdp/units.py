@@ -18,6 +18,7 @@ from gradwire.errors import AttachError
 from gradwire.training.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients
 from gradwire.training.fsdp.lines import Purpose
 from gradwire.training.fsdp.lost import UnitLayouts
+from gradwire.training.methods.trained import REPLICATE, is_replicated
 
 _POINTS = ("set_custom_all_gather", "set_custom_reduce_scatter")
 
@@ -111,6 +112,11 @@ def units_of(module: nn.Module) -> list[Unit]:
     if not isinstance(module, nn.Module):
         raise AttachError(f"attach_fsdp wants a module, but got a {type(module).__name__}")
     units = list(_units(module))
+    if is_replicated(module):
+        raise AttachError(
+            f"attach_fsdp wants a module that fully_shard has sharded, but {REPLICATE} has changed this one; "
+            "leave replicate out, and call fully_shard, or DistributedDataParallel and gradwire.attach"
+        )
     if not units:
         raise AttachError(
             f"attach_fsdp wants a module that torch.distributed.fsdp.fully_shard has sharded, but this "

@@ -224,9 +224,9 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
             )
         if parameter.dtype != torch.float32 or parameter.layout != torch.strided or parameter.is_meta:
             raise TensorError(
-                f"every parameter must be a dense float32 tensor with memory, but number {number}, of shape "
-                f"{tuple(parameter.shape)}, is a {parameter.dtype} tensor of layout {parameter.layout} on "
-                f"{parameter.device}; use model.float(), and to_empty() for a model on meta"
+                f"every trained parameter must be a dense float32 tensor with memory, but number {number}, "
+                f"of shape {tuple(parameter.shape)}, is a {parameter.dtype} tensor of layout "
+                f"{parameter.layout} on {parameter.device}; {_advice(parameter)}"
             )
         device, first = device_of(parameter), device_of(unique[0])
         if device is not first:
@@ -235,6 +235,25 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
                 f"{device}; move the model as a whole"
             )
     return unique
+
+
+def check_frozen(parameters: Iterable[Parameter]) -> None:
+    """Raise ``TensorError`` for a parameter that no method trains and whose bytes cannot be sent."""
+    for number, parameter in enumerate(parameters):
+        if parameter.layout != torch.strided or parameter.is_meta or hasattr(parameter, "placements"):
+            raise TensorError(
+                f"every frozen parameter must be a dense tensor with memory, whole on every rank, but number "
+                f"{number}, of shape {tuple(parameter.shape)}, is a {type(parameter.data).__name__} of "
+                f"layout {parameter.layout} on {parameter.device}; use to_empty() for a model on meta"
+            )
+
+
+def _advice(parameter: Parameter) -> str:
+    if parameter.is_meta:
+        return "use to_empty() for a model on meta"
+    if parameter.is_complex():
+        return "train it with DistributedDataParallel and gradwire.attach, or keep it as a real parameter"
+    return "convert what is trained with .float(), and freeze the rest, which keeps its dtype"
 
 
 def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:

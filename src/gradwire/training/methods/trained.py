@@ -124,6 +124,15 @@ def import_all_of_torch() -> None:
     importlib.import_module("torch._dynamo")
 
 
+REPLICATE = "torch.distributed._composable.replicate"
+"""The module of torch's composable ``replicate``, which makes a DDP that the model does not show."""
+
+
+def is_replicated(model: object) -> bool:
+    """Return whether ``replicate`` averages the gradients of a model."""
+    return any(each.__module__ == REPLICATE for each in type(model).__mro__)
+
+
 def check_model(model: object, method: str) -> None:
     """Raise ``SpecError`` for what is no module, and for a model whose gradients somebody else averages."""
     if not isinstance(model, nn.Module):
@@ -132,6 +141,11 @@ def check_model(model: object, method: str) -> None:
             "optimizer after it"
         )
     for name, module in model.named_modules():
+        if is_replicated(module):
+            raise SpecError(
+                f"a {method} averages gradients itself, but {REPLICATE} has changed {name or 'the model'}, "
+                "so that DDP would average them, too; leave replicate out"
+            )
         if isinstance(module, DistributedDataParallel):
             what = f"its {name}" if name else "this one"
             raise SpecError(

@@ -12,7 +12,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.training.gradients.flat import FlatWeights
+from gradwire.training.gradients.flat import FlatWeights, check_frozen
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.replicas.compare import cached_buffers, check_layout, kept_buffers
 
@@ -27,8 +27,8 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
 
     Every rank must call this at the same point, while no other exchange of the link is under way. Caches
     (buffers with ``persistent=False``) stay local where their sizes differ between ranks. Raises
-    ``TensorError`` for a model that is not dense float32 on one device, and ``ExchangeError``, also where
-    models differ in shapes.
+    ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
+    ``ExchangeError``, also where models differ in shapes.
     """
     with_caches = check_layout(model, exchange)
     weights = broadcast_weights(model, exchange)
@@ -41,22 +41,30 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
 def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's weights, exactly, into the model of every rank of the exchange's link.
 
-    All parameters travel, frozen ones too; no buffers do. Every rank must call this at the same point, while
-    no other exchange of the link is under way. Whatever the plan says, the weights go out as a star,
-    uncompressed: a ring's broadcast half would collect a piece of every rank's weights.
+    All parameters travel, frozen ones too, which go as bytes in their own dtype; no buffers do. Every rank
+    must call this at the same point, while no other exchange of the link is under way. Whatever the plan
+    says, the weights go out as a star, uncompressed: a ring's broadcast half would collect a piece of every
+    rank's weights.
 
-    Raises ``TensorError`` for a model that is not dense float32 on one device, and ``ExchangeError``.
+    Raises ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
+    ``ExchangeError``.
     """
     return broadcast_parameters(model.parameters(), exchange)
 
 
 def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) -> ExchangeCost:
     """Do what ``broadcast_weights`` does for these parameters, in the same order on every rank."""
-    weights = FlatWeights(parameters)
-    weights.gather()
-    accounting = _broadcast(weights.buffer, exchange)
-    weights.scatter()
-    return accounting
+    every = list(dict.fromkeys(parameters))
+    accounting = ExchangeCost()
+    trained = [each for each in every if each.requires_grad]
+    if trained:
+        weights = FlatWeights(trained)
+        weights.gather()
+        accounting += _broadcast(weights.buffer, exchange)
+        weights.scatter()
+    frozen = [each for each in every if not each.requires_grad and each.numel()]
+    check_frozen(frozen)
+    return accounting + _copy_bytes(frozen, exchange)
 
 
 def broadcast_buffers(model: nn.Module, exchange: Exchange) -> ExchangeCost:
