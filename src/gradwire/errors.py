@@ -96,6 +96,17 @@ def copied(error: BaseException) -> BaseException:
     return twin
 
 
+def one_line(text: str) -> str:
+    r"""Return ``text`` on one line: control characters and lone surrogates become escapes.
+
+    Examples
+    --------
+    >>> one_line("a\nb\x1b[2J")
+    'a\\nb\\x1b[2J'
+    """
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def shown(value: object) -> str:
     """Return ``value`` as errors quote it: its ``repr`` in one line of at most 80 characters."""
     try:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,32 @@ def test_the_next_run_starts_with_what_was_decided(tmp_path: Path, caplog: pytes
     assert "from step 1 on, as in an earlier run: " in caplog.text
     run_ranks(2, train, Auto(), 3)
     assert run_ranks(3, train, settings, 2)[0].pilot.decisions == [], "it was for two ranks"
+
+
+def test_the_next_run_does_not_start_with_what_its_settings_forbid(tmp_path: Path) -> None:
+    path = tmp_path / "auto.json"
+    run_ranks(2, train, Auto(path=path), WARM_UP + 1)
+    strict = Auto(0.001, ["lossless"], path)
+    for run in run_ranks(2, train, strict, 3):
+        assert run.plans == [strict.first_plan] * 3
+        assert run.pilot.decisions == []
+
+
+def test_a_checkpoint_does_not_go_on_with_what_the_settings_forbid(caplog: pytest.LogCaptureFixture) -> None:
+    state = run_ranks(2, train, Auto(), WARM_UP + 2)[0].pilot.state()
+    strict = Auto(0.001, ["lossless"])
+
+    def resumed(link: Link, state: State) -> Run:
+        run = Run(link, strict)
+        assert run.pilot.load(state) is None
+        for number in range(WARM_UP + 3, WARM_UP + 6):
+            run.step(number)
+        return run
+
+    for each in (state, replace(state, settings="")):
+        for run in run_ranks(2, resumed, each):
+            assert run.plans == [strict.first_plan] * 3
+    assert caplog.text.count("the run chooses its plan anew, without the choice in the checkpoint") == 2
 
 
 def test_a_codec_that_breaks_the_contract_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import logging
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gradwire import Auto, Link
+from gradwire import Auto, Link, Plan
 from gradwire.auto import pilot
 from gradwire.auto.choice import decide, trial
 from gradwire.auto.choice.trial import TURN
 from gradwire.auto.pilot import WARM_UP
 from gradwire.auto.state import State
 from gradwire.auto.times.step_times import KEPT
+from gradwire.errors import SpecError
 from support.piloted import Run, train
 from support.ranks import run_ranks
 from support.told_line import TURNS, Told, tell_line
@@ -125,15 +127,23 @@ def test_a_line_that_changes_is_answered_by_another_trial(line: Told) -> None:
     assert {b - a for a, b in pairwise(after)} == {TURN, 2 * TURN}
 
 
-def test_a_codec_of_an_earlier_run_that_is_no_candidate_any_more_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_codec_that_is_no_candidate_is_replaced_once_it_breaks_the_contract(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The one of the first steps, which stays where nothing can be chosen."""
     monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
-    place = tmp_path / "auto.json"
-    run_ranks(2, train, Auto(codecs=["quantize:8"], path=place), WARM_UP + 1)
+    monkeypatch.setattr(Auto, "first_plan", Plan.of("quantize:8", residual=False))
+    choose, calls = decide.decide, count()
+
+    def decided(*args: Any) -> Any:
+        if next(calls) == 0:
+            raise SpecError("not yet")
+        return choose(*args)
+
+    monkeypatch.setattr(pilot, "decide", decided)
 
     def run(link: Link) -> Run:
-        one = Run(link, Auto(codecs=["bf16"], path=place))
+        one = Run(link, Auto(codecs=["bf16"]))
         one.small = True  # so that quantize:8 breaks the contract
         for number in range(1, 3 * KEPT):
             one.step(number)
@@ -141,5 +151,5 @@ def test_a_codec_of_an_earlier_run_that_is_no_candidate_any_more_is_replaced(
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
-    assert str(runs[0].plans[0].codec) == "quantize:8"
+    assert str(runs[0].plans[WARM_UP].codec) == "quantize:8"
     assert str(runs[0].plans[-1].codec) == "bf16"

@@ -210,7 +210,7 @@ class WithFsdp(Synchronous):
         group = dist.group.WORLD if setup.group is None else setup.group
         assert isinstance(group, dist.ProcessGroup)
         mesh = DeviceMesh.from_group(group, "cpu")
-        for layer in (model[0], model[2]):
+        for layer in [*model.children()][:3:2]:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
         self.model, self._setup = model, setup

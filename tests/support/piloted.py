@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from gradwire import Auto, Exchange, Link, Plan
+from gradwire.auto.form import BUCKETS
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.quality.sampled_bucket import SampledBucket
 from gradwire.exchange.division import divided
@@ -27,7 +28,9 @@ class Run:
         self.lit, self.buckets = slice(None), slice(None)
         self.exposed_by: dict[str, float] = {}
         shapes = [[each] for each in COUNTS]
-        self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now)
+        form, names = BUCKETS.over(link), [name for bucket in NAMES for name in bucket]
+        options: dict[str, Any] = {"form": form, "names": names}
+        self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now, **options)
         self.plans: list[Plan] = []
         self.generator = torch.Generator().manual_seed(link.rank)
 

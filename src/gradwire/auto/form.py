@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradwire.auto.quality.contract import MOST_EXCEPTED
+from gradwire.collectives import backend
+from gradwire.links.base import Link
 from gradwire.planner.search.candidates import ALGORITHMS
 
 
@@ -27,6 +29,8 @@ class Form:
         The share of the values that may have another codec than the rest.
     places
         Whether parameters begin blocks of their own, where their codec wants that.
+    pipeline
+        The steps under way at once.
     """
 
     name: str
@@ -35,6 +39,12 @@ class Form:
     algorithms: tuple[str, ...] = ALGORITHMS
     most_excepted: float = MOST_EXCEPTED
     places: bool = True
+    pipeline: int = 1
+
+    def over(self, link: Link) -> Form:
+        """Return the form without algorithms that ``link`` cannot run."""
+        may = (each for each in self.algorithms if each != backend.NAME or link.HAS_ALL_REDUCE)
+        return replace(self, algorithms=tuple(may))
 
 
 BUCKETS = Form("buckets")
@@ -45,4 +55,4 @@ SHARDS = Form("shards", half="reduce", algorithms=("ring",), most_excepted=0.0, 
 
 def whole(pipeline: int) -> Form:
     """Return the form of gradients that go out whole, with so many steps under way at once."""
-    return Form(f"a pipeline of {pipeline}", whole=True)
+    return Form(f"a pipeline of {pipeline}", whole=True, pipeline=pipeline)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from time import perf_counter
@@ -18,14 +18,14 @@ from gradwire.auto.messages import broadcast, gather, mean
 from gradwire.auto.quality.contract import WIDE, Contract, Lost, draw, excepted, in_words, rules_for
 from gradwire.auto.quality.losses import Losses, is_leaner
 from gradwire.auto.quality.samples import Samples
-from gradwire.auto.settings import Auto
+from gradwire.auto.saved import Saved
+from gradwire.auto.settings import Auto, terms_of
 from gradwire.auto.state import State
 from gradwire.auto.times import network
 from gradwire.auto.times.costs import Costs, typical
 from gradwire.auto.times.step_times import KEPT, StepTime, StepTimes, slowest
 from gradwire.auto.times.watch import Watch
 from gradwire.codecs import parse
-from gradwire.collectives import backend
 from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
@@ -64,13 +64,15 @@ class Pilot:
     rank, world
         Whose pilot it is.
     shapes
-        Those of the model's parameters.
+        Those of the model's parameters that are trained.
     timeout_s
         How long a rank waits for the others.
     form
         How the run exchanges its gradients.
     clock
         What times steps, in seconds.
+    names
+        Those of all of the model's parameters.
 
     Attributes
     ----------
@@ -92,12 +94,14 @@ class Pilot:
         clock: Callable[[], float] = perf_counter,
         *,
         form: Form = BUCKETS,
+        names: Collection[str],
     ) -> None:
         self.decisions: list[tuple[int, Decision]] = []
         self.note: Callable[[int, Decision], None] | None = None
         self.settles_at = 0
         self._settings, self._rank, self._world, self._timeout_s = settings, rank, world, timeout_s
-        self._form, self._key = form, saved.fingerprint(shapes, world, form.name)
+        key = saved.fingerprint(shapes, world, form.name)
+        self._form, self._saved = form, Saved(settings, form, names, key, tells=rank == 0)
         self._clock, self._times, self._watch = clock, StepTimes(clock), Watch()
         self._contract = Contract(settings.max_lost_norm, world)
         self._losses = Losses(self._contract, form.most_excepted)
@@ -168,15 +172,15 @@ class Pilot:
         decide_at = self._decide_at if self._trial.present is None else self._steps + 1
         counts = (self._world, self._steps, decide_at, watch.patience, watch.since)
         refused = sorted(map(str, contract.refused))
-        return State(*counts, list(self.decisions), dict(contract.seen), refused)
+        return State(*counts, [*self.decisions], dict(contract.seen), refused, terms_of(self._settings))
 
     def load(self, state: State) -> Plan | None:
         """Go on where ``state`` was called, from the next step on; all ranks load, and rank 0's counts.
 
-        Return the plan that it had, if one was chosen. The state of another number of ranks is left out: the
-        run measures anew.
+        Return the plan that it had, if one was chosen. The state of another number of ranks is left out, and
+        so is one that the present settings don't allow: the run measures anew.
         """
-        self._loaded = state if state.world == self._world else None
+        self._loaded = state if state.world == self._world and self._saved.allows(state) else None
         self._begun = False
         return self._loaded.decisions[-1][1].plan if self._loaded and self._loaded.decisions else None
 
@@ -198,12 +202,11 @@ class Pilot:
         """Go on where a checkpoint was written, or with what a run before has decided, if rank 0 has that."""
         self._begun, self._before, self._decide_at = True, 0, step + WARM_UP
         self._own_shares, self._own_line, self._trial = [], (), Trial(())
-        place, text = self._settings.place, ""
+        text = ""
         if self._rank == 0 and self._loaded is not None:
             text = _RESUMED + self._loaded.to_json()
-        elif self._rank == 0 and place is not None:
-            found = saved.load(place, self._key)
-            text = "" if found is None else found.to_json()
+        elif self._rank == 0 and (found := self._saved.load()) is not None:
+            text = found.to_json()
         text = ask("the plan of an earlier run", lambda exchange: broadcast(exchange, text, self._timeout_s))
         if text.startswith(_RESUMED):
             return self._resume(step, State.from_json(text.removeprefix(_RESUMED)))
@@ -258,9 +261,8 @@ class Pilot:
     def _take(self, step: int, decision: Decision, why: str = "") -> Plan:
         self.decisions.append((step, decision))
         self._tell(step, decision, why)
-        if self._rank == 0 and self._settings.place is not None:
-            kept = decision if self._trial.present is None else self._trial.decisions[0]
-            saved.save(self._settings.place, self._key, kept)
+        if self._rank == 0:
+            self._saved.save(decision if self._trial.present is None else self._trial.decisions[0])
         return decision.plan
 
     def _tell(self, step: int, decision: Decision, why: str) -> None:
@@ -310,7 +312,7 @@ class Pilot:
         ``_ANEW`` where they have become too many.
         """
         most = self._settings.max_lost_norm
-        if present.codec not in self._settings.candidates:  # that of an earlier run
+        if present.codec not in self._settings.candidates:  # which no choice has made
             return _ANEW
         codecs = self._settings.candidates
         rows = gather(exchange, self._losses.own(samples, codecs), self._timeout_s)
@@ -339,7 +341,7 @@ class Pilot:
         codecs = [present.codec, *others]
         rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
         if self._rank == 0:
-            may, most = self._algorithms(exchange), self._settings.max_lost_norm
+            may, most = self._form.algorithms, self._settings.max_lost_norm
             found = self._losses.of_exchanges(rows, samples, codecs, may, present).values()
             is_due = any(is_leaner(each, present, others, most) for each in found)
             text = _ANEW if is_due else ""
@@ -351,10 +353,6 @@ class Pilot:
             norms = samples.slice_norms()
             mean(exchange, norms, self._timeout_s)
             samples.compare_with(norms)
-
-    def _algorithms(self, exchange: Exchange) -> tuple[str, ...]:
-        may = self._form.algorithms
-        return tuple(each for each in may if each != backend.NAME or exchange.link.HAS_ALL_REDUCE)
 
     def _choose(self, exchange: Exchange, present: Plan) -> str:
         """Return a decision as JSON, the same on all ranks; empty where nothing can be measured yet."""
@@ -375,7 +373,7 @@ class Pilot:
         text = ""
         if self._rank == 0:
             shares = [each[3 : -network.LINE_FIELDS] for each in rows]
-            codecs, may = self._settings.candidates, self._algorithms(exchange)
+            codecs, may = self._settings.candidates, self._form.algorithms
             lost = self._losses.of_exchanges(shares, samples, codecs, may, present)
             text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
         return broadcast(exchange, text, self._timeout_s)

@@ -45,8 +45,8 @@ class Auto:
         Codecs or their specs that may be chosen, besides no compression; by default those whose error is a
         known share of the values. Codecs that keep residuals are used without them.
     path
-        A file for the decision, from which the next run starts; by default the one that the environment
-        variable ``GRADWIRE_AUTO`` names, if any. Rank 0 alone reads and writes it.
+        A file for the decision, from which the next run with the same settings starts; by default the one
+        that the environment variable ``GRADWIRE_AUTO`` names, if any. Rank 0 alone reads and writes it.
 
     Raises
     ------
@@ -106,4 +106,9 @@ class Auto:
     @property
     def facts(self) -> dict[str, str]:
         """What all ranks must agree on."""
-        return {NAME: f"{self.max_lost_norm:g}, {', '.join(map(str, self.candidates))}"}
+        return {NAME: terms_of(self)}
+
+
+def terms_of(settings: Auto) -> str:
+    """Return what a choice depends on, as text: the limit and the candidates."""
+    return f"{float(settings.max_lost_norm)}, {', '.join(map(str, settings.candidates))}"

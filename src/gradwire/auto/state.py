@@ -33,6 +33,8 @@ class State:
         What was decided, and before which steps.
     seen, refused
         Those of the ``Contract``, the codecs as their specs.
+    settings
+        The ``terms_of`` the settings under which it was decided; empty in older checkpoints.
     """
 
     world: int
@@ -43,6 +45,7 @@ class State:
     decisions: list[tuple[int, Decision]] = field(default_factory=list)
     seen: Mapping[str, float] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    settings: str = ""
 
     def to_json(self) -> str:
         """Return it as a JSON object."""

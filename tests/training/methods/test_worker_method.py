@@ -136,6 +136,33 @@ def test_a_run_with_a_fixed_plan_keeps_it_whatever_the_state_says(kind: type[Any
 
 
 @pytest.mark.parametrize("kind", METHODS)
+def test_a_run_with_other_settings_measures_anew_whatever_the_state_says(kind: type[Any]) -> None:
+    settings = Auto(max_lost_norm=0.001, codecs=["lossless"])
+    ranks = run_ranks(2, halved, kind, settings)
+    for found in ranks:
+        assert found["plan at once"].codec == settings.first_plan.codec
+        ((step, plan),) = found["resumed decisions"]
+        assert step == HALF + WARM_UP + 1
+        assert plan.codec in settings.candidates
+        assert torch.equal(found["resumed"], ranks[0]["resumed"])
+
+
+def test_a_choice_of_another_pipeline_is_left_out() -> None:
+    def body(link: Link) -> Any:
+        first, _ = run(link, DSync, "auto", WARM_UP + 2)
+        model = copy.deepcopy(MODEL)
+        with PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.05), "auto", group=link) as method:
+            method.load_state_dict(first.state_dict())
+            for _ in range(3):
+                method.step(lambda: model(torch.ones(8, 40)).square().mean())
+            return first.decisions, method.decisions, method.plan.pipeline
+
+    for saved, decisions, pipeline in run_ranks(2, body):
+        assert saved
+        assert (decisions, pipeline) == ([], 2)
+
+
+@pytest.mark.parametrize("kind", METHODS)
 def test_a_state_whose_choice_is_damaged_changes_nothing(kind: type[Any]) -> None:
     def body(link: Link) -> Any:
         model = copy.deepcopy(MODEL)

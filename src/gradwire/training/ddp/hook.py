@@ -17,6 +17,7 @@ from gradwire.api import check_timeout, connect
 from gradwire.auto.choice.decision import Decision
 from gradwire.auto.estimates.estimate import Estimate
 from gradwire.auto.estimates.recorder import check_asked
+from gradwire.auto.form import BUCKETS
 from gradwire.auto.pilot import Pilot
 from gradwire.auto.settings import Auto
 from gradwire.auto.state import State
@@ -320,7 +321,9 @@ gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they 
 
 def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Pilot:
     shapes = [float_shape(each) for each in model.module.parameters() if each.requires_grad]
-    return Pilot(auto, link.rank, link.world, shapes, timeout_s)
+    names = [name for name, _ in model.module.named_parameters()]
+    form = BUCKETS.over(link)
+    return Pilot(auto, link.rank, link.world, shapes, timeout_s, form=form, names=names)
 
 
 def _register(model: DistributedDataParallel, attached: Attached) -> None:

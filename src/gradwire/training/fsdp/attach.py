@@ -256,7 +256,9 @@ def _steering(
     timeout_s: float,
 ) -> Steering:
     shapes = [float_shape(each) for each in module.parameters() if each.requires_grad]
-    pilot = Pilot(auto, dist.get_rank(), dist.get_world_size(), shapes, timeout_s, form=SHARDS)
+    names = [name for name, _ in module.named_parameters()]
+    who = auto, dist.get_rank(), dist.get_world_size()
+    pilot = Pilot(*who, shapes, timeout_s, form=SHARDS, names=names)
     pilot.note = ledger.decided
     return Steering(pilot, plan, lines, meter)
 

@@ -104,7 +104,11 @@ class WorkerMethod(Method):
 
     def _new_pilot(self, auto: Auto) -> Pilot:
         link, shapes = self.exchange.link, [each.shape for each in self.trained.parameters]
-        pilot = Pilot(auto, link.rank, link.world, shapes, link.timeout_s, form=whole(self.plan.pipeline))
+        form, names = (
+            whole(self.plan.pipeline).over(link),
+            [name for name, _ in self.model.named_parameters()],
+        )
+        pilot = Pilot(auto, link.rank, link.world, shapes, link.timeout_s, form=form, names=names)
         pilot.note = None if self.ledger is None else self.ledger.decided
         return pilot
 
