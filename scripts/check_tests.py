@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE, TESTS = ROOT / "src" / "gradwire", ROOT / "tests"
 BATTERIES = {
-    "conformance": "every codec, algorithm, link, device or method against its contract",
+    "conformance": "every codec, algorithm, link, device, method or command against its contract",
     "docs": "pages and examples, as readers run them",
     "faults": "every fault with every entry point",
     "foreign": "PyTorch's own tests",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import errors
-from gradwire.errors import shown
+from gradwire.errors import one_line, shown
 
 CLASSES = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
 
@@ -92,3 +92,12 @@ def test_a_copy_of_a_class_that_wants_other_arguments_has_its_text() -> None:
     twin = errors.copied(OwnError(3))
     assert (type(twin), str(twin)) == (OwnError, "rank 3 failed")
     assert str(errors.copied(OddError("x", "y"))) == "OddError: x"
+
+
+@given(st.text(st.characters(codec=None)))
+def test_one_line_holds_nothing_that_moves_a_terminal_and_all_that_can_be_read(text: str) -> None:
+    told = one_line(text)
+    assert told.isprintable()
+    told.encode()
+    assert one_line(told) == told
+    assert text != told or text.isprintable()

@@ -10,10 +10,13 @@ import pytest
 import gradwire
 from gradwire.errors import JobError, SpecError
 from gradwire.files import (
+    MOST_TEXT_NBYTES,
     cache_folder,
     check_folder_new,
     check_replaceable,
     check_writable,
+    open_ordinary,
+    read_text,
     replace_file,
     write_files,
 )
@@ -205,3 +208,27 @@ def test_nothing_else_in_the_package_renames_a_file_of_its_own() -> None:
         if any(each in path.read_text() for each in renames)
     }
     assert found == {"files.py", "job/data/download.py"}, "write by write_files or replace_file"
+
+
+@pytest.mark.parametrize("read", [read_text, open_ordinary])
+def test_only_ordinary_files_are_read_and_pipes_keep_nobody_waiting(read: object, tmp_path: Path) -> None:
+    assert callable(read)
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", "/dev/zero", "/dev/null"):
+        with pytest.raises(OSError, match="it is a pipe or a device; save its content in an ordinary file"):
+            read(path)
+    for path, reason in ((tmp_path, "Is a directory"), ("a\0b", "no file's"), ("\ud800", "no file's")):
+        with pytest.raises(OSError, match=reason):
+            read(path)
+
+
+def test_a_text_is_read_whole_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("grüße\n")
+    assert read_text(tmp_path / "text") == "grüße\n"
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(MOST_TEXT_NBYTES + 1)
+    with pytest.raises(OSError, match="more than 268435456 bytes"):
+        read_text(tmp_path / "large")
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(UnicodeDecodeError):
+        read_text(tmp_path / "bytes")

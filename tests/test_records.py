@@ -84,3 +84,22 @@ def test_an_object_is_read_and_nothing_else() -> None:
     assert read_object('{"a": [1]}', "a plan") == {"a": [1]}
     with pytest.raises(SpecError, match=r"^a plan must be a JSON object, but this is a list$"):
         read_object("[]", "a plan")
+
+
+def test_half_a_character_is_refused_before_any_file_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    for text in ('{"schema": "gradwire.test/1", "name": "\\ud800"}', '{"\\udfff": 1}'):
+        path.write_text(text)
+        with pytest.raises(SpecError, match=r"is no JSON: it holds a lone surrogate \('\\ud"):
+            read(path)
+        with pytest.raises(SpecError, match="lone surrogate"):
+            read_object(text, "x")
+    assert read_object('{"smile": "\\ud83d\\ude00"}', "x") == {"smile": "\U0001f600"}
+
+
+def test_a_version_of_many_digits_is_no_schema(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(f'{{"schema": "gradwire.test/{"9" * 5000}"}}')
+    with pytest.raises(SpecError, match="is no test: its schema must be") as caught:
+        read(path)
+    assert len(str(caught.value)) < 400

@@ -12,9 +12,11 @@ from gradwire.units import (
     format_duration,
     format_rate,
     format_size,
+    parse_count,
     parse_duration,
     parse_rate,
     parse_size,
+    parse_whole,
     ranks_in_words,
 )
 
@@ -160,3 +162,12 @@ def test_the_limits_of_a_links_rate_are_taken(text: str, nbytes_per_s: float | N
 def test_beyond_them_a_links_rate_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match=f"--link must be 1kbit to 1000gbit, or unlimited, but is {text}"):
         check_link_rate(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, f"0.{'0' * 5000}1", f"{'0' * 5000}1", "1" * 101])
+def test_more_digits_than_python_reads_are_a_mistake_in_one_short_sentence(text: str) -> None:
+    for parse, unit in ((parse_count, "M"), (parse_size, "MiB"), (parse_rate, "mbit"), (parse_duration, "s")):
+        with pytest.raises(SpecError) as caught:
+            parse(f"{text}{unit}")
+        assert len(str(caught.value)) < 250
+    assert parse_whole(text) is None

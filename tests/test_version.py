@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import tomllib
 from importlib.metadata import version as version_of
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradwire import version as module
-from gradwire.version import commit, how_to_install, installed, version
+from gradwire.version import NEEDED, commit, how_to_install, import_problem, installed, version
 from support.project import ROOT
 
 
@@ -50,3 +51,18 @@ def test_an_extra_that_is_named_exists(extra: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert extra in project["optional-dependencies"]
     assert f"'.[{extra}]'" in how_to_install(extra)
+
+
+def test_the_packages_that_are_needed_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {re.split("[<>=]", each)[0] for each in project["dependencies"]} == {*NEEDED}
+
+
+def test_a_package_that_cannot_be_imported_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "damaged_package.py").write_text("raise RuntimeError('two\\nlines')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert import_problem("json") == ""
+    assert import_problem("damaged_package") == r"RuntimeError: two\nlines"
+    assert import_problem("no_such_package") == "ModuleNotFoundError: No module named 'no_such_package'"

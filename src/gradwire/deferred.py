@@ -1,4 +1,4 @@
-"""torch and NumPy, imported when something of them is first used.
+"""torch, NumPy and zstandard, imported when something of them is first used.
 
 Their import takes seconds, which ``--help`` or a mistyped codec shouldn't wait for. Modules that parse text
 import them from here, and write ``torch.empty`` as usual.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["np", "torch"]
+__all__ = ["np", "torch", "zstandard"]
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    import zstandard
 else:
 
     class _Deferred:
@@ -24,4 +25,4 @@ else:
             setattr(self, attribute, found)  # codecs ask a dozen times for every segment
             return found
 
-    np, torch = _Deferred("numpy"), _Deferred("torch")
+    np, torch, zstandard = _Deferred("numpy"), _Deferred("torch"), _Deferred("zstandard")

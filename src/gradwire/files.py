@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,11 +17,39 @@ from gradwire.errors import JobError, SpecError
 Content = bytes | Callable[[BinaryIO], object]
 """The bytes of a file, or a function that writes them to it, and may read them again."""
 _DEVICES = Path("/dev")
+MOST_TEXT_NBYTES = 1 << 28
+"""The longest record that is read: far above what any command writes, and it fits the memory."""
 
 
 def cache_folder() -> Path:
     """Return gradwire's cache folder: ``$XDG_CACHE_HOME/gradwire``, else ``~/.cache/gradwire``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradwire"
+
+
+def open_ordinary(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open an ordinary file for reading. Raises ``OSError``, also for a pipe, which may never end."""
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except ValueError as error:  # a NUL, or a lone surrogate
+        raise OSError(errno.EINVAL, f"its name is no file's: {error}") from error
+    mode = os.fstat(opened).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(opened, "rb")
+    os.close(opened)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "it is a pipe or a device; save its content in an ordinary file")
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Return the text of an ordinary file of at most ``MOST_TEXT_NBYTES``.
+
+    Raises ``OSError``, and ``UnicodeDecodeError`` for what is no UTF-8.
+    """
+    with open_ordinary(path) as file:
+        if os.fstat(file.fileno()).st_size > MOST_TEXT_NBYTES:
+            raise OSError(errno.EFBIG, f"it holds more than {MOST_TEXT_NBYTES} bytes")
+        return file.read(MOST_TEXT_NBYTES).decode()
 
 
 def write_files(files: Mapping[Path, Content]) -> None:

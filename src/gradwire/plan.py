@@ -18,7 +18,7 @@ from gradwire.codecs.wrappers.projected import Projected, offloadable
 from gradwire.codecs.wrappers.scaled import Scaled, scalable
 from gradwire.errors import JobError, SpecError, shown
 from gradwire.fields import Source, named
-from gradwire.files import check_replaceable, write_files
+from gradwire.files import check_replaceable, read_text, write_files
 from gradwire.records import read_object
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
 
@@ -330,7 +330,7 @@ class Plan:
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read the plan that ``save`` wrote. Raises ``SpecError``, which names the file."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_text(path)
         except UnicodeDecodeError as error:
             raise SpecError(f"{path} holds no plan: it is no text in UTF-8") from error
         except (OSError, ValueError) as error:

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
+from gradwire.files import read_text
 from gradwire.machine import describe_machine, describe_versions
+from gradwire.units import parse_whole
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def make_record(schema: str, fields: Mapping[str, object], **machine: object) -> dict[str, object]:
@@ -37,9 +42,9 @@ def to_json(record: Mapping[str, object]) -> str:
 def read_object(text: str, called: str) -> dict[str, Any]:
     """Return the JSON object that ``text`` is. Raises ``SpecError``, which calls it ``called``."""
     try:
-        values = json.loads(text)
+        values = _loaded(text)
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{called} must be a JSON object, but this is no JSON: {error}") from error
+        raise SpecError(f"{called} must be a JSON object, but this is no JSON: {_why(error)}") from error
     if not isinstance(values, dict):
         raise SpecError(f"{called} must be a JSON object, but this is a {type(values).__name__}")
     return values
@@ -62,28 +67,43 @@ def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, 
         How one is written.
     """
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = _loaded(read_text(path))
     except OSError as error:
         raise SpecError(f"the {called} {path} cannot be read: {error.strerror or error}; {remedy}") from error
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"the {called} {path} is no JSON: {error}") from error
+        raise SpecError(f"the {called} {path} is no JSON: {_why(error)}") from error
     found = record.get("schema") if isinstance(record, dict) else None
     kind, version = _parts(schema)
     found_kind, found_version = _parts(found)
     if found_kind != kind:
-        raise SpecError(f"{path} is no {called}: its schema must be {schema}, but is {found!r}")
+        raise SpecError(f"{path} is no {called}: its schema must be {schema}, but is {shown(found)}")
     if found_version > version:
         raise SpecError(
-            f"{path} was written by a newer gradwire: its schema is {found}, but {schema} is the newest that "
-            "can be read; install that gradwire"
+            f"{path} was written by a newer gradwire: its schema is {shown(found)[1:-1]}, but {schema} is "
+            "the newest that can be read; install that gradwire"
         )
     return dict(record)
+
+
+def _loaded(text: str) -> Any:
+    """Return what JSON says. Raises ``ValueError``, also for half of a character, which no file can hold."""
+    values: Any = json.loads(text)
+    if _SURROGATE.search(text):
+        json.dumps(values, ensure_ascii=False).encode()
+    return values
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return f"it holds a lone surrogate ({error.object[error.start]!a}), which is no character"
+    return str(error)
 
 
 def _parts(schema: object) -> tuple[str, int]:
     """Return kind and version; ``("", 0)`` for what is no schema."""
     kind, _, version = schema.rpartition("/") if isinstance(schema, str) else ("", "", "")
-    return (kind, int(version)) if version.isdecimal() else ("", 0)
+    number = parse_whole(version)
+    return ("", 0) if number is None else (kind, number)
 
 
 def _finite(value: object) -> object:

@@ -7,20 +7,23 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
 
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
-_BITS = re.compile(r"([0-9.]+) ?([kmg]?)bit(?:/s|ps)?", re.IGNORECASE)
-_SHORT_BITS = re.compile(r"([0-9.]+) ?([KMG])b(?:ps|/s|E)")
-_AMBIGUOUS = re.compile(r"[0-9.]+ ?[kmg]bps", re.IGNORECASE)
-_BYTES = re.compile(r"([0-9.]+) ?([kMG]?)B(?:ps|/s)")
-_DURATION = re.compile(r"([0-9.]+) ?(ns|us|µs|ms|s)")
+_BITS = re.compile(r"([0-9.]{1,100}) ?([kmg]?)bit(?:/s|ps)?", re.IGNORECASE)
+_SHORT_BITS = re.compile(r"([0-9.]{1,100}) ?([KMG])b(?:ps|/s|E)")
+_AMBIGUOUS = re.compile(r"[0-9.]{1,100} ?[kmg]bps", re.IGNORECASE)
+_BYTES = re.compile(r"([0-9.]{1,100}) ?([kMG]?)B(?:ps|/s)")
+_DURATION = re.compile(r"([0-9.]{1,100}) ?(ns|us|µs|ms|s)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-_SIZE = re.compile(r"([0-9.]+) ?(B|kB|MB|GB|KiB|MiB|GiB)?")
+_SIZE = re.compile(r"([0-9.]{1,100}) ?(B|kB|MB|GB|KiB|MiB|GiB)?")
 _NBYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)(?:e(\d{1,2}))? ?([kKMGB]?)")
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:e([0-9]{1,2}))? ?([kKMGB]?)")
 _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _MOST_COUNT = 10**13
+_WHOLE = re.compile("[0-9]{1,18}")
+_MOST_DIGITS = 100
+"""Of a number; Python reads some thousand, and raises an error of its own for more."""
 SLOWEST, FASTEST = 10**3, 10**12
 """Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
 
@@ -46,7 +49,7 @@ def parse_rate(text: str | None) -> float | None:
             return number * _PREFIXES[match[2].lower()] * nbytes
     ambiguous = "; 'bps' behind a small letter means bits to some and bytes to others"
     raise SpecError(
-        f"a rate is written like '100mbit', '12.5MBps' or 'unlimited', but this one is {text!r}"
+        f"a rate is written like '100mbit', '12.5MBps' or 'unlimited', but this one is {shown(text)}"
         f"{ambiguous if _AMBIGUOUS.fullmatch(text.strip()) else ''}"
     )
 
@@ -75,7 +78,7 @@ def parse_duration(text: str) -> float:
         return number * _SECONDS[match[2]]
     if text.strip() == "0":
         return 0.0
-    raise SpecError(f"a time is written like '50us', '0.2ms' or '3s', but this one is {text!r}")
+    raise SpecError(f"a time is written like '50us', '0.2ms' or '3s', but this one is {shown(text)}")
 
 
 def parse_size(text: str) -> int:
@@ -93,7 +96,9 @@ def parse_size(text: str) -> int:
         nbytes = Fraction(match[1]) * _NBYTES[match[2] or "B"]
         if nbytes.denominator == 1:
             return int(nbytes)
-    raise SpecError(f"a size is written like '16MB', '4MiB' or '65536' (bytes), but this one is {text!r}")
+    raise SpecError(
+        f"a size is written like '16MB', '4MiB' or '65536' (bytes), but this one is {shown(text)}"
+    )
 
 
 def parse_count(text: str) -> int | None:
@@ -109,12 +114,25 @@ def parse_count(text: str) -> int | None:
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         return None
-    count = Fraction(match[1]) * 10 ** (int(match[2] or 0) + _THOUSANDS[match[3]])
+    digits = match[1] if len(match[1]) <= _MOST_DIGITS else "0"
+    count = Fraction(digits) * 10 ** (int(match[2] or 0) + _THOUSANDS[match[3]])
     if count.denominator != 1 or not 0 < count <= _MOST_COUNT:
         raise SpecError(
-            f"a model has a whole number of parameters from 1 to {_MOST_COUNT:.0e}, but --model says {text!r}"
+            f"a model has a whole number of parameters from 1 to {_MOST_COUNT:.0e}, but --model says "
+            f"{shown(text)}"
         )
     return int(count)
+
+
+def parse_whole(text: str) -> int | None:
+    """Return a whole number of at most 18 ASCII digits, or None for any other text.
+
+    Examples
+    --------
+    >>> parse_whole("12"), parse_whole("\u00b2"), parse_whole("-1"), parse_whole("9" * 5000)
+    (12, None, None, None)
+    """
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def format_rate(nbytes_per_s: float | None) -> str:

@@ -1,11 +1,17 @@
-"""The version of gradwire, and how to install its extras."""
+"""The version of gradwire, which packages it needs, and how to install its extras."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import subprocess
 from functools import cache
 from pathlib import Path
+
+from gradwire.errors import one_line
+
+NEEDED = ("torch", "numpy", "zstandard")
+"""The packages without which hardly any command works; a test compares them with pyproject.toml."""
 
 
 def version() -> str:
@@ -43,6 +49,15 @@ def installed(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def import_problem(package: str) -> str:
+    """Return why a package cannot be imported, "" if it can. This imports it."""
+    try:
+        importlib.import_module(package)
+    except Exception as error:  # a damaged installation raises anything
+        return f"{type(error).__name__}: {one_line(str(error))[:200]}"
+    return ""
 
 
 def how_to_install(extra: str) -> str:

@@ -117,6 +117,8 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("allreduce --iterations 0", "--iterations must be 1 to"),
         ("allreduce --max-time nan", "--max-time must be above 0"),
         ("allreduce --data zeros", "--data is laplace"),
+        ("allreduce --data laplace:1e308", "--data has a scale from 1e-30 to 1e+30"),
+        ("allreduce --data normal:1e-320", "--data has a scale from 1e-30 to 1e+30"),
         ("allreduce --data none.pt", "--data none.pt cannot be read"),
         ("allreduce --measured none.json", "the line rate none.json cannot be read"),
         ("allreduce --measured other.json", "was measured on another machine"),

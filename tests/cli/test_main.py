@@ -77,6 +77,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ("train --epochs 0", "--epochs must be 1"),
         ("train --lr 0", "--lr must be a number above 0"),
         ("train --lr inf", "--lr must be a number above 0"),
+        ("train --lr 1e300", "--lr must be a number above 0"),
         ("train --segment 7", "--segment must be a whole number from 16384 to 17179852800, but is 7"),
         ("train --segment 1GiB", "a segment of 1073741824 bytes may need a frame of"),
         ("train --segment big", "--segment: a size is written like '16MB'"),

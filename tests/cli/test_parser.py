@@ -65,3 +65,16 @@ def test_options_come_from_words_of_their_names_and_keep_their_defaults() -> Non
     words.world, words.strange = 3, "no option"
     assert chosen(Options, words, rate=7) == Options(7, Path("a"), 3)
     assert chosen(Options, words, world=4).world == 4, "what is said here counts"
+
+
+def test_a_value_of_dashes_alone_is_a_mistake_or_the_value_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        assert parser().parse_args(["--out=--"]).out == Path("--")  # from Python 3.13 on
+    except SystemExit:
+        assert "argument --out: expected one argument" in capsys.readouterr().err
+
+
+def test_a_mistake_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["a\nb\x1b[2J\udcff"])
+    assert "arguments: a\\nb\\x1b[2J\\udcff;" in capsys.readouterr().err

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import HashStore
 
+from gradwire.doctor.diagnosis import Diagnosis
 from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
 from gradwire.doctor.messages import Words
-from gradwire.doctor.visit import Diagnosis, follow, lead
+from gradwire.doctor.visit import follow, lead
 from gradwire.links import Link, loopback
 
 WELL = Card(

@@ -6,11 +6,11 @@ from typing import Any
 
 from gradwire.doctor.checks.clock import Offset
 from gradwire.doctor.checks.line import Look
+from gradwire.doctor.diagnosis import Diagnosis
 from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
 from gradwire.doctor.page import page_of
 from gradwire.doctor.report import describe
-from gradwire.doctor.visit import Diagnosis
 from gradwire.records import to_json
 from support.pages import Page
 

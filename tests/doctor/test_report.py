@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from gradwire.doctor.diagnosis import Diagnosis
 from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
 from gradwire.doctor.report import SCHEMA, describe, show_report
-from gradwire.doctor.visit import Diagnosis
 from gradwire.records import to_json
 
 Cards = Callable[..., list[Card]]

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from gradwire.doctor import run
+from gradwire.doctor import ranks, run
+from gradwire.doctor.diagnosis import Diagnosis, DoctorOptions
 from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
-from gradwire.doctor.run import DoctorOptions, run_doctor
-from gradwire.doctor.visit import Diagnosis
+from gradwire.doctor.run import run_doctor
 from gradwire.errors import JobError, LinkError
 from gradwire.launch.launched import VARIABLES
 
@@ -33,6 +33,7 @@ def examined(make_cards: Cards, monkeypatch: pytest.MonkeyPatch) -> list[tuple[A
         return card
 
     monkeypatch.setattr(run, "examine_machine", examine)
+    monkeypatch.setattr(ranks, "examine_machine", examine)
     for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     return asked
@@ -83,7 +84,7 @@ def test_a_rank_without_a_store_reports_for_itself(
         raise JobError(f"rank 0 did not come within {timeout_s:g} s")
 
     launch(monkeypatch, 1, 3)
-    monkeypatch.setattr(run, "join_launched", nobody)
+    monkeypatch.setattr(ranks, "join_launched", nobody)
     assert run_doctor(DoctorOptions(timeout_s=2.0)) == 1
     assert examined == [(None, 3, 3)], "with three neighbours"
     printed = capsys.readouterr().out
@@ -102,8 +103,8 @@ def test_another_rank_obeys_and_says_nothing(
         return 7
 
     launch(monkeypatch, 2, 3)
-    monkeypatch.setattr(run, "join_launched", lambda _: HashStore())
-    monkeypatch.setattr(run, "follow", follow)
+    monkeypatch.setattr(ranks, "join_launched", lambda _: HashStore())
+    monkeypatch.setattr(ranks, "follow", follow)
     assert run_doctor(DoctorOptions(timeout_s=2.0)) == 7, "what rank 0 orders"
     assert seen == [(make_cards(1)[0], 2, 2.0)]
     assert capsys.readouterr().out == ""
@@ -117,8 +118,8 @@ def test_a_rank_0_that_is_gone_is_a_finding_of_the_others(
         raise LinkError("nothing came within 2 s")
 
     launch(monkeypatch, 1, 2)
-    monkeypatch.setattr(run, "join_launched", lambda _: HashStore())
-    monkeypatch.setattr(run, "follow", follow)
+    monkeypatch.setattr(ranks, "join_launched", lambda _: HashStore())
+    monkeypatch.setattr(ranks, "follow", follow)
     assert run_doctor(DoctorOptions()) == 1
     assert "nothing came within 2 s; is it still running?" in " ".join(capsys.readouterr().out.split())
 
@@ -136,8 +137,8 @@ def test_rank_0_leads_and_reports_for_all(
         return Diagnosis([Finding("clocks", "FAIL", "far apart")], [card], [0])
 
     launch(monkeypatch, 0, 4)
-    monkeypatch.setattr(run, "join_launched", lambda _: HashStore())
-    monkeypatch.setattr(run, "lead", lead)
+    monkeypatch.setattr(ranks, "join_launched", lambda _: HashStore())
+    monkeypatch.setattr(ranks, "lead", lead)
     assert run_doctor(DoctorOptions(timeout_s=3.0, lines=False)) == 1
     assert seen == [(4, 3.0, False)]
     assert capsys.readouterr().out.startswith("gradwire doctor: 4 ranks\n")

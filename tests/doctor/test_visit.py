@@ -10,10 +10,10 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.codecs import parse
+from gradwire.doctor.diagnosis import Diagnosis
 from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding
 from gradwire.doctor.messages import Words
-from gradwire.doctor.visit import Diagnosis
 from gradwire.errors import LinkError
 from gradwire.links import Fault, FaultyLink, loopback
 from gradwire.plan import Plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
+from gradwire.files import open_ordinary
 
 POOL = (1 << 22) + 9973
 """Numbers that are drawn at most; longer buckets repeat them, further apart than any codec looks."""
+_SMALLEST, _LARGEST = 1e-30, 1e30
+"""Scales whose numbers, and sums of them, are normal float32."""
 _GOLDEN = 0.6180339887498949
 _DEFAULT_SCALES = {"laplace": 1e-3, "normal": 1.0}
 
@@ -37,8 +39,10 @@ class DataSpec:
             number = float(scale) if colon else _DEFAULT_SCALES[kind]
         except (KeyError, ValueError):
             number = math.nan
-        if kind not in _DEFAULT_SCALES or not 0 < number < math.inf:
-            raise SpecError(f"--data is laplace:1e-3, normal:1 or FILE.pt, but {text!r} came")
+        if kind not in _DEFAULT_SCALES or not math.isfinite(number) or not number > 0:
+            raise SpecError(f"--data is laplace:1e-3, normal:1 or FILE.pt, but got {shown(text)}")
+        if not _SMALLEST <= number <= _LARGEST:
+            raise SpecError(f"--data has a scale from {_SMALLEST:g} to {_LARGEST:g}, but got {shown(text)}")
         return cls(kind, number)
 
     def __str__(self) -> str:
@@ -93,10 +97,11 @@ def load_gradient(file: Path) -> torch.Tensor:
     Raises ``SpecError``.
     """
     try:
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
+        with open_ordinary(file) as opened:
+            loaded = torch.load(opened, map_location="cpu", weights_only=True)
     except OSError as error:
         raise SpecError(f"--data {file} cannot be read: {error.strerror or error}") from error
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
+    except Exception as error:  # torch.load raises anything for a damaged file
         raise SpecError(f"--data {file} is no file of tensors that torch.save wrote") from error
     if isinstance(loaded, dict):
         loaded = list(loaded.values())

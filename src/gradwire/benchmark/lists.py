@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gradwire import collectives
 from gradwire.codecs import TABLE, parse
-from gradwire.errors import SpecError
-from gradwire.units import format_size
+from gradwire.errors import SpecError, shown
+from gradwire.units import format_size, parse_whole
 
 MOST_NBYTES = 1 << 32
 
@@ -67,10 +67,15 @@ def algorithm_specs(text: str) -> tuple[str, ...]:
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """Return the numbers between commas. Raises ``SpecError``."""
-    words = _once(option, between_commas(text))
-    if not all(word.isdecimal() for word in words):
-        raise SpecError(f"{option} takes whole numbers with commas between, as in 2,4,8, but {text!r} came")
-    return tuple(int(word) for word in words)
+    numbers = []
+    for word in _once(option, between_commas(text)):
+        number = parse_whole(word)
+        if number is None:
+            raise SpecError(
+                f"{option} takes whole numbers with commas between, as in 2,4,8, but {shown(text)} came"
+            )
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def _specs(text: str, known: set[str]) -> tuple[str, ...]:

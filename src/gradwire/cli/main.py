@@ -8,12 +8,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from io import TextIOWrapper
 from types import MappingProxyType
 from typing import TextIO
 
 from gradwire.cli.parser import EXIT_MISTAKE, Parser
-from gradwire.errors import GradwireError
-from gradwire.version import version
+from gradwire.errors import GradwireError, one_line
+from gradwire.version import NEEDED, import_problem, version
 
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
@@ -77,27 +78,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None where it is closed
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names of files need not be text
     try:
         code = _dispatch(words)
         sys.stdout.flush()
         return code
     except GradwireError as error:
-        sys.stderr.write(f"gradwire: {error}\n")
-        return EXIT_MISTAKE
+        return _mistake(str(error))
     except KeyboardInterrupt:
         sys.stderr.write("gradwire: interrupted\n")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         return _closed()
     except OSError as error:
-        sys.stderr.write(f"gradwire: the system refused: {error}\n")
-        return EXIT_MISTAKE
+        return _mistake(f"the system refused: {error}")
     except SystemExit as leaving:
         return _left(leaving.code)
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        missing = "; ".join(map(_needed, filter(import_problem, NEEDED)))
+        if missing:
+            return _mistake(missing)
+        traceback.print_exception(error)
         sys.stderr.write("gradwire: this is a bug; please report it with the lines above\n")
         return EXIT_BUG
+
+
+def _mistake(sentence: str) -> int:
+    sys.stderr.write(f"gradwire: {one_line(sentence)}\n")
+    return EXIT_MISTAKE
+
+
+def _needed(package: str) -> str:
+    return (
+        f"this command needs {package}, which cannot be imported here ({import_problem(package)}); "
+        f"pip install {package}, and see 'gradwire doctor'"
+    )
 
 
 def _left(code: object) -> int:

@@ -9,6 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from gradwire.errors import one_line
+
 EXIT_MISTAKE = 2
 
 Chosen = TypeVar("Chosen")
@@ -28,9 +30,19 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as argparse does; refuse ``--option=--``, whose value argparse drops before Python 3.13."""
+        found, unknown = super().parse_known_args(args, namespace)
+        for action in self._actions:
+            if action.nargs is None and getattr(found, action.dest, None) == []:
+                self.error(
+                    f"argument {'/'.join(action.option_strings) or action.dest}: expected one argument"
+                )
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         """Print one line on standard error and leave."""
-        sys.stderr.write(f"{self.prog}: {message}; see {self.prog} --help\n")
+        sys.stderr.write(f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
         raise SystemExit(EXIT_MISTAKE)
 
 

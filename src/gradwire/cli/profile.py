@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwire.cli.parser import Parser, chosen, file_path, split_command
-from gradwire.errors import SpecError
+from gradwire.errors import SpecError, shown
 from gradwire.files import check_writable
 from gradwire.page import check_page
 from gradwire.plan import MOST_HOSTS
 from gradwire.profile.settings import Settings
-from gradwire.units import parse_duration, parse_rate
+from gradwire.units import parse_duration, parse_rate, parse_whole
 
 MOST_STEPS = 10_000
 
@@ -50,9 +50,12 @@ def _listed(text: str | None) -> tuple[str, ...]:
 def _hosts(text: str | None) -> tuple[int, ...]:
     found = []
     for each in _listed(text):
-        if not each.isdecimal() or not 2 <= int(each) <= MOST_HOSTS:
-            raise SpecError(f"--hosts lists numbers from 2 to {MOST_HOSTS}, such as 2,4,8, but has {each!r}")
-        found.append(int(each))
+        number = parse_whole(each)
+        if number is None or not 2 <= number <= MOST_HOSTS:
+            raise SpecError(
+                f"--hosts lists numbers from 2 to {MOST_HOSTS}, such as 2,4,8, but has {shown(each)}"
+            )
+        found.append(number)
     return tuple(dict.fromkeys(found))
 
 

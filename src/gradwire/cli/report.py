@@ -10,12 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from gradwire.cli.parser import Parser, file_path
-from gradwire.errors import GradwireError, JobError, SpecError
+from gradwire.errors import GradwireError, JobError, SpecError, shown
 from gradwire.experiments import EXPERIMENTS
 from gradwire.experiments.page import experiment, page, read_all
-from gradwire.experiments.page.recorded import DAMAGES
 from gradwire.experiments.papers import EXHIBITS, PAPERS
-from gradwire.files import check_writable, write_files
+from gradwire.files import check_writable, read_text, write_files
 from gradwire.page import PAGE, RECORD, beside, write_page
 from gradwire.records import read_object, read_record
 
@@ -63,35 +62,36 @@ def make(path: Path) -> str:
     """Return the page of a record, or of the records in a folder. Raises ``GradwireError``."""
     if path.is_dir() and (path / RECORD).exists():
         path = path / RECORD
-    if path.is_file():
-        return _of_record(path)
-    return page(read_all(path, EXHIBITS), EXHIBITS, PAPERS)
+    try:
+        if path.is_file():
+            return _of_record(path)
+        return page(read_all(path, EXHIBITS), EXHIBITS, PAPERS)
+    except (GradwireError, ImportError):
+        raise
+    except Exception as error:  # a damaged record can break any line of a page
+        why = f"{type(error).__name__}: {error}"
+        raise JobError(f"{path} is damaged, or of another gradwire ({why}); {REMEDY}") from error
 
 
 def _of_record(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise JobError(f"the record {path} cannot be read: {error}; {REMEDY}") from error
+        raise JobError(
+            f"the record {path} cannot be read: {getattr(error, 'strerror', error)}; {REMEDY}"
+        ) from error
     fields = read_object(text, str(path))
     schema = str(fields.get("schema"))
     kind = schema.rpartition("/")[0]
-    try:
-        if kind.startswith(EXPERIMENT):
-            known = [*EXPERIMENTS.values(), *(each.experiment for each in EXHIBITS)]
-            return experiment.page_of(fields, known)
-        if kind not in MODULES:
-            raise SpecError(
-                f"{path} has no page: its schema is {schema}, but pages are of {', '.join(MODULES)}, and "
-                "experiments; name another record"
-            )
-        return _shown(path, importlib.import_module(MODULES[kind]).PAGES, kind)
-    except GradwireError:
-        raise
-    except DAMAGES as error:
-        raise JobError(
-            f"{path} is damaged, or of another gradwire ({type(error).__name__}: {error}); {REMEDY}"
-        ) from error
+    if kind.startswith(EXPERIMENT):
+        known = [*EXPERIMENTS.values(), *(each.experiment for each in EXHIBITS)]
+        return experiment.page_of(fields, known)
+    if kind not in MODULES:
+        raise SpecError(
+            f"{path} has no page: its schema is {shown(schema)[1:-1]}, but pages are of "
+            f"{', '.join(MODULES)}, and experiments; name another record"
+        )
+    return _shown(path, importlib.import_module(MODULES[kind]).PAGES, kind)
 
 
 def _shown(path: Path, pages: Any, kind: str) -> str:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from gradwire.cli.parser import Parser, file_path, folder_path, split_command
 from gradwire.errors import SpecError
-from gradwire.files import check_folder_new, write_files
+from gradwire.files import check_folder_new, read_text, write_files
 from gradwire.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
 from gradwire.testbed.leftovers import clean
 from gradwire.testbed.network.topology import (
@@ -182,7 +182,7 @@ def _rates(options: argparse.Namespace) -> tuple[float | None, ...]:
 
 def _read(path: Path) -> Topology:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise SpecError(f"--topology {path} cannot be read: {reason}") from error

@@ -7,9 +7,8 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from gradwire import _native
+from gradwire.deferred import torch
 from gradwire.doctor.checks.interface import check_gloo, check_interfaces, find_interfaces
 from gradwire.doctor.checks.kernels import check_kernels, every_codec, self_test
 from gradwire.doctor.checks.resources import (
@@ -20,7 +19,7 @@ from gradwire.doctor.checks.resources import (
     check_numa,
     find_resources,
 )
-from gradwire.doctor.checks.software import check_gradwire, check_python, check_torch
+from gradwire.doctor.checks.software import check_gradwire, check_package, check_python, check_torch
 from gradwire.doctor.checks.tls import check_tls
 from gradwire.doctor.facts import Card, plan_text
 from gradwire.doctor.finding import Finding
@@ -28,7 +27,7 @@ from gradwire.errors import SpecError, TestbedError
 from gradwire.machine import machine_id
 from gradwire.plan import Plan
 from gradwire.testbed.network.tools import find_tool
-from gradwire.version import version
+from gradwire.version import NEEDED, import_problem, version
 from gradwire.wire import VERSION
 
 _TOOLS = ("ip", "tc", "unshare")
@@ -40,19 +39,26 @@ def examine_machine(
     """Make every check of this machine, and of a plan if there is one; return the machine's card.
 
     The job that is to come has ``world`` ranks, 1 where that is not known, of which so many ``neighbours``
-    are on this machine. Gloo's transport and interface follow the variables of ``environment``.
+    are on this machine. Gloo's transport and interface follow the variables of ``environment``. Without the
+    packages that gradwire needs, the checks that use them are left out.
     """
-    found, interfaces, tested = find_resources(), find_interfaces(environment), self_test(every_codec())
+    problems = {name: problem for name in NEEDED if (problem := import_problem(name))}
+    torch_version = "" if "torch" in problems else torch.__version__
+    found, interfaces = find_resources(), find_interfaces(environment)
+    tested = None if problems else self_test(every_codec())
     plan, plan_findings = _read_plan(plan_file)
     network = [check_interfaces(interfaces), check_tls(environment)]
-    if all(each.result != "FAIL" for each in network):  # else Gloo would only say the same, less clearly
+    if torch_version and all(
+        each.result != "FAIL" for each in network
+    ):  # else Gloo would only say the same, less clearly
         network.append(check_gloo(interfaces.named))
     findings = (
         check_python(platform.python_version()),
-        check_torch(torch.__version__),
+        *([check_torch(torch_version)] if torch_version else []),
+        *(check_package(name, problem) for name, problem in problems.items()),
         check_gradwire(version(), VERSION),
         check_kernels(tested),
-        _check_threads(found, neighbours),
+        *([_check_threads(found, neighbours)] if torch_version else []),
         check_numa(found.numa_nodes, neighbours),
         check_memory(found, neighbours),
         check_limits(found, world),
@@ -63,10 +69,10 @@ def examine_machine(
     return Card(
         gradwire=version(),
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=torch_version,
         wire_version=VERSION,
-        target=tested.target,
-        kernels_digest=tested.digest,
+        target=tested.target if tested else "",
+        kernels_digest=tested.digest if tested else "",
         machine_id=machine_id(),
         addresses=interfaces.addresses,
         loopback=interfaces.is_loopback,

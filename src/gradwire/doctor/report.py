@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from gradwire.doctor.diagnosis import Diagnosis
 from gradwire.doctor.finding import Finding, any_failed
-from gradwire.doctor.visit import Diagnosis
 from gradwire.records import make_record
 from gradwire.tables import Column, Table, show
 

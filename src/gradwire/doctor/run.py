@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-
-from torch._C._distributed_c10d import Store  # torch.distributed exports it at run time only
-
-from gradwire.doctor.facts import Card
-from gradwire.doctor.finding import Finding, any_failed
+from gradwire.doctor.diagnosis import Diagnosis, DoctorOptions
+from gradwire.doctor.finding import any_failed
 from gradwire.doctor.local import examine_machine
-from gradwire.doctor.messages import Words
 from gradwire.doctor.page import page_of
 from gradwire.doctor.report import describe, show_report
-from gradwire.doctor.visit import Diagnosis, follow, lead
-from gradwire.errors import JobError, LinkError
+from gradwire.errors import JobError
 from gradwire.files import check_writable
-from gradwire.launch.context import RankContext
-from gradwire.launch.group import joined_group
 from gradwire.launch.launched import launched_rank, launched_workers
-from gradwire.launch.rendezvous import join_launched
-from gradwire.links import Link, ProcessGroupLink
 from gradwire.page import check_page, keep
-from gradwire.plan import Plan
-
-
-@dataclass(frozen=True)
-class DoctorOptions:
-    """What is asked for: a plan to try, where rank 0's record goes, how long waits last, a look at lines."""
-
-    plan_file: Path | None = None
-    json_file: Path | None = None
-    timeout_s: float = 30.0
-    lines: bool = True
-    overwrite: bool = False
+from gradwire.version import import_problem
 
 
 def run_doctor(options: DoctorOptions) -> int:
@@ -53,45 +28,14 @@ def run_doctor(options: DoctorOptions) -> int:
         return _conclude(
             "gradwire doctor: this machine", Diagnosis(list(card.findings), [card], [0]), options
         )
-    return _examine_rank(rank, world, options)
+    if import_problem("torch"):
+        card = examine_machine(options.plan_file, world, 1)
+        title = f"gradwire doctor: rank {rank} of {world}"
+        return _conclude(title, Diagnosis(list(card.findings), [card], [rank]), options)
+    from gradwire.doctor.ranks import examine_ranks
 
-
-def _examine_rank(rank: int, world: int, options: DoctorOptions) -> int:
-    """Be one of several ranks: rank 0 reports for all, another one only what keeps it from being heard."""
-    context: RankContext[None] = RankContext(
-        rank, world, lambda _: None, lambda: join_launched(options.timeout_s)
-    )
-    title = f"gradwire doctor: rank {rank} of {world}"
-    card = examine_machine(options.plan_file, world, context.ranks_here)
-    try:
-        store = context.join_store()
-    except JobError as error:
-        return _conclude(title, _with_failure(rank, card, "rendezvous", str(error)), options)
-    words, connect = Words(store), partial(_connected, store, rank, world, options.timeout_s, card)
-    if rank == 0:
-        diagnosis = lead(words, card, world, connect, options.timeout_s, lines=options.lines)
-        return _conclude(f"gradwire doctor: {world} ranks", diagnosis, options)
-    try:
-        return follow(words, card, rank, connect, options.timeout_s)
-    except LinkError as error:
-        return _conclude(
-            title, _with_failure(rank, card, "rank 0", f"{error}; is it still running?"), options
-        )
-
-
-@contextmanager
-def _connected(store: Store, rank: int, world: int, timeout_s: float, card: Card) -> Iterator[Link]:
-    tos = Plan.from_json(card.plan).tos if card.plan else 0
-    with joined_group(store, rank, world, timeout_s) as group:
-        link = ProcessGroupLink(group, timeout_s=timeout_s, tos=tos)
-        try:
-            yield link
-        finally:
-            link.close()
-
-
-def _with_failure(rank: int, card: Card, check: str, detail: str) -> Diagnosis:
-    return Diagnosis([*card.findings, Finding(check, "FAIL", detail)], [card], [rank])
+    title, diagnosis, code = examine_ranks(rank, world, options)
+    return code if diagnosis is None else _conclude(title, diagnosis, options)
 
 
 def _conclude(title: str, diagnosis: Diagnosis, options: DoctorOptions) -> int:

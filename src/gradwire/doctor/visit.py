@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import count
 from time import monotonic
 from typing import Any
 
-from gradwire.doctor.checks.clock import Offset, check_clocks, measure_offset, tell_time
+from gradwire.doctor.checks.clock import check_clocks, measure_offset, tell_time
 from gradwire.doctor.checks.compare import compare
-from gradwire.doctor.checks.line import Look, check_lines, look_at_line, show_line
+from gradwire.doctor.checks.line import check_lines, look_at_line, show_line
 from gradwire.doctor.checks.trial import Outcome, allowed_error, check_trial, try_plan
+from gradwire.doctor.diagnosis import Diagnosis
 from gradwire.doctor.facts import Card
 from gradwire.doctor.finding import Finding, any_failed, merge, name_ranks
 from gradwire.doctor.messages import Words
@@ -31,20 +32,6 @@ STEP_S = 60.0
 _FAREWELL_S = 5.0
 _EXAMINATIONS: Mapping[str, Callable[[Link, int], None]] = {"clock": tell_time, "line": show_line}
 """What the rank does that rank 0 names in its order."""
-
-
-@dataclass
-class Diagnosis:
-    """What rank 0 knows at the end.
-
-    ``ranks`` are those that gave ``cards``; ``offsets`` and ``looks`` are by the rank that was examined.
-    """
-
-    findings: list[Finding] = field(default_factory=list)
-    cards: list[Card] = field(default_factory=list)
-    ranks: list[int] = field(default_factory=list)
-    offsets: dict[int, Offset] = field(default_factory=dict)
-    looks: dict[int, Look] = field(default_factory=dict)
 
 
 class _Conductor:

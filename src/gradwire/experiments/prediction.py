@@ -22,7 +22,7 @@ from gradwire.experiments.hosts.network import check_networks, measure_cells
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.replay.replay import replay
-from gradwire.units import exact_size, parse_size
+from gradwire.units import exact_size, parse_size, parse_whole
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire.experiments.hosts.ranks import Ranks
@@ -102,9 +102,10 @@ def read(words: argparse.Namespace) -> Options:
 
 def _network(text: str) -> tuple[int, str]:
     hosts, _, rate = text.partition(":")
-    if not hosts.isdecimal() or not rate:
+    number = parse_whole(hosts)
+    if number is None or not rate:
         raise SpecError(f"--networks takes HOSTS:RATE with commas between, as in 4:1gbit, but {text!r} came")
-    return int(hosts), rate
+    return number, rate
 
 
 def cells(options: Options) -> list[Cell]:

@@ -12,6 +12,7 @@ from gradwire.errors import MissingPackageError, SpecError, shown
 from gradwire.gateware.bfp.format import Layout
 from gradwire.gateware.ring_routes import Ring
 from gradwire.gateware.words import WIDTHS
+from gradwire.units import parse_whole
 from gradwire.version import how_to_install
 
 NO_PARAMETERS: Mapping[str, int] = MappingProxyType({})
@@ -155,12 +156,13 @@ def read_parameters(text: str) -> dict[str, int]:
     numbers = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
-        if not (value.isascii() and value.isdigit()):
+        number = parse_whole(value)
+        if number is None:
             raise SpecError(
                 f"parameters are a list such as ranks=4,chunk_words=512, but got {shown(part)}; "
                 "write NAME=NUMBER"
             )
-        numbers[name] = int(value)
+        numbers[name] = number
     return numbers
 
 

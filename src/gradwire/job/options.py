@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +30,9 @@ EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 
 SCHEDULES = ("cosine", "constant")
 """What the learning rate does once it has risen; the default first."""
+
+_MOST = 1e30
+"""Far above any rate that learns, and within float32."""
 
 FILES = (RECORD, "training.png")
 """What a job leaves in its folder, besides the page of its record."""
@@ -256,5 +258,5 @@ def _within(option: str, value: float, low: int, high: int) -> None:
 
 
 def _above_zero(option: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise JobError(f"{option} must be a number above 0, but is {value:g}")
+    if not 0 < value <= _MOST:
+        raise JobError(f"{option} must be a number above 0 and at most {_MOST:g}, but is {value:g}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from gradwire.errors import JobError
+from gradwire.errors import JobError, shown
+from gradwire.units import parse_whole
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
@@ -42,9 +43,10 @@ def launched_workers(has_server: bool, asked: int | None) -> int | None:
 def whole(variable: str) -> int:
     """Return the whole number that a variable holds. Raises ``JobError``."""
     text = os.environ.get(variable, "")
-    if not text.isdigit():
-        raise JobError(f"{variable} must be a whole number, but is {text!r}; start with torchrun")
-    return int(text)
+    number = parse_whole(text)
+    if number is None:
+        raise JobError(f"{variable} must be a whole number, but is {shown(text)}; start with torchrun")
+    return number
 
 
 def _refuse_half_launched() -> None:

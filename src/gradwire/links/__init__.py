@@ -1,12 +1,27 @@
-"""Frames between two ranks: the contract (``base``), three transports, and two wrappers for experiments."""
+"""Frames between two ranks: the contract (``base``), three transports, and two wrappers for experiments.
 
-from gradwire.links.base import Link, Receiving, Sending
-from gradwire.links.faults import Fault, FaultyLink
-from gradwire.links.loopback import LoopbackLink, loopback
-from gradwire.links.mpi.link import MpiLink
-from gradwire.links.process_group import ProcessGroupLink
-from gradwire.links.throttle import Port, ThrottledLink
+Names are loaded when they are first used: the addresses in ``rendezvous`` are looked at without torch, too.
+"""
 
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradwire.links.base import Link, Receiving, Sending
+    from gradwire.links.faults import Fault, FaultyLink
+    from gradwire.links.loopback import LoopbackLink, loopback
+    from gradwire.links.mpi.link import MpiLink
+    from gradwire.links.process_group import ProcessGroupLink
+    from gradwire.links.throttle import Port, ThrottledLink
+
+_HOMES = {
+    "base": ("Link", "Receiving", "Sending"),
+    "faults": ("Fault", "FaultyLink"),
+    "loopback": ("LoopbackLink", "loopback"),
+    "mpi.link": ("MpiLink",),
+    "process_group": ("ProcessGroupLink",),
+    "throttle": ("Port", "ThrottledLink"),
+}
 __all__ = [
     "Fault",
     "FaultyLink",
@@ -20,3 +35,12 @@ __all__ = [
     "ThrottledLink",
     "loopback",
 ]
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _HOMES.items():
+        if name in names:
+            value: object = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,13 @@ import tomllib
 
 import pytest
 
-from gradwire.doctor.checks.software import LEAST_PYTHON, LEAST_TORCH, check_python, check_torch
+from gradwire.doctor.checks.software import (
+    LEAST_PYTHON,
+    LEAST_TORCH,
+    check_package,
+    check_python,
+    check_torch,
+)
 from support.project import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -39,3 +45,9 @@ def test_an_old_python_is_told_what_to_do() -> None:
     old = check_python("3.9.20")
     assert old.result == "FAIL"
     assert "at least 3.11; run gradwire with a newer Python" in old.detail
+
+
+def test_a_package_that_cannot_be_imported_fails_and_says_what_to_install() -> None:
+    found = check_package("torch", "ImportError: libtorch.so")
+    assert (found.check, found.result) == ("torch", "FAIL")
+    assert found.detail == "it cannot be imported (ImportError: libtorch.so); pip install torch"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import zstandard
-
 from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.spec import Reader, error, is_whole, join
-from gradwire.deferred import np, torch
+from gradwire.deferred import np, torch, zstandard
 
 
 @dataclass(frozen=True)

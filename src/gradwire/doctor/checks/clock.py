@@ -11,13 +11,15 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
+from gradwire.deferred import torch
 from gradwire.doctor.finding import Finding, name_ranks
-from gradwire.links.base import Link
 from gradwire.units import format_duration
 from gradwire.wire import frame_memory
+
+if TYPE_CHECKING:
+    from gradwire.links.base import Link
 
 TRIPS = 16
 LARGEST_OFFSET_S = 0.1

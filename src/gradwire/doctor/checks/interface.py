@@ -7,8 +7,6 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch.distributed as dist
-
 from gradwire.doctor.finding import Finding
 from gradwire.links.rendezvous.addresses import VARIABLE, address_of, interfaces_named, own_address
 
@@ -68,7 +66,9 @@ def check_interfaces(found: Interfaces) -> Finding:
 
 
 def check_gloo(named: tuple[str, ...]) -> Finding:
-    """Open what Gloo would listen with."""
+    """Open what Gloo would listen with; this imports torch."""
+    import torch.distributed as dist
+
     if not dist.is_available() or not dist.is_gloo_available():
         return Finding("Gloo", "FAIL", "this torch was built without it; install one from pytorch.org")
     try:

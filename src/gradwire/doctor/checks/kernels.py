@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch
-
 from gradwire import _native
 from gradwire.codecs import TABLE, Codec, parse
+from gradwire.deferred import torch
 from gradwire.doctor.finding import Finding
 from gradwire.errors import GradwireError, SpecError
 
@@ -69,8 +68,10 @@ def self_test(codecs: Iterable[Codec]) -> SelfTest:
     return SelfTest(target, digest.hexdigest()[:16], tried, tuple(complaints))
 
 
-def check_kernels(done: SelfTest) -> Finding:
-    """Judge a self-test."""
+def check_kernels(done: SelfTest | None) -> Finding:
+    """Judge a self-test, None where the packages that it needs cannot be imported."""
+    if done is None:
+        return Finding("kernels", "warn", "not tried; mend the packages that FAIL first")
     if done.complaints:
         rest = f", and {len(done.complaints) - 1} more" if len(done.complaints) > 1 else ""
         remedy = "set GRADWIRE_TARGET=scalar, and please report this" if done.target else "mend or unset it"

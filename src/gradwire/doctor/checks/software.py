@@ -21,6 +21,11 @@ def check_torch(version: str) -> Finding:
     return _check_least("torch", version, LEAST_TORCH, "pip install --upgrade torch")
 
 
+def check_package(name: str, problem: str) -> Finding:
+    """Judge a package that gradwire needs and that cannot be imported, for the reason ``problem``."""
+    return Finding(name, "FAIL", f"it cannot be imported ({problem}); pip install {name}")
+
+
 def check_gradwire(version: str, wire_version: int) -> Finding:
     """Tell gradwire's version, and that of the frames that it sends."""
     return Finding("gradwire", "ok", f"{version}, frames of version {wire_version}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +13,7 @@ from torch import nn
 
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError, JobError, StateError, TensorError
-from gradwire.files import write_files
+from gradwire.files import open_ordinary, write_files
 
 
 class RecordedGradients:
@@ -105,13 +104,14 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
     This reads only tensors and runs no code. Raises ``DataError``.
     """
     try:
+        open_ordinary(path).close()  # a pipe would keep torch.load waiting
         check_summed(path)
         found = torch.load(Path(path), map_location="cpu", weights_only=True)
     except StateError as error:
         raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"the gradients {path} cannot be read: {error.strerror or error}") from error
-    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # torch.load raises anything for a damaged file
         raise DataError(
             f"{path} holds no gradients that torch.load can read; write them with gradwire.record_gradients"
         ) from error

@@ -1,0 +1,39 @@
+"""What the doctor is asked for, and what is known at the end of an examination."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.doctor.facts import Card
+from gradwire.doctor.finding import Finding
+
+if TYPE_CHECKING:  # which need torch
+    from gradwire.doctor.checks.clock import Offset
+    from gradwire.doctor.checks.line import Look
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """What is asked for: a plan to try, where rank 0's record goes, how long waits last, a look at lines."""
+
+    plan_file: Path | None = None
+    json_file: Path | None = None
+    timeout_s: float = 30.0
+    lines: bool = True
+    overwrite: bool = False
+
+
+@dataclass
+class Diagnosis:
+    """What rank 0 knows at the end.
+
+    ``ranks`` are those that gave ``cards``; ``offsets`` and ``looks`` are by the rank that was examined.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    cards: list[Card] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    offsets: dict[int, Offset] = field(default_factory=dict)
+    looks: dict[int, Look] = field(default_factory=dict)
