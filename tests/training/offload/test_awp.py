@@ -130,3 +130,14 @@ def test_a_state_that_isnt_one_is_refused_and_changes_nothing(change: dict[str, 
     with pytest.raises(StateError, match="of the state of an AWP, got"):
         policy.load_state_dict(before | change)
     assert policy.state_dict() == before
+
+
+def test_a_resumed_policy_keeps_to_its_own_bounds() -> None:
+    free = AWP(threshold=1.0, interval=1)
+    for _ in range(4):
+        free.observe([1.0, 1.0])
+    assert free.bits == [32, 32]
+    low, high = AWP(threshold=1.0, interval=1, max_bits=16), AWP(threshold=1.0, interval=1, start_bits=24)
+    low.load_state_dict(free.state_dict())
+    high.load_state_dict({**free.state_dict(), "bits": [8, 32]})
+    assert (low.bits, high.bits) == ([16, 16], [24, 32])

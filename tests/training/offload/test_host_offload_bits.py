@@ -25,3 +25,19 @@ def test_bits_by_batch_waits_for_the_last_step(monkeypatch: pytest.MonkeyPatch) 
     threading.Timer(0.05, may_observe.set).start()
     assert offload.bits_by_batch == [[8], [16]]
     offload.close()
+
+
+def test_a_resumed_run_sends_in_the_bits_of_its_own_policy_at_once() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(30, 20), torch.randn(4, 30)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    offload = HostOffload(model, optimizer, "static:8", device="cpu")
+    coarse = offload(x).detach()
+    saved = offload.state_dict()
+    offload.close()
+    offload = HostOffload(model, optimizer, "static:32", device="cpu")
+    offload.load_state_dict(saved)
+    exact = offload(x).detach()
+    offload.close()
+    assert torch.equal(exact, model(x))
+    assert not torch.equal(exact, coarse)

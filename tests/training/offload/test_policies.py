@@ -59,3 +59,8 @@ def test_a_policy_without_state_takes_none() -> None:
         match=r"expected no fields for the state of the policy Static, got the unknown field 'bits'",
     ):
         policy.load_state_dict({"bits": [8]})
+
+
+def test_the_bits_of_a_static_policy_are_its_own_whatever_was_saved() -> None:
+    assert Static(32).allowed([8, 16]) == [32, 32]
+    assert Delta("bf16").allowed([32, 8]) == [16, 16]

@@ -88,6 +88,10 @@ class AWP(Policy):
             count += 1
         return (min(bits + self.step_bits, self.max_bits), 0) if count == self.interval else (bits, count)
 
+    def allowed(self, bits: Sequence[int]) -> list[int]:
+        """Return saved bits, of which none is less than ``start_bits`` or more than ``max_bits``."""
+        return [min(max(each, self.start_bits), self.max_bits) for each in bits]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the bits, counts, and norms of the layers: plain numbers."""
         rows = {"bits": [*self.bits], "counts": [*self.counts], "norms": [*self._norms]}
@@ -100,7 +104,7 @@ class AWP(Policy):
         bits = given.get("bits", rows(one_of(*FORMATS)))
         counts = given.get("counts", rows(whole(), len(bits)))
         norms = given.get("norms", rows(real(0.0, finite=False), len(bits)))
-        self.bits, self.counts, self._norms = [*bits], [*counts], [*norms]
+        self.bits, self.counts, self._norms = self.allowed(bits), [*counts], [*norms]
 
 
 def change(before: float, now: float) -> float:

@@ -207,7 +207,7 @@ class HostOffload:
         check_sealed(state, "the bits and the policy of a HostOffload")
         self._join()
         self.policy.load_state_dict(state["policy"])
-        self._sender.bits = bits
+        self._sender.bits = None if bits is None else self.policy.allowed(bits)
         self._stale = True
 
     def close(self) -> None:

@@ -45,6 +45,13 @@ class Policy(ABC):
         """
         return None
 
+    def allowed(self, bits: Sequence[int]) -> list[int]:
+        """Return the bits with which a run goes on that resumes from these.
+
+        They may come from another policy. The saved ones stay where this policy could have given them.
+        """
+        return [*bits]
+
     def carrier(self, transfer: Transfer) -> Carrier:
         """Return what carries the master weights of a layer, or of several small ones, to replicas."""
         return BitpackCarrier(transfer)
@@ -81,6 +88,10 @@ class Static(Policy):
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return these bits for each layer."""
         return [self.bits] * len(norms)
+
+    def allowed(self, bits: Sequence[int]) -> list[int]:
+        """Return this policy's own bits, whatever was saved."""
+        return [self.bits] * len(bits)
 
 
 class Oracle(Static):
@@ -131,6 +142,10 @@ class Delta(Policy):
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return the bits of the dtype for each layer."""
         return [16 if self.dtype == "bf16" else 32] * len(norms)
+
+    def allowed(self, bits: Sequence[int]) -> list[int]:
+        """Return the bits of the dtype, whatever was saved."""
+        return self.observe([0.0] * len(bits))
 
     def carrier(self, transfer: Transfer) -> Carrier:
         """Return what carries changes."""
