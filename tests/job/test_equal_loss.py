@@ -105,3 +105,17 @@ def test_a_verdict_that_is_none_says_so(on_ddp: tuple[RunResult, ...]) -> None:
         "gradwire (Pipe-SGD + fp8) takes 2.0x more time to the same loss than DDP"
     )
     assert verdict(found(on_ddp[:2])).startswith("No run of gradwire reached the loss at which DDP")
+
+
+def test_a_run_that_takes_as_long_is_said_to(on_ddp: tuple[RunResult, ...]) -> None:
+    ddp, attach = on_ddp[0], on_ddp[2]
+    for factor, words in (
+        (0.99, "as long to the same loss as"),
+        (1.04, "as long to the same loss as"),
+        (0.5, "2.0x less time to the same loss than"),
+        (2.0, "2.0x more time to the same loss than"),
+    ):
+        epochs = tuple(replace(each, train_s=factor * each.train_s) for each in ddp.epochs)
+        equal = equal_loss((ddp, replace(attach, epochs=epochs)))
+        assert equal is not None
+        assert verdict(equal) == f"gradwire ({attach.run.label}) takes {words} DDP"

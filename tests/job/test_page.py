@@ -71,3 +71,12 @@ def test_a_run_with_losses_that_are_no_numbers_has_a_page(
 ) -> None:
     lost = replace(on_ddp[0], epochs=(replace(on_ddp[0].epochs[0], loss=math.nan, held_out_loss=math.inf),))
     assert "No run has learnt" in Page(page_of(record_of(options, (lost,)))).text
+
+
+def test_a_fastest_run_that_saves_no_bytes_is_not_said_to(on_ddp: tuple[RunResult, ...]) -> None:
+    ddp, *_, attach = (replace(each, epochs=each.epochs[-1:]) for each in on_ddp[:3])
+    slow = replace(attach, epochs=(replace(attach.epochs[0], train_s=100.0),))
+    said = in_words((ddp, slow))
+    assert said.startswith("DDP was the fastest: it has 87.5 % of the test set right after 30 steps in ")
+    assert ", with no fewer bytes on the wire. DDP was evaluated 1 time, but times to the same loss" in said
+    assert "1.0x" not in said

@@ -42,9 +42,9 @@ def test_the_choice_and_its_reasons_are_first_and_every_plan_is_there(choice: Ch
     assert others in page.text
     assert html.index("Chosen:") < html.index("<table")
     plans = [row[0] for row in page.rows if len(row) > 8][1:]
-    names = [name_plan(each.plan) for each in choice.ranking]
-    place = choice.ranking.index(choice.prediction)
-    names[place] = f"\u2713 {names[place]}, chosen"
+    names = [name_plan(each.plan) for each in choice.selection.ordered]
+    names[0] = f"\u2713 {name_plan(choice.plan)}, chosen"
+    assert len(names) == len(choice.ranking)
     assert plans == names
     assert ["line", "240 <Mbit/s>", "told"] in page.rows
     assert html.count("<svg") == 1

@@ -47,8 +47,8 @@ def test_the_chosen_plan_is_marked_and_shown_whatever_its_place(choice: Choice) 
     for top in (1, 50):
         table, _ = ranking(choice, top)
         assert isinstance(table, Table)
-        (marked,) = (row for row in table.rows if row[0] == ">")
-        assert str(choice.plan.codec) in marked[1]
+        assert [row[0] for row in table.rows] == [">", *[""] * (len(table.rows) - 1)]
+        assert str(choice.plan.codec) in table.rows[0][1]
 
 
 def test_every_term_has_a_column(choice: Choice) -> None:
@@ -93,6 +93,8 @@ def test_the_last_host_that_pays_is_told() -> None:
     points = [
         ScalePoint(hosts, hosts / speedup, 1.0, None) for hosts, speedup in ((1, 1.0), (2, 1.8), (4, 2.0))
     ]
-    assert "Up to 2 hosts pay" in told(points)
-    assert "No further host pays" in told([points[0], ScalePoint(2, 2.0, 1.0, None)])
-    assert "Every host up to 2" in told(points[:2])
+    text = "The throughput still grows at 4 hosts, with 2.00x that of one; each further host adds 0.5 of a"
+    assert text in told(points)
+    assert "adds 0.5 of a host or more from 1 to 2, and less elsewhere" in told(points)
+    assert "nowhere does each further host add 0.5" in told([points[0], ScalePoint(2, 2.0, 1.0, None)])
+    assert "everywhere each further host adds 0.5 of a host or more" in told(points[:2])

@@ -18,7 +18,7 @@ from gradwire.planner.report import ranking, report, scaling
 from gradwire.planner.result import Choice
 from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, hosts_that_pay
 from gradwire.planner.search.predict import Prediction
-from gradwire.planner.search.select import UNCERTAINTY
+from gradwire.planner.search.select import UNCERTAINTY, is_exact
 from gradwire.tables import Table, lines
 from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.replay.host import HostCost
@@ -85,7 +85,7 @@ def test_the_explanation_agrees_with_the_ranking(choice: Choice) -> None:
         assert lossy is None or lossy.step_s > plain.step_s
     same = fastest(choice, isinstance(chosen.plan.codec, Identity))
     assert same is not None
-    tie = said(r"The fastest \w+ plan \((.+?)\) takes (\S+); within", text)
+    tie = said(r"The fastest \w+ plan \((.+?)\) takes (\S+); plans within", text)
     assert tie == (
         None if same.step_s == chosen.step_s else (name_plan(same.plan), format_duration(same.step_s))
     )
@@ -121,6 +121,10 @@ def test_the_table_marks_the_chosen_plan_and_its_terms_add_up(choice: Choice) ->
     table, _ = ranking(choice, 1000)
     assert isinstance(table, Table)
     (marked,) = (row for row in table.rows if row[0] == ">")
+    assert marked is table.rows[0]
+    assert choice.prediction.to_loss_s * (1 - UNCERTAINTY) <= min(
+        each.to_loss_s for each in choice.ranking if is_exact(each.plan) == is_exact(choice.plan)
+    )
     cells = dict(zip((column.name for column in table.columns), marked, strict=True))
     compute_s = choice.query.workload.compute_with_s(choice.plan.pipeline)
     step_s = choice.prediction.step_s
@@ -142,14 +146,23 @@ def test_which_hosts_pay_is_what_the_rows_say(efficiencies: list[float]) -> None
         for before, after in pairwise(points)
     }
     text = " ".join(lines(*scaling(points)))
-    if every := said(r"Every host up to (\d+) still adds", text):
-        assert int(every[0]) == hosts[-1]
+    told = [(int(low), int(high)) for low, high in re.findall(r"from (\d+) to (\d+)", text)]
+    if "everywhere each further host adds" in text:
         told = [(1, hosts[-1])]
-    elif up_to := said(r"Up to (\d+) hosts pay: beyond", text):
-        told = [(1, int(up_to[0]))]
-    else:
-        told = [(int(low), int(high)) for low, high in re.findall(r"from (\d+) to (\d+)", text)]
-        assert ("No further host pays" in text) == (not told)
+    assert ("nowhere does each further host" in text) == (not told)
+    peak = said(r"The throughput (still grows|is highest) at (\d+) hosts, with (\S+)x that of one", text)
+    assert peak is not None
+    best = max(points, key=lambda each: each.speedup)
+    assert peak[1:] == (str(best.hosts), f"{best.speedup:.2f}")
+    assert (peak[0] == "still grows") == (best is points[-1])
+    table = scaling(points)[0]
+    assert isinstance(table, Table)
+    cells = [dict(zip((each.name for each in table.columns), row, strict=True)) for row in table.rows]
+    assert max(float(row["throughput"][:-1]) for row in cells) == float(peak[2])
+    for row, (low, high) in zip(cells[1:], pays, strict=True):
+        if abs(float(row["adds"]) - LEAST_GAIN) > 0.01:
+            inside = any(first <= low and high <= last for first, last in told)
+            assert (float(row["adds"]) > LEAST_GAIN) == inside
     for (low, high), paid in pays.items():
         assert any(first <= low and high <= last for first, last in told) == paid, text
     unbroken = 1

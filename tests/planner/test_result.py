@@ -51,7 +51,7 @@ def test_the_record_says_everything_and_is_read_again(choice: Choice, tmp_path: 
     assert record["explanation"] == choice.explanation
     assert record["prediction"] == choice.prediction.values()
     assert record["uncompressed"] == choice.uncompressed.values()
-    assert record["ranking"] == [each.values() for each in choice.ranking]
+    assert record["ranking"] == [each.values() for each in choice.selection.ordered]
     assert record["considered"] == choice.selection.considered
     assert record["uncertainty"] == choice.selection.uncertainty
     assert record["inputs"] == [{"name": "line", "value": "240 Mbit/s", "source": "told"}]

@@ -10,13 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from gradwire.auto.settings import NAME as AUTO
 from gradwire.job.events import RunResult
 from gradwire.job.runs import D_SYNC, DDP, Run
+from gradwire.units import counted
 
 LAST = 3
 """So many evaluations, the baseline's last, say where it ends."""
 BASELINES = (DDP, D_SYNC)
 """What runs are compared with: the first of these that is among them."""
+_ALIKE = 0.05
+"""Times that differ by a smaller share print as 1.0x."""
 MODEL = "25.6M"
 """A size of a model to put one's own in its place: ResNet-50's."""
 
@@ -43,7 +47,8 @@ class EqualLoss:
 def equal_loss(results: Sequence[RunResult]) -> EqualLoss | None:
     """Return who reaches the baseline's loss when; None without a baseline or with too few evaluations."""
     by_run = {result.run: result for result in results}
-    baseline = next((by_run[run] for run in BASELINES if run in by_run), None)
+    base = baseline_of(results)
+    baseline = None if base is None else by_run[base]
     if baseline is None or len(results) < 2 or len(baseline.epochs) < LAST or baseline.diverged:
         return None
     target = median(epoch.held_out_loss for epoch in baseline.epochs[-LAST:])
@@ -51,6 +56,31 @@ def equal_loss(results: Sequence[RunResult]) -> EqualLoss | None:
         run: [(e.step, e.train_s, e.held_out_loss) for e in each.epochs] for run, each in by_run.items()
     }
     return EqualLoss(baseline, target, {run: reach(curve, target) for run, curve in curves.items()})
+
+
+def baseline_of(results: Sequence[RunResult]) -> Run | None:
+    """Return the run that the others are compared with; None without one."""
+    runs = [result.run for result in results]
+    return next((run for run in BASELINES if run in runs), None)
+
+
+def too_short(results: Sequence[RunResult]) -> list[str]:
+    """Return sentences about what these runs were too short for: times to equal loss, and plans to choose."""
+    base = baseline_of(results)
+    evaluations = min((len(each.epochs) for each in results if each.run == base), default=LAST)
+    said = []
+    if base is not None and len(results) > 1 and evaluations < LAST:
+        said.append(
+            f"{base.label} was evaluated {counted(evaluations, 'time')}, but times to the same loss need "
+            f"{LAST}; train for more --epochs, or lower --evaluate-every"
+        )
+    said += [
+        f"{each.run.label} was too short, with {counted(each.steps, 'step')}, to choose a plan; "
+        "train for more --epochs"
+        for each in results
+        if each.run.codec == AUTO and not each.decided
+    ]
+    return said
 
 
 def reach(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[float, float] | None:
@@ -80,8 +110,9 @@ def verdict(equal: EqualLoss) -> str:
     if not own:
         return f"No run of gradwire reached the loss at which {base} ends"
     gain, best = max(own, key=lambda each: each[0])
-    times = f"{gain:.1f}x less" if gain >= 1 else f"{1 / gain:.1f}x more"
-    return f"gradwire ({best.label}) takes {times} time to the same loss than {base}"
+    times = f"{gain:.1f}x less time" if gain >= 1 else f"{1 / gain:.1f}x more time"
+    times = f"{times} to the same loss than" if abs(gain - 1) >= _ALIKE else "as long to the same loss as"
+    return f"gradwire ({best.label}) takes {times} {base}"
 
 
 def _is_own(run: Run) -> bool:

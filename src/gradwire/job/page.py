@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.job.equal_loss import equal_loss, verdict
+from gradwire.job.equal_loss import equal_loss, too_short, verdict
 from gradwire.job.events import RunResult
 from gradwire.job.plot import draw_bars, draw_curves, draw_losses
 from gradwire.job.record import SCHEMA, read_results
@@ -48,11 +48,12 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 def in_words(results: tuple[RunResult, ...]) -> str:
     """Return what came of the runs: the comparison, or what the best of them has learnt, and when."""
+    short = "".join(f". {each}" for each in too_short(results))
     broken = [result.run.label for result in results if result.diverged]
     diverged = f"; {' and '.join(broken)} diverged" if broken else ""
     equal = equal_loss(results)
     if equal is not None:
-        return f"{verdict(equal)}{diverged}"
+        return f"{verdict(equal)}{diverged}{short}"
     well = [result for result in results if not result.diverged]
     if not well:
         return "No run has learnt: a loss was no number"
@@ -60,7 +61,17 @@ def in_words(results: tuple[RunResult, ...]) -> str:
     first = f"{best.run.label} was the fastest: it" if len(results) > 1 else best.run.label
     return (
         f"{first} has {100 * best.accuracy:.1f} % of the test set right after {best.steps} steps in "
-        f"{format_duration(best.train_s)}, with {best.ratio:.1f}x fewer bytes on the wire{diverged}"
+        f"{format_duration(best.train_s)}{_saved(best)}{diverged}{short}"
+    )
+
+
+def _saved(result: RunResult) -> str:
+    """Return how many fewer bytes a run sent, if that is any at one decimal."""
+    ratio = f"{result.ratio:.1f}"
+    return (
+        f", with {ratio}x fewer bytes on the wire"
+        if float(ratio) > 1
+        else ", with no fewer bytes on the wire"
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from gradwire.job.equal_loss import LAST, MODEL, EqualLoss, equal_loss, prediction, verdict
+from gradwire.job.equal_loss import LAST, MODEL, EqualLoss, equal_loss, prediction, too_short, verdict
 from gradwire.job.events import RunResult
 from gradwire.job.options import JobOptions
 from gradwire.job.record import speed_up
-from gradwire.job.runs import D_SYNC, PS_SYNC
+from gradwire.job.runs import D_SYNC, DDP, PS_SYNC, Run
 from gradwire.tables import Column, Table, show
 from gradwire.testbed.current import rates_in_words
 
@@ -17,6 +17,8 @@ NOTE = (
     "together, headers included. Ratio: bytes of floats per byte on the wire."
 )
 SPEEDS = "The last columns are speed-ups in wall-clock training time, evaluation left out."
+_SHORT = {PS_SYNC: "PS", D_SYNC: "D", DDP: "DDP"}
+"""The baselines of speeds, and their names in columns."""
 COLUMNS = (
     Column.of_text("run"),
     Column("top-1", "%"),
@@ -30,12 +32,11 @@ COLUMNS = (
 
 
 def columns(results: tuple[RunResult, ...]) -> tuple[Column, ...]:
-    """Return the columns: the last two are times to equal loss, or speeds where PS-Sync is compared."""
+    """Return the columns: the last ones are times to equal loss, or speeds over the baselines that ran."""
     equal = _judged(results)
     if equal is None:
-        return *COLUMNS, Column("speed", "/ PS"), Column("speed", "/ D")
-    short = "D" if equal.baseline.run == D_SYNC else equal.baseline.run.label
-    return *COLUMNS, Column("to loss", "s"), Column("speed", f"/ {short}")
+        return *COLUMNS, *(Column("speed", f"/ {_SHORT[run]}") for run in _bases(results))
+    return *COLUMNS, Column("to loss", "s"), Column("speed", f"/ {_SHORT[equal.baseline.run]}")
 
 
 def rows(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
@@ -61,7 +62,8 @@ def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
 def table(results: tuple[RunResult, ...]) -> tuple[Table, str]:
     """Return a table of all runs, and what its columns mean."""
     equal = _judged(results)
-    note = f"{NOTE} {SPEEDS if equal is None else _explain(equal)}"
+    said = _explain(equal) if equal is not None else SPEEDS if _bases(results) else ""
+    note = " ".join([NOTE, *filter(None, (said, *(f"{each}." for each in too_short(results))))])
     return Table(columns(results), rows(results)), note
 
 
@@ -95,9 +97,15 @@ def _explain(equal: EqualLoss) -> str:
     )
 
 
-def _compared(result: RunResult, results: tuple[RunResult, ...], equal: EqualLoss | None) -> tuple[str, str]:
+def _bases(results: tuple[RunResult, ...]) -> list[Run]:
+    """Return the baselines among the runs of a comparison, two at most."""
+    runs = [result.run for result in results]
+    return [run for run in _SHORT if run in runs and len(runs) > 1][:2]
+
+
+def _compared(result: RunResult, results: tuple[RunResult, ...], equal: EqualLoss | None) -> tuple[str, ...]:
     if equal is None:
-        return _times(speed_up(result, results, PS_SYNC)), _times(speed_up(result, results, D_SYNC))
+        return tuple(_times(speed_up(result, results, run)) for run in _bases(results))
     seconds = equal.seconds(result.run)
     return "-" if seconds is None else f"{seconds:.2f}", _times(equal.gain(result.run))
 

@@ -101,8 +101,8 @@ def _tie(selection: Selection) -> list[str]:
         return []
     return [
         f"The fastest {'such' if kind else 'compressed'} plan ({name_plan(fastest.plan)}) takes "
-        f"{format_duration(fastest.to_loss_s)}; within the {100 * selection.uncertainty:.0f} % that "
-        "predictions may be wrong by, the simpler one is chosen."
+        f"{format_duration(fastest.to_loss_s)}; plans within {100 * UNCERTAINTY:.0f} % count as equal, and "
+        "the simpler one is chosen."
     ]
 
 

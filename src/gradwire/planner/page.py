@@ -49,7 +49,11 @@ def page_of(record: Mapping[str, Any]) -> str:
         ("What it is based on", [("Inputs", Table(_texts("input", "value", "source"), inputs))]),
         (
             "Plans",
-            [("Predictions, the fastest first", _ranking(ranking, record["plan"])), LEGEND, _bars(ranking)],
+            [
+                ("Predictions: the chosen plan, then the fastest first", _ranking(ranking, record["plan"])),
+                LEGEND,
+                _bars(ranking),
+            ],
         ),
         ("Codecs", [("Codecs that were considered", _codecs(record["codecs"]))]),
         ("More or fewer hosts", _scaling(scaling, record["hosts"])),

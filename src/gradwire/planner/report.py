@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gradwire.plan import Plan
 from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.result import Choice
-from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, paying_ranges
+from gradwire.planner.scaling import LEAST_GAIN, ScalePoint, gains, paying_ranges
 from gradwire.planner.search.predict import Prediction
 from gradwire.tables import Column, Table, figure
 from gradwire.units import format_duration
@@ -22,6 +22,7 @@ _LOSS_LEGEND = (
     "plans have cost other runs; to loss: the product, and its standard deviation."
 )
 _SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
+_SCALING_LEGEND = "Adds: what each host since the row before adds, in hosts. Every host keeps its batch."
 Report = list[str | Table]
 """What ``tables.show`` takes."""
 
@@ -41,10 +42,8 @@ def report(choice: Choice, top: int) -> Report:
 
 
 def ranking(choice: Choice, top: int) -> Report:
-    """Return the table of the fastest plans; the chosen one has a mark, and a row of its own if need be."""
-    shown = list(choice.ranking[:top])
-    if choice.prediction not in shown:
-        shown.append(choice.prediction)
+    """Return the table of plans: the chosen one has a mark and the first row, then the fastest follow."""
+    shown = choice.selection.ordered[:top]
     slowest_s = max(each.to_loss_s for each in shown)
     unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
     by_loss = choice.query.noise is not None
@@ -69,33 +68,37 @@ def ranking(choice: Choice, top: int) -> Report:
 
 
 def scaling(points: Sequence[ScalePoint]) -> Report:
-    """Return the table over numbers of hosts, and how many of them pay."""
-    columns = (*map(Column, ("hosts", "step", "throughput", "efficiency")), Column.of_text("plan"))
+    """Return the table over numbers of hosts, and what further hosts add."""
+    figures = ("hosts", "step", "throughput", "adds", "efficiency")
+    columns = (*map(Column, figures), Column.of_text("plan"))
+    adds = ["", *(f"{gain:.2f}" for gain in gains(points))]
     rows = [
         (
             str(point.hosts),
             format_duration(point.step_s),
             f"{point.speedup:.2f}x",
+            gain,
             f"{100 * point.efficiency:.0f} %",
             "" if point.prediction is None else name_plan(point.prediction.plan),
         )
-        for point in points
+        for point, gain in zip(points, adds, strict=True)
     ]
-    return [Table(columns, rows), f"{verdict(points)} Every host keeps its batch."]
+    return [Table(columns, rows), f"{verdict(points)} {_SCALING_LEGEND}"]
 
 
 def verdict(points: Sequence[ScalePoint]) -> str:
-    """Return, from one number of hosts to the next, whether further hosts pay."""
-    ranges, first, last = paying_ranges(points), points[0].hosts, points[-1].hosts
-    enough = f"{LEAST_GAIN:g} of a host's throughput"
+    """Return the highest throughput, and between which numbers of hosts each further one adds much."""
+    ranges, last = paying_ranges(points), points[-1].hosts
+    best = max(points, key=lambda each: each.speedup)
+    grows = "still grows" if best.hosts == last else "is highest"
+    peak = f"The throughput {grows} at {best.hosts} hosts, with {best.speedup:.2f}x that of one"
+    enough = f"{LEAST_GAIN:g} of a host or more"
     if not ranges:
-        return f"No further host pays: each adds less than {enough}."
-    if ranges == [(first, last)]:
-        return f"Every host up to {last} still adds {enough} or more."
-    if len(ranges) == 1 and ranges[0][0] == first:
-        return f"Up to {ranges[0][1]} hosts pay: beyond, a further host adds less than {enough}."
+        return f"{peak}; nowhere does each further host add {enough}."
+    if ranges == [(points[0].hosts, last)]:
+        return f"{peak}; everywhere each further host adds {enough}."
     where = " and ".join(f"from {low} to {high}" for low, high in ranges)
-    return f"Further hosts pay {where}: elsewhere each adds less than {enough}."
+    return f"{peak}; each further host adds {enough} {where}, and less elsewhere."
 
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:

@@ -77,7 +77,7 @@ class Choice:
             "inputs": [asdict(each) for each in self.inputs],
             "codecs": [_admission(each) for each in self.admissions],
             "considered": self.selection.considered,
-            "ranking": [each.values() for each in self.ranking],
+            "ranking": [each.values() for each in self.selection.ordered],
             "scaling": [_point(each) for each in self.scaling],
             "hosts_that_pay": hosts_that_pay(self.scaling) if self.scaling else None,
         }

@@ -82,11 +82,18 @@ def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN)
     return first[1] if first[0] == points[0].hosts else 1
 
 
+def gains(points: Sequence[ScalePoint]) -> list[float]:
+    """Return what each further host adds from each point to the next, as a share of one host's throughput."""
+    return [
+        (after.speedup - before.speedup) / (after.hosts - before.hosts) for before, after in pairwise(points)
+    ]
+
+
 def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> list[tuple[int, int]]:
     """Return from how many hosts to how many further ones pay, rising; neighbours are joined."""
     ranges: list[tuple[int, int]] = []
-    for before, after in pairwise(points):
-        if after.speedup - before.speedup >= least_gain * (after.hosts - before.hosts):
+    for (before, after), gain in zip(pairwise(points), gains(points), strict=True):
+        if gain >= least_gain:
             first = ranges.pop()[0] if ranges and ranges[-1][1] == before.hosts else before.hosts
             ranges.append((first, after.hosts))
     return ranges

@@ -11,7 +11,7 @@ from gradwire.planner.inputs.workload import Workload
 from gradwire.planner.search.candidates import Space, candidates
 from gradwire.planner.search.exchange_times import Family
 from gradwire.planner.search.predict import Predictor
-from gradwire.planner.search.select import UNCERTAINTY, Selection, choose
+from gradwire.planner.search.select import UNCERTAINTY, Selection, choose, is_exact
 from gradwire.timing.replay.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.replay.host import HostCost
 from gradwire.timing.replay.line import Line
@@ -111,6 +111,18 @@ def test_the_choice_is_that_of_an_exhaustive_search(
 def test_a_faster_line_never_makes_the_fastest_step_longer(environment: Make) -> None:
     steps = [select(environment(rate)).ranking[0].step_s for rate in (1e6, 1e7, 1e8, 1e9, 1e10)]
     assert steps == sorted(steps, reverse=True)
+
+
+def test_noise_of_the_calibration_makes_no_slower_plan_of_the_same_kind_a_tie(environment: Make) -> None:
+    place = environment(1.25e6, 1e-4)
+    predictor = Predictor(Workload.of_count(SMALL), 4, Family(place))
+    for codecs in ((), ("bf16", "quantize:8")):
+        space = Space(tuple(map(parse, codecs)), algorithms=("star", "backend", "butterfly", "ring"))
+        found = choose(predictor, space, uncertainty=0.5)
+        assert found.ordered[0] is found.prediction
+        assert sorted(map(id, found.ordered)) == sorted(map(id, found.ranking))
+        same = [each.step_s for each in found.ranking if is_exact(each.plan) == is_exact(found.plan)]
+        assert found.prediction.step_s * (1 - UNCERTAINTY) <= min(same) < 0.7 * max(same)
 
 
 def test_among_equals_the_largest_segment_is_taken(environment: Make) -> None:

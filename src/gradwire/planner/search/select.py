@@ -38,13 +38,19 @@ class Selection:
         """The chosen plan."""
         return self.prediction.plan
 
+    @property
+    def ordered(self) -> tuple[Prediction, ...]:
+        """The chosen plan's prediction, then all others, the fastest first: the rows of every table."""
+        return self.prediction, *(each for each in self.ranking if each is not self.prediction)
+
 
 def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Selection:
     """Return the choice among the plans of ``space``.
 
     A time (``Prediction.to_loss_s``) that is longer than the shortest by less than the share ``uncertainty``
-    of itself ties with it. Among ties, no compression wins over compression, which must be faster by more
-    than the uncertainty, even if it needs a standard deviation more steps than predicted. Then
+    of itself ties with no compression, which wins over compression: that must be faster by more than the
+    uncertainty, even if it needs a standard deviation more steps than predicted. Among plans of one kind only
+    ``UNCERTAINTY`` counts as a tie, because a codec's measured cost is wrong for all its plans alike. There
     a pipeline of 1 wins over a longer one (which changes the training), then the earlier algorithm of
     ``space``, the earlier codec, fewer buckets, and larger segments, which have fewer frames; finally, the
     shorter time wins.
@@ -58,7 +64,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
         each for each in every if is_exact(each.plan) or each.to_loss_s + each.to_loss_deviation_s < worth_s
     ]
     return Selection(
-        _simplest(worthwhile, space, uncertainty),
+        _simplest(worthwhile, space),
         min(exact, key=_time_s),
         tuple(sorted(every, key=_time_s)),
         len(plans),
@@ -81,9 +87,9 @@ def _search(
     return found
 
 
-def _simplest(predictions: list[Prediction], space: Space, uncertainty: float) -> Prediction:
+def _simplest(predictions: list[Prediction], space: Space) -> Prediction:
     fastest_s = _fastest_s(predictions)
-    ties = [each for each in predictions if each.to_loss_s * (1 - uncertainty) <= fastest_s]
+    ties = [each for each in predictions if each.to_loss_s * (1 - UNCERTAINTY) <= fastest_s]
     return min(ties, key=lambda each: _preference(each, space))
 
 
