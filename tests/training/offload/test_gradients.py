@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from gradwire.devices.cpu import CPU
 from gradwire.errors import TensorError
 from gradwire.training.offload.gradients import GradientReturn
+from gradwire.training.offload.layer_steps import LayerSteps
 from gradwire.training.offload.layers import layers_of
 from gradwire.training.offload.ledger import OffloadLedger
 from gradwire.training.offload.places import Place
@@ -68,10 +69,9 @@ def test_a_layer_computed_again_in_backward_gives_its_gradient_once() -> None:
 def test_gradients_stay_while_they_are_held() -> None:
     model = nn.Linear(3, 2)
     with returning(model) as (replica, gradients, _):
-        gradients.held = True
-        backward(replica(torch.ones(1, 3)).sum())
-        assert grads(model) == [None, None]
-        gradients.held = False
+        with gradients.hold():
+            backward(replica(torch.ones(1, 3)).sum())
+            assert grads(model) == [None, None]
         backward(replica(torch.ones(1, 3)).sum())
         assert model.weight.grad is not None
         assert torch.equal(model.weight.grad, torch.full((2, 3), 2.0))
@@ -116,12 +116,58 @@ def test_within_ddp_the_averages_come_after_its_own_end(tmp_path: object) -> Non
             with ddp.no_sync():
                 backward(ddp(torch.ones(1, 3)).sum())
             assert grads(model) == [None, None]
-            backward(ddp(torch.ones(1, 3)).sum())
+            loss = ddp(torch.ones(1, 3)).sum()
+            with torch.no_grad():
+                replica(torch.ones(1, 3))  # an evaluation in between, without DDP
+            backward(loss)
             assert model.bias.grad is not None
             assert torch.equal(model.bias.grad, torch.full((2,), 6.0))
             assert grads(replica) == [None, None]
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("where", ["of the user", "of the copies"])
+@pytest.mark.parametrize("stepping", [False, True])
+def test_after_a_backward_pass_that_failed_the_next_one_is_whole(
+    where: str, stepping: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    expected = copy.deepcopy(model)
+    replica, ledger = copy.deepcopy(model), OffloadLedger()
+    place = Place(CPU, layers_of(model, replica))
+    Sender([place], Static(32), ledger).close()
+    steps = LayerSteps(torch.optim.SGD(model.parameters(), lr=0.1)) if stepping else None
+    gradients = GradientReturn([place], ledger, steps)
+
+    def fail(*_: object) -> None:
+        raise ValueError("stop")
+
+    loss = replica(torch.ones(1, 3)).sum()
+    with monkeypatch.context() as patched:
+        if where == "of the user":
+            hook = replica.get_parameter("1.weight").register_hook(fail)  # type: ignore[no-untyped-call]
+        else:
+            patched.setattr(type(CPU), "pinned", fail)
+        with pytest.raises(ValueError, match="stop") as kept:
+            backward(loss)
+        if where == "of the user":
+            hook.remove()
+    assert grads(model) == [None] * 4
+    for each in replica.parameters():
+        each.grad = None
+    backward(replica(torch.ones(1, 3)).sum())
+    backward(expected(torch.ones(1, 3)).sum())
+    assert kept.traceback
+    for own, wanted in zip(model.parameters(), expected.parameters(), strict=True):
+        assert wanted.grad is not None
+        if stepping:
+            torch.testing.assert_close(own, wanted - 0.1 * wanted.grad)
+        else:
+            torch.testing.assert_close(own.grad, wanted.grad, rtol=0, atol=0)
+    gradients.close()
+    if steps is not None:
+        steps.close()
 
 
 def test_sparse_gradients_are_refused() -> None:

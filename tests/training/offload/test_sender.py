@@ -334,3 +334,27 @@ def test_layers_that_travel_together_are_sent_counted_and_refused_as_if_alone(po
                 number
             )
     sender.close()
+
+
+@pytest.mark.parametrize("policy", ["delta", "static:16"])
+def test_a_message_that_cannot_be_sent_lets_no_thread_wait(policy: str) -> None:
+    model = nn.Linear(4, 4)
+    layers = layers_of(model, copy.deepcopy(model))
+    sender = Sender([Place(CPU, layers)], policy_of(policy), OffloadLedger())
+    sender.close()
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        sender.send(layers, observe=True, full=True, only={*model.parameters()})
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        sender.arrive(layers)
+
+
+def test_what_is_sent_in_full_replaces_what_failed(
+    parts: tuple[nn.Module, list[Layer], Recorded, Sender],
+) -> None:
+    model, layers, policy, sender = parts
+    policy.bits = 0
+    sender.send(layers, observe=True, full=True, only=change(model))
+    policy.bits = 32
+    sender.send(layers, observe=True, full=True, only=change(model))
+    sender.arrive(layers)
+    assert all(map(arrived, layers))

@@ -265,7 +265,8 @@ class DeltaCarrier(Carrier):
 
 
 def _flat(master: torch.Tensor) -> torch.Tensor:
-    return master if master.dim() == 1 and master.is_contiguous() else master.detach().reshape(-1)
+    flat = master.detach()  # which keeps the memory, where another thread gives the master other
+    return flat if flat.dim() == 1 and flat.is_contiguous() else flat.reshape(-1)
 
 
 def _squares(master: torch.Tensor) -> float:

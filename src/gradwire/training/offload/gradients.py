@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
+import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.devices import Event, Stream
 from gradwire.errors import SpecError, TensorError
 from gradwire.training.offload.layer_steps import LayerSteps
-from gradwire.training.offload.ledger import LayerCounts, OffloadLedger
+from gradwire.training.offload.ledger import OffloadLedger
 from gradwire.training.offload.places import Place
+from gradwire.training.offload.sums import GradientSums
 
 
 @dataclass
@@ -28,7 +30,6 @@ class _Home:
 
     master: nn.Parameter
     layer: str
-    row: LayerCounts
     number: int
     place: Place
     stream: Stream
@@ -44,11 +45,38 @@ class _Coming:
     kept: torch.Tensor
 
 
+@dataclass(eq=False)
+class _Pass:
+    """A backward pass. Only autograd refers to it all the time, so that it is gone if the pass fails.
+
+    Attributes
+    ----------
+    places
+        The numbers of the places of which a gradient was accumulated.
+    averaged
+        Of those, the ones whose gradients DDP averages when the pass ends.
+    coming
+        The copies that aren't delivered yet.
+    thread
+        The one that accumulated the first gradient.
+    stepping, stepped
+        Whether layers are stepped in this pass, and which ones were.
+    """
+
+    places: set[int] = field(default_factory=set)
+    averaged: set[int] = field(default_factory=set)
+    coming: list[_Coming] = field(default_factory=list)
+    thread: int = field(default_factory=threading.get_ident)
+    stepping: bool = False
+    stepped: set[str] = field(default_factory=set)
+
+
 class GradientReturn:
     """Fills the masters' ``grad`` from the replicas'; when ``backward`` returns, all is there.
 
     A replica's ``grad`` is None then: what has come is in the master's, added to what was there before. What
     one backward pass brings from several places is added in their order. If it fails, nothing is added.
+    Threads may run backward passes, and forward passes beside them: each pass has a state of its own.
 
     Parameters
     ----------
@@ -65,29 +93,60 @@ class GradientReturn:
         for number, place in enumerate(places):
             stream = place.device.stream()
             self._homes |= {
-                replica: _Home(master, layer.name, ledger.layers[layer.name], number, place, stream)
+                replica: _Home(master, layer.name, number, place, stream)
                 for layer in place.layers
                 for master, replica in zip(layer.masters, layer.replicas, strict=True)
                 if replica.requires_grad
             }
         self._sizes = Counter(home.layer for home in self._homes.values())
-        self._steps, self._stepped = steps, set[str]()
-        self._ledger, self._lock = ledger, threading.Lock()
-        self._coming: list[_Coming] = []
-        self._queued = False
-        self._ddp: DistributedDataParallel | None = None
-        self.held = False
-        """Whether backward passes leave their gradients on the device, to be accumulated there."""
+        self._probes = {home.number: replica for replica, home in self._homes.items()}
+        """A parameter of each place."""
+        self._steps, self._ledger, self._sums = steps, ledger, GradientSums(len(places))
+        self._lock = threading.Lock()
+        self._passes = weakref.WeakValueDictionary[int, _Pass]()
+        """The backward passes under way, by autograd's number."""
+        self._ddps: dict[int, DistributedDataParallel | None] = {}
+        """What is around the replica of a place."""
+        self._drivers: dict[int, int] = {}
+        """The thread of a place's last forward pass."""
+        self._holders = Counter[int]()
+        """The threads within ``hold``."""
+        self._held: dict[torch.Tensor, int] = {}
+        """The parameters whose gradients stay on the device meanwhile, and their places."""
         register = torch.Tensor.register_post_accumulate_grad_hook
         self._hooks: list[Any] = [register(each, self._take) for each in self._homes]  # type: ignore[no-untyped-call]
 
-    def begin(self) -> None:
-        """Begin a forward pass: forget a backward pass that has failed, and see whether DDP is around it."""
-        if torch._C._current_graph_task_id() != -1:
-            return  # backward computes a checkpoint's forward pass again
-        if self._queued:
-            self._queued, self._coming, self._stepped = False, [], set()
-        self._ddp = getattr(DistributedDataParallel, "_active_ddp_module", None)
+    def begin(self, number: int = 0) -> None:
+        """Begin a forward pass at a place: note the thread that drives it, and whether DDP is around it."""
+        if torch._C._current_graph_task_id() != -1 or not torch.is_grad_enabled():
+            return  # backward computes a checkpoint's forward pass again, or no backward pass follows
+        with self._lock:
+            self._drivers[number] = threading.get_ident()
+        ddp, probe = getattr(DistributedDataParallel, "_active_ddp_module", None), self._probes.get(number)
+        if ddp is None or ddp is not self._ddps.get(number):
+            around = ddp is not None and any(each is probe for each in ddp.module.parameters())
+            self._ddps[number] = ddp if around else None
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Let gradients stay on a device, to be accumulated there; its next pass after the block brings them.
+
+        A block of a thread that drives a replica itself holds the gradients of what it drives, a block of
+        another thread those of all.
+        """
+        thread = threading.get_ident()
+        with self._lock:
+            self._holders[thread] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders[thread] -= 1
+                self._holders += Counter()  # without those that are 0
+
+    def stepped(self) -> None:
+        """Note that the optimizer has stepped."""
+        self._sums.end_round()
 
     def close(self) -> None:
         """Let the replicas go."""
@@ -95,18 +154,37 @@ class GradientReturn:
             each.remove()
 
     def _take(self, replica: torch.Tensor) -> None:
-        if self.held or (self._ddp is not None and not self._ddp.require_backward_grad_sync):
-            return
+        home = self._homes[replica]
+        # A reentrant checkpoint's pass within another one has its own number, and steps the other's layers.
+        task = torch._C._current_graph_task_id() if self._steps is None else 0
+        ddp = self._ddps.get(home.number)
         with self._lock:  # each accelerator has a thread of backward's
-            begins, self._queued = not self._queued, True
+            own = self._passes.get(task)
+            begins = own is None
+            if own is None:
+                own = self._passes[task] = _Pass()
+            own.places.add(home.number)
+            if ddp is not None and ddp.require_backward_grad_sync:
+                own.averaged.add(home.number)
+            held = self._is_held(home.number)
+            if held and ddp is None:
+                self._held[replica] = home.number
         if begins:
+            _when_backward_ends(partial(self._end, task, own))
+        if not held and ddp is None:
             if self._steps is not None:
-                self._steps.begin()
-            _when_backward_ends(self._end if self._ddp is None else self._end_after_ddp)
-        if self._ddp is None:
-            self._load(replica)
+                _check_thread(own)
+            try:
+                self._load(replica, own)
+            except BaseException:  # whose traceback keeps this pass, which has failed
+                self._passes.pop(task, None)
+                raise
 
-    def _load(self, replica: torch.Tensor) -> None:
+    def _is_held(self, number: int) -> bool:
+        drivers = self._drivers.values()
+        return any(each == self._drivers.get(number) or each not in drivers for each in self._holders)
+
+    def _load(self, replica: torch.Tensor, own: _Pass) -> None:
         gradient = replica.grad
         if gradient is None:
             return
@@ -115,63 +193,79 @@ class GradientReturn:
                 f"HostOffload takes dense float32 gradients, but one is {gradient.layout} and "
                 f"{gradient.dtype}; use Embedding(sparse=False), or torch.autocast instead of model.half()"
             )
+        if self._steps is not None and not own.stepping:
+            self._steps.begin()
+            own.stepping = True
         home = self._homes[replica]
         floats = home.place.host_memory(gradient.numel())
         with home.place.at_work("a copy of gradients"):
             home.stream.follow()
             event = home.stream.load(floats, gradient)
-        self._coming.append(_Coming(home, floats, event, gradient))
-        home.row.gradient_nbytes += gradient.nbytes
+        own.coming.append(_Coming(home, floats, event, gradient))
+        with self._lock:
+            self._held.pop(replica, None)
+        self._ledger.returned(home.layer, gradient.nbytes)
         replica.grad = None
         if self._steps is not None:
-            self._step_layer(home.layer, self._steps)
+            self._step_layer(home.layer, own, self._steps)
 
-    def _step_layer(self, layer: str, steps: LayerSteps) -> None:
+    def _step_layer(self, layer: str, own: _Pass, steps: LayerSteps) -> None:
         """Step a layer where all of it has come."""
-        if layer in self._stepped:
+        if layer in own.stepped:
             raise SpecError(
                 "step_in_backward=True wants each gradient once in a backward pass, but a second one of "
                 f"{layer!r} came; use checkpoint(..., use_reentrant=False)"
             )
-        whole = [each for each in self._coming if each.home.layer == layer]
+        whole = [each for each in own.coming if each.home.layer == layer]
         if len(whole) == self._sizes[layer]:
-            self._stepped.add(layer)
-            self._coming = [each for each in self._coming if each.home.layer != layer]
-            steps.submit({each.home.master for each in whole}, partial(_deliver, whole))
+            own.stepped.add(layer)
+            own.coming = [each for each in own.coming if each.home.layer != layer]
+            steps.submit({each.home.master for each in whole}, partial(self._deliver, whole))
 
-    def _end_after_ddp(self) -> None:
+    def _end(self, task: int, own: _Pass) -> None:
         """Take the averages behind DDP's own end, which is in the queue by now."""
-        _when_backward_ends(self._end_with_all)
+        if own.averaged:
+            _when_backward_ends(partial(self._finish, task, own))
+        else:
+            self._finish(task, own)
 
-    def _end_with_all(self) -> None:
-        for replica in self._homes:
-            self._load(replica)
-        self._end()
-
-    def _end(self) -> None:
+    def _finish(self, task: int, own: _Pass) -> None:
         """Wait for the copies, and add them to the masters' gradients."""
-        begin, coming = time.perf_counter(), self._coming
-        self._queued, self._coming, self._stepped = False, [], set()
-        if self._steps is None:
-            _deliver(coming)
-        else:
-            self._steps.submit({each.home.master for each in coming}, partial(_deliver, coming))
-            self._steps.join()
-        self._ledger.gradient_wait_s += time.perf_counter() - begin
+        self._passes.pop(task, None)
+        for replica in self._left(own):
+            self._load(replica, own)
+        with self._ledger.clocked("gradient_wait_s"):
+            if self._steps is None:
+                self._deliver(own.coming)
+            elif own.stepping:
+                masters = {each.home.master for each in own.coming}
+                self._steps.submit(masters, partial(self._deliver, own.coming))
+                self._steps.join()
+
+    def _left(self, own: _Pass) -> list[torch.Tensor]:
+        """Return the parameters whose gradients come now: averages, and those held there before."""
+        with self._lock:
+            places = {each for each in own.places if not self._is_held(each)}
+            averaged = own.averaged & places
+            found = [each for each, home in self._homes.items() if averaged and home.number in averaged]
+            return found + [each for each, number in self._held.items() if number in places]
+
+    def _deliver(self, coming: Sequence[_Coming]) -> None:
+        for each in coming:
+            with each.home.place.at_work("a copy of gradients"):
+                each.event.wait()
+        arrivals = [
+            (each.home.number, each.home.master, each.floats.view(each.home.master.shape)) for each in coming
+        ]
+        self._sums.add(arrivals, {each.home.number for each in coming})
 
 
-def _deliver(coming: Sequence[_Coming]) -> None:
-    for each in coming:
-        with each.home.place.at_work("a copy of gradients"):
-            each.event.wait()
-    for each in sorted(coming, key=lambda each: each.home.number):
-        master = each.home.master
-        gradient = each.floats.view(master.shape)
-        if master.grad is None:
-            master.grad = gradient
-        else:
-            with torch.no_grad():
-                master.grad.add_(gradient)
+def _check_thread(own: _Pass) -> None:
+    if own.thread != threading.get_ident():
+        raise SpecError(
+            "step_in_backward=True expects backward passes from one thread at a time, got two at once; "
+            "call backward() in one thread, or leave it out"
+        )
 
 
 def _when_backward_ends(callback: Callable[[], None]) -> None:

@@ -7,9 +7,11 @@ comes to that layer. Gradients come back while backward goes on.
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -27,6 +29,7 @@ from gradwire.training.offload.policies import Policy, policy_of
 from gradwire.training.offload.replicas import Wanted, replicas_of
 from gradwire.training.offload.residents import Residents, split_layers
 from gradwire.training.offload.sender import Sender
+from gradwire.training.offload.written import Written
 
 _VERSION = 1
 
@@ -133,7 +136,10 @@ class HostOffload:
         except BaseException:
             self._sender.close()
             raise
+        self._lock = threading.RLock()  # for all that sends; threads may drive the replicas
         self._stale, self._buffers_stale = True, False
+        self._masters = [each for layer in self._layers for each in layer.masters]
+        self._written, self._buffers_written = Written(self._masters), Written([*model.buffers()])
         self._hooks = [*self._hook_replicas(), *self._hook_masters()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -174,12 +180,12 @@ class HostOffload:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within the block, leave gradients on the device; the next backward pass after it brings the sum."""
-        before, self._gradients.held = self._gradients.held, True
-        try:
+        """Within the block, leave gradients on a device; its next backward pass after it brings the sum.
+
+        A block of a thread that drives a replica is for what that thread drives, a block of another for all.
+        """
+        with self._gradients.hold():
             yield
-        finally:
-            self._gradients.held = before
 
     def wait(self) -> None:
         """Let the replicas have all weights; call this to read them outside of a forward pass."""
@@ -188,7 +194,10 @@ class HostOffload:
             self._arrive(each.layers)
 
     def refresh(self) -> None:
-        """Send all weights in full before the next forward pass: the masters were changed by hand."""
+        """Send all weights in full before the next forward pass.
+
+        A change by hand of a few weights, through ``parameter.data`` or NumPy, isn't noticed without it.
+        """
         self._stale = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -205,10 +214,11 @@ class HostOffload:
                 f"the state of a HostOffload with {layers} layers is wanted, but {shown(dict(state))} came"
             )
         check_sealed(state, "the bits and the policy of a HostOffload")
-        self._join()
-        self.policy.load_state_dict(state["policy"])
-        self._sender.bits = None if bits is None else self.policy.allowed(bits)
-        self._stale = True
+        with self._lock:
+            self._join()
+            self.policy.load_state_dict(state["policy"])
+            self._sender.bits = None if bits is None else self.policy.allowed(bits)
+            self._stale = True
 
     def close(self) -> None:
         """Let the model and the optimizer go; the model keeps the masters and takes the replica's buffers."""
@@ -222,8 +232,8 @@ class HostOffload:
         self._residents.close()
 
     def _hook_replicas(self) -> Iterator[Any]:
-        for each in self._all:
-            yield from each.hook(self._begin_forward, self._arrive)
+        for number, each in enumerate(self._all):
+            yield from each.hook(partial(self._begin_forward, number), self._arrive)
 
     def _hook_masters(self) -> Iterator[Any]:
         yield self.optimizer.register_step_pre_hook(lambda *_: self._before_step())
@@ -231,13 +241,30 @@ class HostOffload:
         yield self.model.register_state_dict_pre_hook(lambda *_: self._take_buffers())  # type: ignore[no-untyped-call]
         yield self.model.register_load_state_dict_post_hook(lambda *_: self._loaded())  # type: ignore[no-untyped-call]
 
-    def _begin_forward(self) -> None:
-        self._gradients.begin()
+    def _begin_forward(self, number: int) -> None:
+        self._gradients.begin(number)
         self._begin()
 
     def _begin(self) -> None:
-        if self._stale:
-            self._refresh()
+        """Send what was written since it was sent; all, after an error."""
+        if not (self._stale or self._find_written() or self._buffers_written.find()):
+            return
+        with self._lock:  # another thread, which found this too, may have sent it by now
+            if self._stale:
+                self._refresh()
+                return
+            self._give_buffers(self._buffers_written.find())
+            written = self._find_written()
+            if written:
+                with self._resending(), self._written.sending():
+                    self._send(observe=False, full=False, only=written)
+                    self._sender.join()  # whoever writes between forward passes, may go on
+
+    def _find_written(self) -> set[nn.Parameter]:
+        """Return the masters that were written by other means than a step that was sent."""
+        if self._steps is not None and self._steps.awaits_step:
+            return set()  # optimizer.step() sends what backward has stepped
+        return {self._masters[number] for number in self._written.find()}
 
     def _before_step(self) -> None:
         if self._steps is None or not self._steps.active:
@@ -248,23 +275,35 @@ class HostOffload:
             if self._steps.active:
                 return
             self._steps.stepped()
+        self._gradients.stepped()
         groups = self.optimizer.param_groups
         updated = {each for group in groups for each in group["params"] if each.requires_grad}
-        # The step is done. A device that fails here says so in the next forward pass, which sends everything.
-        with suppress(DeviceError), self._resending():
-            self._send(observe=True, full=False, only=set() if self._stale else updated)
+        with self._lock:
+            updated |= self._find_written()
+            # The step is done. A device that fails here says so in the next forward pass, which sends all.
+            with suppress(DeviceError), self._resending(), self._written.sending():
+                self._send(observe=True, full=self._stale, only=set() if self._stale else updated)
 
     def _refresh(self) -> None:
         """Send everything in full, in the bits known, or in those that the policy begins with."""
         self._sender.give_up()
-        if self._buffers_stale:
-            with torch.no_grad():
-                for replica in self.replicas:
-                    for own, other in zip(replica.buffers(), self.model.buffers(), strict=True):
-                        own.copy_(other)
-        with self._resending():
+        buffers = len([*self.model.buffers()])
+        self._give_buffers(range(buffers) if self._buffers_stale else self._buffers_written.find())
+        with self._resending(), self._written.sending():
             self._send(observe=False, full=True, only={*self.model.parameters()})
+            self._sender.join()
         self._stale = self._buffers_stale = False
+
+    def _give_buffers(self, numbers: Collection[int]) -> None:
+        """Let the replicas have these of the model's buffers."""
+        if not numbers:
+            return
+        with self._buffers_written.sending(), torch.no_grad():
+            for replica in self.replicas:
+                pairs = zip(replica.buffers(), self.model.buffers(), strict=True)
+                for number, (own, other) in enumerate(pairs):
+                    if number in numbers:
+                        own.copy_(other)
 
     def _send(self, *, observe: bool, full: bool, only: set[nn.Parameter]) -> None:
         sent = {id(each) for each in self._layers}
@@ -277,7 +316,7 @@ class HostOffload:
 
     def _join(self) -> None:
         """Let the masters be read, so that they may change."""
-        with self._resending():
+        with self._lock, self._resending():
             self._sender.join()
 
     @contextmanager
@@ -286,8 +325,9 @@ class HostOffload:
         try:
             yield
         except BaseException:
-            self._sender.give_up()
-            self._stale = True
+            with self._lock:
+                self._sender.give_up()
+                self._stale = True
             raise
 
     def _take_buffers(self) -> None:
@@ -295,6 +335,7 @@ class HostOffload:
         if self._buffers_stale:
             return
         try:
+            self._give_buffers(self._buffers_written.find())
             found = [on_host(each) for each in self.replica.buffers()]
         except RuntimeError as error:
             warnings.warn(
@@ -305,6 +346,15 @@ class HostOffload:
         with torch.no_grad():
             for own, other in zip(self.model.buffers(), found, strict=True):
                 own.copy_(other)
+        with self._buffers_written.sending():
+            pass  # the replicas have them
 
     def _loaded(self) -> None:
         self._stale = self._buffers_stale = True
+        there = {*self.model.parameters()}
+        lost = sum(each not in there for layer in self._all[0].layers for each in layer.masters)
+        if lost:
+            raise SpecError(
+                f"expected a model with the parameters of the optimizer, got one that has replaced {lost} of "
+                "them; use load_state_dict without assign=True, or make optimizer and HostOffload after it"
+            )

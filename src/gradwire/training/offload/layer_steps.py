@@ -21,6 +21,8 @@ class LayerSteps:
     ----------
     active
         Whether a step of some parameters is running, which calls the optimizer's hooks, too.
+    awaits_step
+        Whether backward has stepped parameters since the last ``optimizer.step()``.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -32,12 +34,12 @@ class LayerSteps:
         self._optimizer = optimizer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradwire optimizer")
         self._jobs: list[Future[None]] = []
-        self._awaits_step = False
+        self.awaits_step = False
         self.active = False
 
     def begin(self) -> None:
         """Begin a backward pass. Raises ``SpecError`` if ``optimizer.step()`` didn't follow the last one."""
-        if self._awaits_step:
+        if self.awaits_step:
             raise SpecError(
                 "with step_in_backward=True each backward pass updates the masters, but optimizer.step() "
                 "wasn't called after the last one; call it, or accumulate within no_sync()"
@@ -45,7 +47,7 @@ class LayerSteps:
 
     def submit(self, parameters: Set[nn.Parameter], deliver: Callable[[], None]) -> None:
         """Step these parameters after ``deliver`` has given them their gradients."""
-        self._awaits_step = True
+        self.awaits_step = True
         self._jobs.append(self._thread.submit(self._step, parameters, deliver))
 
     def join(self) -> None:
@@ -56,7 +58,7 @@ class LayerSteps:
 
     def stepped(self) -> None:
         """Note that ``optimizer.step()`` was called."""
-        self._awaits_step = False
+        self.awaits_step = False
 
     def close(self) -> None:
         """End the thread."""

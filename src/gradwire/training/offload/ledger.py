@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+_counting = threading.Lock()
+"""Held while a ledger counts, which all threads of an offload, and those that drive its replicas, do."""
 
 
 @dataclass
@@ -83,8 +90,28 @@ class OffloadLedger:
     def sent(self, layer: str, nbytes: int, count: int) -> None:
         """Count a send of so many numbers."""
         row = self.layers[layer]
-        row.sends, row.sent_nbytes, row.float32_nbytes = (
-            row.sends + 1,
-            row.sent_nbytes + nbytes,
-            row.float32_nbytes + 4 * count,
-        )
+        with _counting:
+            row.sends, row.sent_nbytes, row.float32_nbytes = (
+                row.sends + 1,
+                row.sent_nbytes + nbytes,
+                row.float32_nbytes + 4 * count,
+            )
+
+    def returned(self, layer: str, nbytes: int) -> None:
+        """Count bytes of gradient that came back."""
+        with _counting:
+            self.layers[layer].gradient_nbytes += nbytes
+
+    @contextmanager
+    def clocked(self, name: str) -> Iterator[None]:
+        """Add the seconds of a block to the field ``name``."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent(name, time.perf_counter() - begin)
+
+    def spent(self, name: str, seconds: float) -> None:
+        """Add seconds to the field ``name``."""
+        with _counting:
+            setattr(self, name, getattr(self, name) + seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -15,6 +16,13 @@ from gradwire.training.offload.layers import Layer, layers_of
 
 Wanted: TypeAlias = "torch.device | str | Simulated"
 """A device as users name it."""
+
+
+class _Pass(threading.local):
+    """A thread's forward pass."""
+
+    called: list[nn.Module] | None = None
+    """The modules that it has called so far, if that isn't known yet."""
 
 
 class Replica:
@@ -41,7 +49,7 @@ class Replica:
         self.module, self.device = _replicate(model, device)
         self.layers = layers_of(model, self.module, blocks)
         self.order, self._read_late = self.layers, list[Layer]()
-        self._called: list[nn.Module] | None = []
+        self._is_known, self._pass = False, _Pass()
 
     def hook(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> Iterator[Any]:
         """Call ``begin`` at the start of each forward pass, and ``arrive`` with layers that are needed."""
@@ -56,13 +64,14 @@ class Replica:
     def _enter(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> None:
         """Begin a forward pass; the first one waits for all weights, and sees which modules are called."""
         begin()
-        arrive(self.layers if self._called is not None else self._read_late)
+        self._pass.called = None if self._is_known else []
+        arrive(self._read_late if self._is_known else self.layers)
 
     def _reach(
         self, module: nn.Module, read: Sequence[Layer], arrive: Callable[[Sequence[Layer]], None]
     ) -> None:
-        if self._called is not None:
-            self._called.append(module)
+        if self._pass.called is not None:
+            self._pass.called.append(module)
         else:
             arrive(read)
 
@@ -71,10 +80,10 @@ class Replica:
 
         A layer with a module that isn't called, whose parameters another one reads, is needed at the start.
         """
-        if self._called is None:
+        called, self._pass.called = self._pass.called, None
+        if called is None or self._is_known:
             return
-        place = {module: number for number, module in reversed([*enumerate(self._called)])}
-        self._called = None
+        place = {module: number for number, module in reversed([*enumerate(called)])}
         self._read_late = [
             each for each in self.layers if not all(reader in place for reader in each.readers)
         ]
@@ -83,6 +92,7 @@ class Replica:
             for each in self.layers
         }
         self.order = sorted(self.layers, key=lambda each: first[id(each)])
+        self._is_known = True
 
 
 def replicas_of(

@@ -11,16 +11,16 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
 from gradwire.devices import Event
 from gradwire.errors import SpecError
 from gradwire.training.offload.carriers import Bits, Carrier, End, Transfer
+from gradwire.training.offload.inboxes import Inbox, Message
 from gradwire.training.offload.layers import Layer
 from gradwire.training.offload.ledger import LayerCounts, OffloadLedger
 from gradwire.training.offload.places import Place
@@ -40,16 +40,10 @@ class _Part(NamedTuple):
 
 
 class _Route:
-    """Layers, what carries them, and where their last message is."""
+    """Layers, what carries them, and an inbox at each place."""
 
-    def __init__(self, parts: Sequence[_Part], carrier: Carrier) -> None:
-        self.parts, self.carrier = parts, carrier
-        self.packed: Future[list[Event]] | None = None
-        """The last message, from when it is to be packed."""
-        self.awaited = set[int]()
-        """The places where it hasn't been unpacked."""
-        self.received: dict[int, Future[None]] = {}
-        """Of those, the places where the host decodes it."""
+    def __init__(self, parts: Sequence[_Part], carrier: Carrier, inboxes: Sequence[Inbox]) -> None:
+        self.parts, self.carrier, self.inboxes = parts, carrier, inboxes
         self.events: list[Event] = []
         """When the last one's bytes had left the host, for each place."""
 
@@ -62,12 +56,17 @@ class _Job(NamedTuple):
     packed: Future[list[Event]]
 
 
+_Decoding = tuple[_Route, int, Future[list[Event]], Future[None]]
+"""A message that the host decodes for a place: when it is packed, and when it is decoded."""
+
 Packing = dict[_Route, tuple[Bits, int]]
 """Of messages that are packed already, the bits and the bytes."""
 
 
 class Sender:
-    """Sends layers to all places, packed once. All calls come from one thread.
+    """Sends layers to all places, packed once.
+
+    Any thread may call ``arrive`` at any time. The other calls come from one thread at a time.
 
     Parameters
     ----------
@@ -104,7 +103,7 @@ class Sender:
         self._routes = [self._route(numbers) for numbers in together]
         parts = [(route, part) for route in self._routes for part in route.parts]
         self._way_of = {
-            id(layer): (route, part, place)
+            id(layer): (route, part, route.inboxes[place])
             for place, each in enumerate(places)
             for (route, part), layer in zip(parts, each.layers, strict=True)
         }
@@ -120,52 +119,56 @@ class Sender:
     def send(self, order: Sequence[Layer], *, observe: bool, full: bool, only: Set[nn.Parameter]) -> None:
         """Begin to send the layers that hold any parameters of ``only``, in this order.
 
-        Devices have finished with what was sent before when they come to these bytes.
+        Devices have finished with what was sent before when they come to these bytes. If it is to be sent in
+        ``full``, nothing waits for what is on its way: all layers with such parameters are sent again.
         """
-        for place in self._places:
-            self.arrive(place.layers)
-        self.join()
-        for number, stream in enumerate(self._streams):
-            with self._at_work(number):
-                stream.follow()
+        if full:
+            self.give_up()
+        else:
+            for place in self._places:
+                self.arrive(place.layers)
+            self.join()
         chosen = dict[_Route, list[_Part]]()
         for each in order:
             if not only.isdisjoint(each.masters):
                 route, part, _ = self._way_of[id(each)]
                 chosen.setdefault(route, []).append(part)
-        places = range(len(self._places))
         jobs = [_Job(route, parts, Future()) for route, parts in chosen.items()]
-        coming = [
-            (route, number, packed, Future[None]())
+        coming: list[_Decoding] = [
+            (route, place, packed, Future[None]())
             for route, _, packed in jobs
-            for number in places
-            if route.carrier.on_host(number)
+            for place in range(len(self._places))
+            if route.carrier.on_host(place)
         ]
-        # One job for all messages: to hand one over to another thread takes longer than to pack a small one.
-        self._last = self._thread.submit(self._pack_all, jobs, full, observe or self.bits is None)
+        try:
+            self._start(jobs, coming)
+            if coming:
+                self._receiver.submit(self._receive_all, coming)
+            # One job for all messages: a hand-over to a thread takes longer than to pack a small message.
+            self._last = self._thread.submit(self._pack_all, jobs, full, observe or self.bits is None)
+        except BaseException as error:  # threads may wait for these messages already
+            futures: list[Future[Any]] = [job.packed for job in jobs]
+            for future in futures + [received for *_, received in coming]:
+                with suppress(InvalidStateError):
+                    future.set_exception(error)
+            raise
+
+    def _start(self, jobs: Sequence[_Job], coming: Sequence[_Decoding]) -> None:
+        """Let threads that drive replicas wait for these messages, and copies for what reads those before."""
+        received = {(route, place): each for route, place, _, each in coming}
         for route, _, packed in jobs:
-            route.packed, route.awaited = packed, {*places}
-        if coming:
-            self._receiver.submit(self._receive_all, coming)
-        for route, number, _, received in coming:
-            route.received[number] = received
+            for place, inbox in enumerate(route.inboxes):
+                inbox.expect(Message(packed, received.get((route, place))))
+        for number, stream in enumerate(self._streams):
+            with self._at_work(number):
+                stream.follow()
 
     def arrive(self, layers: Sequence[Layer]) -> None:
         """Let the current stream wait for these layers' weights, and unpack them; raise packing's errors."""
         for layer in layers:
-            route, _, place = self._way_of.get(id(layer), (None, None, 0))
-            if route is None or route.packed is None or place not in route.awaited:
-                continue
-            route.awaited.remove(place)
-            with self._clocked("exposed_s"):
-                event = route.packed.result()[place]
-                if place in route.received:
-                    route.received.pop(place).result()
-                else:
-                    with self._at_work(place):
-                        event.order()
-            with self._at_work(place), self._clocked("unpack_s"), torch.no_grad():
-                route.carrier.unpack(place)
+            way = self._way_of.get(id(layer))
+            if way is not None:
+                way[-1].arrive()
 
     def join(self) -> None:
         """Wait until the masters are read, and may change. Raises what packing raised."""
@@ -174,14 +177,13 @@ class Sender:
             last.result()
 
     def give_up(self) -> None:
-        """Forget what is on its way; what is sent next must be sent in full."""
-        if self._last is not None:
-            self._last.exception()
-        self._last = None
+        """Wait for what is on its way. Its errors are raised where it arrives; send it again in full."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.exception()
         for route in self._routes:
-            for each in route.received.values():
-                each.exception()
-            route.packed, route.awaited, route.received = None, set(), {}
+            for inbox in route.inboxes:
+                inbox.settle()
 
     def close(self) -> None:
         """End the threads."""
@@ -253,7 +255,9 @@ class Sender:
             for each in self._places
         ]
         with here.at_work("the buffers of the weights"):
-            return _Route(parts, self._policy.carrier(Transfer(masters, ends, here.host_memory)))
+            carrier = self._policy.carrier(Transfer(masters, ends, here.host_memory))
+        inboxes = [Inbox(carrier, end, place, self._ledger) for end, place in enumerate(self._places)]
+        return _Route(parts, carrier, inboxes)
 
     def _at_work(self, place: int) -> AbstractContextManager[None]:
         return self._places[place].at_work("a copy of weights")
@@ -275,7 +279,7 @@ class Sender:
             if self._timed and jobs:
                 for event in (event for each in jobs for event in each.route.events):
                     event.wait()
-                self._ledger.transfer_s += time.perf_counter() - self._began_s
+                self._ledger.spent("transfer_s", time.perf_counter() - self._began_s)
         except BaseException as error:
             for each in left:
                 each.packed.set_exception(error)
@@ -298,14 +302,14 @@ class Sender:
                 nbytes = job.route.carrier.pack(bits, full=full)
         return nbytes
 
-    def _receive_all(self, coming: Sequence[tuple[_Route, int, Future[list[Event]], Future[None]]]) -> None:
+    def _receive_all(self, coming: Sequence[_Decoding]) -> None:
         """Decode beside the training thread, which may be busy with the layer before."""
         for route, place, packed, received in coming:
             try:
                 event = packed.result()[place]
                 with self._at_work(place):
                     event.wait()
-                with self._clocked("decode_s"):
+                with self._ledger.clocked("decode_s"):
                     route.carrier.receive(place)
                 received.set_result(None)
             except BaseException as error:  # the training thread raises it
@@ -324,18 +328,10 @@ class Sender:
     def _packing(self, name: str) -> Iterator[None]:
         begin = time.thread_time()
         try:
-            with self._clocked(name):
+            with self._ledger.clocked(name):
                 yield
         finally:
-            self._ledger.packing_cpu_s += time.thread_time() - begin
-
-    @contextmanager
-    def _clocked(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self._ledger, name, getattr(self._ledger, name) + time.perf_counter() - begin)
+            self._ledger.spent("packing_cpu_s", time.thread_time() - begin)
 
 
 def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
