@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,6 +17,7 @@ from gradwire.devices import Simulated, device_of, on_host
 from gradwire.devices.kernels import Kernels
 from gradwire.errors import SpecError, StateError
 from gradwire.training.offload.host_offload import HostOffload
+from support.noise import likely, undisturbed
 
 STEPS, PARTS = 5, 4
 
@@ -64,7 +67,8 @@ def offloaded(
     model = make_model()
     with ExitStack() as stack:
         for each in devices:
-            stack.enter_context(Kernels(each))
+            if not each.prompt:
+                stack.enter_context(Kernels(each))
         offload = HostOffload(model, make_optimizer(model), policy, device=devices, **options)
         stack.callback(offload.close)
         yield offload
@@ -165,6 +169,54 @@ def test_options_of_the_host_leave_the_bits_alone() -> None:
         run(offload, [device], range(STEPS))
         assert same(values(offload.model), plain())
         assert not device.allocations["pinned"]
+
+
+def losses_of(offload: HostOffload, devices: Sequence[Simulated], step: int) -> Iterator[torch.Tensor]:
+    for number, (device, replica) in enumerate(zip(devices, offload.replicas, strict=True)):
+        yield replica(device.own(part(step, number))).square().mean() / PARTS
+
+
+def test_one_backward_pass_over_all_losses_has_the_bits_of_one_after_the_other() -> None:
+    devices = [Simulated() for _ in range(PARTS)]
+    with offloaded(devices) as offload:
+        for number in range(STEPS):
+            offload.optimizer.zero_grad()
+            torch.autograd.backward([*losses_of(offload, devices, number)])
+            offload.optimizer.step()
+        assert same(values(offload.model), plain())
+
+
+@pytest.mark.parametrize("way", ["one backward pass", "threads"])
+def test_copies_of_several_devices_take_the_time_of_one(way: str) -> None:
+    rate, count = 2.7e3, PARTS  # so that the gradients of one device take a quarter of a second
+
+    def step_s(way: str) -> tuple[float, float]:
+        """Return the seconds of a step, and those that one device's gradients take on its link."""
+        devices = [Simulated(prompt=True) for _ in range(count)]
+        with offloaded(devices) as offload, ThreadPoolExecutor(count) as pool:
+            torch.autograd.backward([*losses_of(offload, devices, 0)])  # with weights that came at once
+            returned = offload.ledger.total.gradient_nbytes / count
+            for each in devices:
+                each.pace(None, rate)
+            begin = time.perf_counter()
+            losses = losses_of(offload, devices, 1)
+            if way == "loop":
+                for loss in losses:
+                    backward(loss)
+            elif way == "threads":
+                list(pool.map(backward, losses))
+            else:
+                torch.autograd.backward([*losses])
+            return time.perf_counter() - begin, returned / rate
+
+    def attempt() -> None:
+        together_s, link_s = step_s(way)
+        assert together_s >= link_s
+        likely(together_s < count / 2 * link_s, way, together_s, link_s)
+
+    undisturbed(attempt)
+    loop_s, link_s = step_s("loop")
+    assert loop_s >= count * link_s, "each backward pass waits for its gradients"
 
 
 def test_what_does_not_go_together_is_refused() -> None:
