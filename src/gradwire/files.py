@@ -78,7 +78,7 @@ def write_files(files: Mapping[Path, Content]) -> None:
                 part.unlink()
 
 
-def replace_file(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: Content) -> None:
     """Replace one file in an existing folder, without waiting for the disk. Raises ``OSError``.
 
     Readers see the old content or the new one.

@@ -92,7 +92,9 @@ def test_the_plan_comes_back_from_its_file_and_from_the_json(
     assert values["schema"] == SCHEMA
     assert Plan.from_json(json.dumps(values["plan"])) == choice.plan
     assert values["prediction"]["step_s"] == choice.prediction.step_s
-    assert [each["step_s"] for each in values["ranking"]] == [each.step_s for each in choice.ranking]
+    assert [each["step_s"] for each in values["ranking"]] == [
+        each.step_s for each in choice.selection.ordered
+    ]
     assert {each["source"] for each in values["inputs"]} == {"told", "assumed"}
 
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from gradwire.auto.estimates.observed import Observed
-from gradwire.profile.settings import Notes
+from gradwire.profile.session import Session
+from gradwire.profile.settings import Notes, Settings
 from support import profile_ranks
+from support.observations import observed
 
 pytestmark = pytest.mark.processes
 FLOATS = 32 * 64 + 64 + 2 * (64 * 64 + 64) + 64 * 10 + 10
@@ -73,3 +75,12 @@ def test_a_model_without_peers_is_one_sentence(
     notes = Notes.load(tmp_path / "notes.json")
     assert notes is not None
     assert "the script trains in one process alone" in notes.problem
+
+
+def test_a_rank_that_is_late_creates_no_folder_again(tmp_path: Path) -> None:
+    gone = Settings(str(tmp_path / "gone"))
+    Session(gone)._leave(observed())
+    assert not Path(gone.folder).exists()
+    here = Settings(str(tmp_path))
+    Session(here)._leave(observed())
+    assert here.observed.exists()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gradwire.profile.imports import when_imported
+from gradwire.profile.lifeline import end_with_profiler
 from gradwire.profile.settings import Settings
 
 DDP = "torch.nn.parallel.distributed"
@@ -17,6 +19,7 @@ def prepare() -> None:
     """Watch what this process wraps, if it is one of a profiled script."""
     settings = Settings.of_environment()
     if settings is not None:
+        end_with_profiler(Path(settings.folder))
         when_imported(DDP, functools.partial(watch_ddp, settings))
         when_imported(FSDP, functools.partial(watch_fsdp, settings))
 

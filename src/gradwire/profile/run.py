@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from gradwire.files import write_files
 from gradwire.launch.signals import ending_on_signals
 from gradwire.page import keep
 from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S
+from gradwire.profile.lifeline import private_folder
 from gradwire.profile.page import SCHEMA, page_of
 from gradwire.profile.script import read_observed, run_script
 from gradwire.profile.settings import Settings
@@ -70,8 +70,8 @@ class Wanted:
 
 def profile(wanted: Wanted) -> int:
     """Do it; return the script's exit code. Raises ``GradwireError``."""
-    with ending_on_signals(), tempfile.TemporaryDirectory(prefix="gradwire-profile-") as folder:
-        settings = Settings(folder, wanted.steps, wanted.warm_up, wanted.goes_on)
+    with ending_on_signals(), private_folder() as folder:
+        settings = Settings(str(folder), wanted.steps, wanted.warm_up, wanted.goes_on)
         code = run_script(wanted.command, settings)
         observed = read_observed(settings, code)
     if observed is None:

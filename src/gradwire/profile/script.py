@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from gradwire.auto.estimates.observed import Observed
 from gradwire.errors import JobError
 from gradwire.profile.settings import Notes, Settings
 from gradwire.units import counted
 
-_GRACE_S = 20.0
+GRACE_S = 5.0
+"""What a script may take to clean up after SIGTERM."""
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 
 def run_script(command: Sequence[str], settings: Settings) -> int:
     """Run a command to its end, and return its exit code. Raises ``JobError`` where it cannot be started.
 
-    Signals that end this process end the command first, which may clean up.
+    What ends this process ends the command, with all of its process group: SIGTERM first, so that it may
+    clean up, then SIGKILL. If this process is killed itself, the kernel kills the command.
     """
     try:
-        process = subprocess.Popen(command, env=settings.variables(os.environ))
+        process = subprocess.Popen(
+            command,
+            env=settings.variables(os.environ),
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
     except OSError as error:
         raise JobError(f"{command[0]} cannot be started: {error.strerror or error}") from error
     try:
         return process.wait()
     except BaseException:
-        process.send_signal(signal.SIGTERM)
         try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
+            _end_group(process)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         raise
+
+
+def _end_with_parent() -> None:
+    """Let the kernel kill this process, which is about to become the command, when its parent ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask all processes of the command's group to end, and wait for them."""
+    deadline = time.monotonic() + GRACE_S
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
 
 
 def read_observed(settings: Settings, code: int) -> Observed | None:

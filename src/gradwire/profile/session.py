@@ -14,6 +14,7 @@ from gradwire.api import connect
 from gradwire.auto.estimates.observed import Observed, compare
 from gradwire.errors import ExchangeError, GradwireError
 from gradwire.exchange import Exchange
+from gradwire.files import replace_file
 from gradwire.plan import Plan
 from gradwire.profile.ddp import DdpWatch
 from gradwire.profile.fsdp import FsdpWatch
@@ -83,10 +84,18 @@ class Session:
             self._give_up(f"rank {rank}: {error}")
             return
         if rank == 0:
-            observed.save(self._settings.observed)
+            self._leave(observed)
         self._note(Notes(watch.steps, done=True, rank=rank))
         if not self._settings.goes_on:
             self._end_script()
+
+    def _leave(self, observed: Observed) -> None:
+        """Write what was observed into the profiler's folder; without one nobody wants it any more."""
+        try:
+            replace_file(self._settings.observed, observed.content())
+        except OSError:
+            if self._settings.observed.parent.exists():
+                raise
 
     def _observed(self, watch: DdpWatch | FsdpWatch) -> Observed:
         timeout_s, times = self._settings.timeout_s, watch.times

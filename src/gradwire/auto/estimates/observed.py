@@ -18,7 +18,7 @@ from gradwire.auto.times.step_times import StepTime
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError, StateError
 from gradwire.exchange import Exchange
-from gradwire.files import write_files
+from gradwire.files import Content, write_files
 from gradwire.machine import machine_id
 from gradwire.timing.replay.line import Line
 
@@ -92,10 +92,14 @@ class Observed:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it, gradients included, for ``load``, all or nothing. Raises ``JobError``."""
+        write_files({Path(path): self.content()})
+
+    def content(self) -> Content:
+        """Return what ``save`` writes, for ``write_files`` and ``replace_file``."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["line"] = None if self.line is None else asdict(self.line)
         fields["gradients"] = list(self.gradients)
-        write_files({Path(path): summed(fields)})
+        return summed(fields)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observed:
