@@ -109,6 +109,7 @@ class Pilot:
         self._buckets = 0
         self._decide_at, self._delay = WARM_UP + 1, 1
         self._begun, self._steps, self._before = False, 0, 0
+        self._chosen: Plan | None = None  # in the latest step
         self._loaded: State | None = None
         self._costs, self._trial = Costs(world), Trial(())
         self._own_shares: list[
@@ -120,14 +121,15 @@ class Pilot:
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         """Return the plan from ``step`` on, counted from 1 up, or None where the present one stays.
 
-        All ranks call it before each step. A repeated call for a step that is retried, because the script
-        ran out of memory, say, exchanges nothing: the other ranks may not retry it. Raises ``ExchangeError``.
+        All ranks call it before each step. Another call for a step that is retried, because the script ran
+        out of memory, say, exchanges nothing and returns the same: other ranks may not retry it. Raises
+        ``ExchangeError``.
         """
         if self._world == 1:
             return None
         if self._begun and step + self._before == self._steps:
             self._samples, self._buckets = self._samples and self._samples.anew(), 0
-            return None
+            return self._chosen
         began = self._clock()
         if self._begun:
             step += self._before
@@ -143,6 +145,7 @@ class Pilot:
         sampled = self._samples_at(step)
         self._samples = Samples(drawn=drawn, step=step, placed_for=placed_for) if sampled else None
         self._times.leave_out(self._clock() - began)
+        self._chosen = chosen
         return chosen
 
     @property

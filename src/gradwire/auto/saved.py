@@ -92,9 +92,9 @@ def load(place: str, key: str, terms: str) -> Decision | None:
     A file that cannot be read is a warning. Older files don't tell the settings.
     """
     path = Path(place)
-    if not path.exists():
-        return None
     try:
+        if not path.exists():
+            return None
         _check_ordinary(path)
         record = read_record(path, SCHEMA, "decision", "leave it out, and the run measures anew")
         check_sealed({name: record[name] for name in _SEALED if name in record}, f"the fields of {path}")
