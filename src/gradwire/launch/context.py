@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from torch._C._distributed_c10d import Store  # torch.distributed exports it at run time only
 
 from gradwire.errors import ExchangeError, GradwireError, LinkError
+from gradwire.launch.launched import whole
 from gradwire.testbed.current import is_inside
 
 Event = TypeVar("Event")
@@ -36,7 +37,7 @@ class RankContext(Generic[Event]):
         """How many ranks share this machine's cores; the hosts of a testbed are one machine."""
         if is_inside():
             return self.world
-        return int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+        return whole("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else self.world
 
 
 @dataclass(frozen=True)

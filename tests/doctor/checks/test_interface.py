@@ -33,8 +33,13 @@ def test_an_interface_without_an_address_fails() -> None:
 
 
 def test_a_loopback_address_comes_with_what_to_set_for_more_machines() -> None:
+    asked_for = check_interfaces(Interfaces(("lo",), ("127.0.0.1",), ("lo", "eth0")))
+    assert asked_for.result == "ok"
     finding = check_interfaces(Interfaces((), ("127.0.1.1",), ("lo", "eth0", "eth1")))
-    assert finding.result == "ok"
+    assert finding.result == "warn"
+    assert finding.detail.startswith(
+        "127.0.1.1 (by the host's name): only ranks of this machine can reach it"
+    )
     assert finding.detail.endswith("set GLOO_SOCKET_IFNAME to one of: eth0, eth1")
     assert "eth1" not in check_interfaces(Interfaces((), ("10.0.0.1",), ("lo", "eth1"))).detail
 

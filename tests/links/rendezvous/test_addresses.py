@@ -9,7 +9,7 @@ import pytest
 
 from gradwire.errors import LinkError
 from gradwire.links.rendezvous import addresses
-from gradwire.links.rendezvous.addresses import VARIABLE, listening_address
+from gradwire.links.rendezvous.addresses import VARIABLE, is_loopback, listening_address, remedy
 
 
 def test_an_interface_with_ipv6_alone_has_its_global_address(
@@ -59,3 +59,13 @@ def test_an_address_is_passed_over_that_peers_cannot_use(monkeypatch: pytest.Mon
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
     monkeypatch.setattr(socket, "socket", HereAlone)
     assert addresses.own_address() == "2001:db8::5"
+
+
+def test_the_remedy_names_the_variable_and_what_a_loopback_address_is() -> None:
+    for address in ("127.0.0.1", "127.0.1.1", "::1"):
+        assert is_loopback(address)
+        assert f"only its own host can reach {address}, a loopback address" in remedy(address)
+        assert f"set {VARIABLE} there to the interface" in remedy(address)
+    for address in ("10.0.0.1", "2001:db8::1"):
+        assert not is_loopback(address)
+        assert remedy(address) == f"check {VARIABLE} and the firewall there"

@@ -15,7 +15,7 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links.rendezvous.addresses import VARIABLE
+from gradwire.links.rendezvous.addresses import VARIABLE, remedy
 from gradwire.links.rendezvous.connect import connect_ranks
 from gradwire.links.sockets import SocketLink
 from support.endpoints import endpoint, names
@@ -152,9 +152,7 @@ def test_a_rank_that_is_gone_again_cannot_be_reached() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()} 0")
-    with pytest.raises(
-        LinkError, match=rf"rank 0 is not to be reached at 127\.0\.0\.1:{port}: Connection refused"
-    ):
+    with pytest.raises(LinkError, match=rf"cannot reach rank 0 at 127\.0\.0\.1:{port}: Connection refused"):
         connect_ranks(store, 1, names(2), 5.0)
 
 
@@ -177,7 +175,7 @@ def test_a_rank_that_does_not_answer_is_named() -> None:
             each.close()
     assert str(caught.value) == (
         f"rank 1 connecting with the 2 ranks of its group: rank 0 did not answer at 127.0.0.1:{where[1]} "
-        f"within 0.5 s; check {VARIABLE} and the firewall there"
+        f"within 0.5 s; {remedy('127.0.0.1')}"
     )
 
 
@@ -185,7 +183,8 @@ def test_a_rank_that_does_not_call_is_named() -> None:
     store = HashStore()
     store.set("rank 1", f"127.0.0.1 9 {bytes(16).hex()} 0")
     with pytest.raises(
-        LinkTimeoutError, match=r"ranks of its group: rank 1 did not connect within 0\.3 s; can"
+        LinkTimeoutError,
+        match=r"rank 1 did not connect to this rank at 127\.0\.0\.1 within 0\.3 s; only its own host",
     ):
         connect_ranks(store, 0, names(2), 0.3)
 
@@ -194,3 +193,27 @@ def test_an_interface_without_an_address_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv(VARIABLE, "nope0")
     with pytest.raises(LinkError, match=r"GLOO_SOCKET_IFNAME names 'nope0', which is no .* one of: .*lo"):
         connect_ranks(HashStore(), 0, names(2), 1.0)
+
+
+def test_a_peer_that_listens_at_the_address_of_its_name_is_an_error_that_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    remedy = f"set {VARIABLE} there to the interface that leads to the others"
+    with socket.socket() as unused:  # on the other host nobody listens at that port
+        unused.bind(("127.0.1.1", 0))
+        store = HashStore()
+        store.set("rank 0", f"127.0.1.1 {unused.getsockname()[1]} {bytes(16).hex()} 0")
+        with pytest.raises(
+            LinkError, match=r"cannot reach rank 0 at 127\.0\.1\.1:[0-9]+: Connection refused"
+        ) as caught:
+            connect_ranks(store, 1, names(2), 5.0)
+    assert remedy in str(caught.value)
+    store = HashStore()
+    store.set("rank 1", f"127.0.1.1 9 {bytes(16).hex()} 0")
+    monkeypatch.setattr("gradwire.links.rendezvous.addresses.own_address", lambda: "127.0.1.1")
+    with pytest.raises(
+        LinkTimeoutError, match=r"rank 1 did not connect to this rank at 127\.0\.1\.1"
+    ) as late:
+        connect_ranks(store, 0, names(2), 0.3)
+    assert remedy in str(late.value)

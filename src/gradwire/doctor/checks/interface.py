@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gradwire.doctor.finding import Finding
-from gradwire.links.rendezvous.addresses import VARIABLE, address_of, interfaces_named, own_address
+from gradwire.links.rendezvous.addresses import (
+    VARIABLE,
+    address_of,
+    interfaces_named,
+    is_loopback,
+    own_address,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Interfaces:
     @property
     def is_loopback(self) -> bool:
         """Whether no other machine can reach this one at all of its addresses."""
-        return any(address and ipaddress.ip_address(address).is_loopback for address in self.addresses)
+        return any(address and is_loopback(address) for address in self.addresses)
 
 
 def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
@@ -43,7 +48,11 @@ def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
 
 
 def check_interfaces(found: Interfaces) -> Finding:
-    """Judge the interface for ranks on several machines; on one machine any will do."""
+    """Judge the interface for ranks on several machines; on one machine any will do.
+
+    A loopback address that the variable asks for is meant; one that the host's name has is a warning, which
+    ``compare`` turns into a failure where ranks of several machines meet.
+    """
     others = ", ".join(name for name in found.present if name != "lo") or "none but lo"
     for name, address in zip(found.named, found.addresses, strict=False):
         if name not in found.present:
@@ -59,8 +68,9 @@ def check_interfaces(found: Interfaces) -> Finding:
     if found.is_loopback:
         return Finding(
             "interface",
-            "ok",
-            f"{addresses} ({where}): ranks of this machine only; else set {VARIABLE} to one of: {others}",
+            "ok" if found.named else "warn",
+            f"{addresses} ({where}): only ranks of this machine can reach it; for several machines, set "
+            f"{VARIABLE} to one of: {others}",
         )
     return Finding("interface", "ok", f"{addresses} ({where})")
 

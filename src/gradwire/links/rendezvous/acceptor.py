@@ -17,7 +17,7 @@ from collections.abc import Generator
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.rendezvous import hello
-from gradwire.links.rendezvous.addresses import VARIABLE
+from gradwire.links.rendezvous.addresses import remedy
 from gradwire.links.rendezvous.endpoints import Endpoints, NotInTimeError
 from gradwire.links.rendezvous.same_encryption import check_same_encryption
 from gradwire.links.rendezvous.tls import Encryption, handshake, wrapped
@@ -186,8 +186,9 @@ class Acceptor:
         shaking = sorted({each.rank for each in self._pending.values() if each.rank is not None})
         if shaking:
             return LinkTimeoutError(f"{self._names(shaking)} did not finish the TLS handshake")
+        address = self._listening.getsockname()[0]
         return NotInTimeError(
-            f"{self._names(missing)} did not connect", f"can this rank be reached? Check {VARIABLE}"
+            f"{self._names(missing)} did not connect to this rank at {address}", remedy(address)
         )
 
     def _names(self, ranks: list[int]) -> str:

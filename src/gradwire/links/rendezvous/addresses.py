@@ -7,6 +7,7 @@ resolves to, and where no socket can be bound to that one, the loopback interfac
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import socket
 import struct
 from collections.abc import Mapping
@@ -40,6 +41,21 @@ def listening_address(environment: Mapping[str, str]) -> str:
             f"set it to one of: {present}"
         )
     return address
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only the host of ``address`` itself can reach it."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def remedy(address: str) -> str:
+    """Return what to do on the host that listens at ``address`` if a peer cannot reach it."""
+    if is_loopback(address):
+        return (
+            f"only its own host can reach {address}, a loopback address; if the ranks are on several hosts, "
+            f"set {VARIABLE} there to the interface that leads to the others ('ip -brief address' lists them)"
+        )
+    return f"check {VARIABLE} and the firewall there"
 
 
 def address_of(name: str) -> str:

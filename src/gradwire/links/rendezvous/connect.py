@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import Store
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.launch.store import StoreError
 from gradwire.links.rendezvous.acceptor import Acceptor
-from gradwire.links.rendezvous.addresses import VARIABLE, listening_address
+from gradwire.links.rendezvous.addresses import listening_address, remedy
 from gradwire.links.rendezvous.attempt import did_not_come
 from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError
 from gradwire.links.rendezvous.hello import hello
@@ -143,14 +143,12 @@ def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float, tos: int
     try:
         connection = _called(address, port, _left(deadline), tos)
     except TimeoutError as error:
-        raise NotInTimeError(
-            f"{name} did not answer at {address}:{port}", f"check {VARIABLE} and the firewall there"
-        ) from error
+        raise NotInTimeError(f"{name} did not answer at {address}:{port}", remedy(address)) from error
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise LinkError(f"this process cannot connect to {name}: {error.strerror} (ulimit -n)") from error
         raise LinkError(
-            f"{name} is not to be reached at {address}:{port}: {error.strerror or error}"
+            f"cannot reach {name} at {address}:{port}: {error.strerror or error}; {remedy(address)}"
         ) from error
     try:
         connection.sendall(hello(endpoint.token, rank, tos))
