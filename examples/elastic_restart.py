@@ -70,8 +70,8 @@ def save(folder: Path, steps_done: int, parts: Parts) -> None:
 def load(folder: Path, parts: Parts) -> int:
     """Let every part go on at the last complete checkpoint; return the steps done by then, 0 without one.
 
-    Damage to a file is an error. Replicas then compare their weights: a rank that loaded another file than
-    the others must not train on.
+    Damage to a file is an error. Replicas then compare their weights and optimizer states: a rank that loaded
+    another file than the others must not train on.
     """
     last = folder / "last.pt"
     told = [gradwire.load_checkpoint(last)["steps_done"] if last.exists() else 0]
@@ -111,7 +111,7 @@ def with_ddp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     # DDP cuts its buckets anew after the first backward pass. Done now, they are the same after a restart.
     loss_of(wrapped, batch(0)).backward()
-    attached = gradwire.attach(wrapped, "topk:0.1")
+    attached = gradwire.attach(wrapped, "topk:0.1", optimizer=optimizer, check_replicas_every=EVERY)
 
     def step(x: torch.Tensor) -> None:
         optimizer.zero_grad()

@@ -17,6 +17,7 @@ from gradwire import _native
 from gradwire.deferred import torch
 from gradwire.errors import SpecError, StateError, shown
 from gradwire.files import write_files
+from gradwire.inference import outside_inference
 
 _MARK = b"gradwire checkpoint 1, crc32c "
 """Begins the comment; the CRC32C of all bytes up to its own 8 hexadecimal digits follows."""
@@ -61,6 +62,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
     write_files({Path(path): summed(dict(state))})
 
 
+@outside_inference
 def load_checkpoint(
     path: str | os.PathLike[str], *, map_location: Any = "cpu", weights_only: bool = True
 ) -> dict[str, Any]:

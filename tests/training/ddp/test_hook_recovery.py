@@ -87,7 +87,7 @@ def test_replicas_that_differ_keep_no_model_alive(monkeypatch: pytest.MonkeyPatc
     def differ(*_: object) -> None:
         raise StateError("rank 1 differs")
 
-    monkeypatch.setattr(between_steps, "check_weights", differ)
+    monkeypatch.setattr(between_steps, "compare_hashes", differ)
     model = DistributedDataParallel(nn.Linear(3, 1))
     attached = gradwire.attach(model, "fp16")
     attached.check_at_next_step()

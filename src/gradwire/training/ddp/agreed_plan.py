@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
 import torch.distributed as dist
 from torch import nn
@@ -38,9 +39,12 @@ def agreed_plan(
     model: DistributedDataParallel,
     plan: Plan | Codec | Auto | str | os.PathLike[str] | None,
     timeout_s: float,
-    strict: bool,
+    facts: Mapping[str, str],
 ) -> Plan:
-    """Return the plan that all ranks have chosen. Raises ``AttachError`` on all of them if one cannot."""
+    """Return the plan that all ranks have chosen; they agree on ``facts``, too.
+
+    Raises ``AttachError`` on all of them if one cannot.
+    """
     try:
         _check_model(model)
         chosen = plan.first_plan if isinstance(plan, Auto) else _read_plan(plan)
@@ -54,8 +58,7 @@ def agreed_plan(
     parts = {name: str(part) for name, part in json.loads(chosen.to_json()).items()}
     world = str(dist.get_world_size(model.process_group))
     parts |= plan.facts if isinstance(plan, Auto) else {}
-    facts = {**parts, "strict": str(strict), "world": world}
-    agree(model.process_group, facts, timeout_s)
+    agree(model.process_group, {**parts, **facts, "world": world}, timeout_s)
     return chosen
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import nn
 
 from gradwire.auto.estimates.estimate import Estimate
 from gradwire.auto.estimates.recorder import Recorder, read_answer
@@ -16,7 +15,7 @@ from gradwire.errors import StateError
 from gradwire.exchange import Exchange
 from gradwire.training.communication.thread import CommunicationThread, Handover
 from gradwire.training.ddp.uneven import ActiveCount
-from gradwire.training.replicas.compare import check_weights
+from gradwire.training.replicas.compare import compare_hashes
 
 T = TypeVar("T")
 
@@ -64,19 +63,19 @@ class BetweenSteps:
         ask = f"{what}, after which DDP cuts its buckets anew"
         self._run(None, ask, partial(self._exchange.all_reduce, number, timeout_s=self._timeout_s))
 
-    def check_weights(self, model: nn.Module) -> None:
-        """Compare the ranks' weights. Raises ``StateError`` on all of them if they differ."""
+    def compare(self, hashes: Mapping[str, bytes]) -> None:
+        """Compare hashes of parts of the replicas. Raises ``StateError`` on all ranks if they differ."""
         self._check()
         found: list[StateError] = []
 
         def compare() -> ExchangeCost:
             try:
-                check_weights(model, self._exchange, self._timeout_s)
+                compare_hashes(hashes, self._exchange, self._timeout_s)
             except StateError as error:  # not one of the exchange, which can go on
                 found.append(error)
             return ExchangeCost()
 
-        self._run(None, "the hashes of the ranks' weights", compare)
+        self._run(None, "the hashes of the replicas", compare)
         if found:
             raise found.pop()  # a list of this frame that held it would make a circle
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout, connect
@@ -25,6 +26,7 @@ from gradwire.checksum import sealed
 from gradwire.codecs import Codec
 from gradwire.errors import AttachError, SpecError
 from gradwire.exchange import Exchange
+from gradwire.inference import outside_inference
 from gradwire.links.base import Link
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
@@ -40,8 +42,11 @@ from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.methods.trained import check_extras, import_all_of_torch
 from gradwire.training.replicas.agreement import AFTER_AGREEING
+from gradwire.training.replicas.hashes import replica_hashes, sha256_of
+from gradwire.training.replicas.watch import ReplicaWatch
 
 
+@outside_inference
 def attach(
     model: DistributedDataParallel,
     plan: Plan | Codec | Auto | str | os.PathLike[str] | None = None,
@@ -50,6 +55,8 @@ def attach(
     begin_timeout_s: float | None = None,
     ledger: Ledger | None = None,
     strict: bool = False,
+    optimizer: torch.optim.Optimizer | None = None,
+    check_replicas_every: int | None = None,
 ) -> Attached:
     """Let gradwire average a DDP model's gradients, compressed on every hop; the training loop stays.
 
@@ -84,6 +91,13 @@ def attach(
         more than half of a parameter's gradient in several steps and nothing keeps it, on any rank. By
         default that rank warns (``LossyWarning``), once for the parameters of a bucket;
         ``docs/accounting.md`` has the details.
+    optimizer
+        The model's, for ``check_replicas`` and ``check_replicas_every``, which compare its state with the
+        weights then.
+    check_replicas_every
+        Compare the weights of all ranks, bit for bit, by a CRC32C, when the first backward pass begins and
+        again after so many steps each. Where they differ, ``backward`` raises ``StateError`` on all ranks.
+        By default no step does. It costs about 10 ms per 100 MB of weights and state on a CPU.
 
     Returns
     -------
@@ -97,7 +111,9 @@ def attach(
         can take, on all ranks when it is so on one; and when plans or versions differ, or a rank does not
         come in time.
     SpecError
-        For an invalid plan or one that pipelines, and for an invalid timeout.
+        For an invalid plan or one that pipelines, and for an invalid timeout, optimizer or number of steps.
+    StateError
+        From ``backward``, where replicas differ. Begin again from a checkpoint.
     LossyError
         From ``backward``, where ``strict``. All buckets are averaged then, and the next step can be taken.
     """
@@ -107,14 +123,15 @@ def attach(
     check_timeout(timeout_s)
     if begin_timeout_s is not None:
         check_timeout(begin_timeout_s, "begin_timeout_s")
+    watch = ReplicaWatch(check_replicas_every, optimizer)
     import_all_of_torch()
     auto = Auto.of(plan)
-    chosen = agreed_plan(model, auto or plan, timeout_s, strict)
+    chosen = agreed_plan(model, auto or plan, timeout_s, {"strict": str(strict), **watch.facts})
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
     link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=chosen.tos)
     pilot = None if auto is None else _pilot(model, auto, link, begin_timeout_s)
-    attached = Attached(model, Exchange(link, chosen), ledger, begin_timeout_s, strict, pilot)
+    attached = Attached(model, Exchange(link, chosen), ledger, begin_timeout_s, strict, pilot, watch)
     try:
         _register(model, attached)
     except BaseException:
@@ -150,8 +167,10 @@ class Attached:
         begin_timeout_s: float | None = None,
         strict: bool = False,
         pilot: Pilot | None = None,
+        watch: ReplicaWatch | None = None,
     ) -> None:
         link = exchange.link
+        self._watch = ReplicaWatch() if watch is None else watch
         self._exchange, self._pilot = exchange, pilot
         self.ledger = Ledger(link.rank) if ledger is None else ledger
         self._owns_ledger = ledger is None
@@ -178,6 +197,7 @@ class Attached:
         """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
         return [] if self._pilot is None else self._pilot.decisions
 
+    @outside_inference
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, by the names of the parameters; each rank saves its own.
 
@@ -188,6 +208,7 @@ class Attached:
         chosen = {} if self._pilot is None else {AUTO: self._pilot.state().to_json()}
         return sealed(self._residuals.state_dict() | chosen)
 
+    @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank. Raises ``StateError`` and then changes nothing.
 
@@ -200,16 +221,21 @@ class Attached:
         if self._pilot is not None and chosen is not None:
             self._pilot.load(chosen)
 
-    def check_replicas(self) -> None:
-        """Compare all ranks' weights, bit for bit; all ranks call it together, after loading a checkpoint.
+    @outside_inference
+    def check_replicas(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Compare all ranks' weights, and the states of their optimizers, bit for bit.
 
-        32 bytes per rank travel. Raises ``StateError`` on all ranks, naming those that differ from the
-        majority, or from rank 0 where there is none; and ``ExchangeError``.
+        All ranks call it together, after loading a checkpoint. The optimizer is the one that ``attach`` got,
+        if none is given here. Parameters that DDP ignores are each rank's own. 64 bytes per rank travel.
+        Raises ``StateError`` on all ranks, naming those that differ from the majority, or from rank 0 where
+        there is none; ``SpecError`` for an optimizer that can't be compared; and ``ExchangeError``.
         """
+        watch = self._watch if optimizer is None else ReplicaWatch(None, optimizer)
         model = self._model()
         if model is not None:
-            self._rounds.between.check_weights(model.module)
+            self._rounds.between.compare(replica_hashes(model.module, watch.optimizer, sha256_of))
 
+    @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
         """Return what a step would take on another network, with another number of hosts; or on this one.
 
@@ -224,6 +250,7 @@ class Attached:
         """Let the next backward pass do what ``check_replicas`` does, for weights that are still to come."""
         self._loaded = True
 
+    @outside_inference
     def follow(self, scaler: Scaler) -> None:
         """Keep this rank's residuals in the units of a scaled loss, whenever its scale changes.
 
@@ -243,6 +270,7 @@ class Attached:
         self._scaler = scaler
         self._look_at_scale()
 
+    @outside_inference
     def scale_residuals(self, factor: float) -> None:
         """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
 
@@ -296,9 +324,19 @@ class Attached:
     def _begin(self) -> None:
         """Do what comes before the first bucket of a step."""
         self._look_at_scale()
+        if self._loaded or self._watch.every is not None:
+            self._compare_replicas()
+
+    def _compare_replicas(self) -> None:
+        """Compare the replicas if it is time. A rank that has run out of batches has older weights."""
+        model = self._model()
         if self._loaded:
             self._loaded = False
             self.check_replicas()
+        elif model is None or model._join_config.enable:
+            return
+        elif self._watch.is_due(self._rounds.steps_done):
+            self._rounds.between.compare(self._watch.hashes(model.module))
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
         """Leave this behind where the model is copied or pickled: threads and connections stay here."""

@@ -27,6 +27,7 @@ from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.exchange import Exchange
+from gradwire.inference import outside_inference
 from gradwire.plan import Plan, PlanLike
 from gradwire.training.fsdp.comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
 from gradwire.training.fsdp.lines import Lines, Purpose
@@ -77,6 +78,7 @@ class AttachedFsdp:
         """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
         return [] if self._steering is None else self._steering.decisions
 
+    @outside_inference
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, to be saved beside its shards; call it between two steps.
 
@@ -85,6 +87,7 @@ class AttachedFsdp:
         chosen = {} if self._steering is None else self._steering.state_dict()
         return sealed({"residuals": self._residuals.state_dict(), **chosen})
 
+    @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank, in a world of the same size.
 
@@ -109,6 +112,7 @@ class AttachedFsdp:
         if self._steering is not None and chosen is not None:
             self._steering.load(chosen)
 
+    @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
         """Return what a step would take elsewhere: see ``Attached.estimate``. All ranks call it together."""
         check_asked(rate, hosts)
@@ -119,6 +123,7 @@ class AttachedFsdp:
             text = recorder.answer(line.exchange, rate, hosts, line.exchange.link.timeout_s)
         return read_answer(text)
 
+    @outside_inference
     def scale_residuals(self, factor: float) -> None:
         """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
 
@@ -144,6 +149,7 @@ class AttachedFsdp:
         self.close()
 
 
+@outside_inference
 def attach_fsdp(
     module: nn.Module,
     gradients: Plan | Codec | Auto | str | os.PathLike[str] | None = None,

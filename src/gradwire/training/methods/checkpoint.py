@@ -33,6 +33,7 @@ import torch
 from gradwire.checksum import SUM, of_tensor, opened, opened_text, sealed, sealed_text
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import StateError, shown
+from gradwire.inference import outside_inference
 from gradwire.training.gradients.residual import AUTO
 from gradwire.training.gradients.residual import redivide as redivide_residuals
 
@@ -184,6 +185,7 @@ def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeS
     return found
 
 
+@outside_inference
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     """Return states for a world of another size, of any method but ``Sharded``, or of ``attach``.
 

@@ -13,9 +13,11 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from gradwire.errors import StateError
+from gradwire.inference import outside_inference
 from gradwire.training.methods.checkpoint import IN_FLIGHT, State, ranks_in
 
 
+@outside_inference
 def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     """Return the state of every rank that saved a ``gradwire.PipeSGD`` with ``dcp.save``.
 

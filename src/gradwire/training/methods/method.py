@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from inspect import isfunction
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +17,7 @@ from gradwire.api import check_timeout, connect, member_group
 from gradwire.codecs.rules import check_names
 from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
+from gradwire.inference import outside_inference
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.training.gradients.flat import FlatGradients
@@ -70,6 +72,13 @@ class Method(ABC):
         How many steps were taken.
     """
 
+    def __init_subclass__(cls, **options: object) -> None:
+        """Let the public calls of every method make ordinary tensors within ``torch.inference_mode``, too."""
+        super().__init_subclass__(**options)
+        for name, own in vars(cls).items():
+            if isfunction(own) and (name == "__init__" or not name.startswith("_")):
+                setattr(cls, name, outside_inference(own))
+
     def __init__(
         self,
         model: nn.Module,
@@ -106,6 +115,7 @@ class Method(ABC):
         """How gradients are exchanged."""
         return self.exchange.plan
 
+    @outside_inference
     def synchronise(self) -> StepRecord:
         """Adopt rank 0's weights and buffers, exactly; all ranks call it together.
 
@@ -120,6 +130,7 @@ class Method(ABC):
             perf_counter() - started, steps=0
         )
 
+    @outside_inference
     def drain(self) -> StepRecord:
         """Apply all outstanding gradients, oldest first; return what that cost.
 
@@ -127,6 +138,7 @@ class Method(ABC):
         """
         return StepRecord()
 
+    @outside_inference
     def state_dict(self, *, drain: bool = False) -> State:
         """Return what a checkpoint needs beside the states of model, optimizer and scheduler.
 
@@ -149,6 +161,7 @@ class Method(ABC):
             self.drain()
         return pack(self._state(drain))
 
+    @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state_dict`` was called on this rank, dropping what is in flight here.
 
@@ -167,6 +180,7 @@ class Method(ABC):
                 f"rank {self.exchange.link.rank}: this {type(self).__name__} is closed; make a new one"
             )
 
+    @outside_inference
     def close(self) -> None:
         """Give up threads and connections of the method's own; may be called twice. No step follows.
 

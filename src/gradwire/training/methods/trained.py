@@ -20,6 +20,7 @@ from gradwire.errors import SpecError, shown
 from gradwire.training.gradients.flat import FlatGradients, trainable
 from gradwire.training.gradients.residual import GRADIENT, Residuals, write
 from gradwire.training.ledger.ledger import Ledger
+from gradwire.training.replicas.shared import own_parameters
 
 
 class Trained:
@@ -52,6 +53,7 @@ class Trained:
 
     def grow(self) -> list[Parameter]:
         """Take in all that ask for a gradient; return the newcomers, in the order of the model."""
+        _check_shared(self._model, self._method)
         self._every = list(dict.fromkeys(self._model.parameters()))
         self._known.update(map(id, self._every))
         before = self._own
@@ -134,12 +136,13 @@ def is_replicated(model: object) -> bool:
 
 
 def check_model(model: object, method: str) -> None:
-    """Raise ``SpecError`` for what is no module, and for a model whose gradients somebody else averages."""
+    """Raise ``SpecError`` for no module, and for a model whose gradients somebody else averages."""
     if not isinstance(model, nn.Module):
         raise SpecError(
             f"a {method} trains a torch.nn.Module, but got {shown(model)}; give it the model, and the "
             "optimizer after it"
         )
+    _check_shared(model, method)
     for name, module in model.named_modules():
         if is_replicated(module):
             raise SpecError(
@@ -153,6 +156,16 @@ def check_model(model: object, method: str) -> None:
                 f"all-reduce would run, too; give {method} the module inside (model.module) and call that in "
                 "the loss, or keep DDP and use gradwire.attach(model)"
             )
+
+
+def _check_shared(model: nn.Module, method: str) -> None:
+    apart = [name for name, each in own_parameters(model).items() if each.requires_grad]
+    if apart:
+        raise SpecError(
+            f"a {method} averages the gradients of all trainable parameters, but the model tells DDP to "
+            f"ignore {apart[0]}, which each rank trains for itself; freeze it, or wrap the model in "
+            "DistributedDataParallel and use gradwire.attach(model)"
+        )
 
 
 def check_optimizer(optimizer: object, method: str) -> None:

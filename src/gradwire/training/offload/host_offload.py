@@ -20,6 +20,7 @@ from torch import nn
 from gradwire.checksum import check_sealed, sealed
 from gradwire.devices import on_host
 from gradwire.errors import DeviceError, SpecError, StateError, shown
+from gradwire.inference import outside_inference
 from gradwire.training.offload.gradients import GradientReturn
 from gradwire.training.offload.layer_steps import LayerSteps
 from gradwire.training.offload.layers import Layer, check_masters, check_optimizer
@@ -92,6 +93,7 @@ class HostOffload:
         What was moved, for each layer.
     """
 
+    @outside_inference
     def __init__(
         self,
         model: nn.Module,
@@ -187,6 +189,7 @@ class HostOffload:
         with self._gradients.hold():
             yield
 
+    @outside_inference
     def wait(self) -> None:
         """Let the replicas have all weights; call this to read them outside of a forward pass."""
         self._begin()
@@ -200,11 +203,13 @@ class HostOffload:
         """
         self._stale = True
 
+    @outside_inference
     def state_dict(self) -> dict[str, Any]:
         """Return the policy's state; the model and the optimizer have their own."""
         self._join()
         return sealed({"version": _VERSION, "bits": self._sender.bits, "policy": self.policy.state_dict()})
 
+    @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the bits of a ``state_dict``. Raises ``StateError``, and is then as before."""
         layers = len(self.layer_names)
@@ -220,6 +225,7 @@ class HostOffload:
             self._sender.bits = None if bits is None else self.policy.allowed(bits)
             self._stale = True
 
+    @outside_inference
     def close(self) -> None:
         """Let the model and the optimizer go; the model keeps the masters and takes the replica's buffers."""
         for each in self._hooks:
@@ -241,6 +247,7 @@ class HostOffload:
         yield self.model.register_state_dict_pre_hook(lambda *_: self._take_buffers())  # type: ignore[no-untyped-call]
         yield self.model.register_load_state_dict_post_hook(lambda *_: self._loaded())  # type: ignore[no-untyped-call]
 
+    @outside_inference
     def _begin_forward(self, number: int) -> None:
         self._gradients.begin(number)
         self._begin()
@@ -266,10 +273,12 @@ class HostOffload:
             return set()  # optimizer.step() sends what backward has stepped
         return {self._masters[number] for number in self._written.find()}
 
+    @outside_inference
     def _before_step(self) -> None:
         if self._steps is None or not self._steps.active:
             self._join()
 
+    @outside_inference
     def _send_step(self) -> None:
         if self._steps is not None:
             if self._steps.active:
@@ -310,6 +319,7 @@ class HostOffload:
         order = [each for each in self._all[0].order if id(each) in sent]
         self._sender.send(order, observe=observe, full=full, only=only)
 
+    @outside_inference
     def _arrive(self, layers: Sequence[Layer]) -> None:
         with self._resending():
             self._sender.arrive(layers)
@@ -330,6 +340,7 @@ class HostOffload:
                 self._stale = True
             raise
 
+    @outside_inference
     def _take_buffers(self) -> None:
         """Let the model have the first replica's buffers; without its device, those of before."""
         if self._buffers_stale:

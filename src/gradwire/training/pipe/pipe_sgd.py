@@ -208,15 +208,16 @@ class PipeSGD(WorkerMethod):
                 module.training = training
 
     def check_replicas(self) -> None:
-        """Compare all ranks' weights and buffers, bit for bit; all ranks call it together, at any moment.
+        """Compare all ranks' weights, buffers, and optimizer states, bit for bit, at any moment.
 
-        Of buffers those that ``state_dict`` holds, but for the running statistics of normalisation layers,
-        which are each rank's own while it trains. It waits for what is on the network and applies none of it.
+        All ranks call it together. Of buffers those that ``state_dict`` holds, but for the running statistics
+        of normalisation layers, which are each rank's own while it trains. It waits for what is on the
+        network and applies none of it.
         Raises ``StateError`` on every rank, naming the ranks that differ, and ``ExchangeError``.
         """
         self.check_open()
         self._under_way.settle()
-        check_replicas(self.model, self.exchange)
+        check_replicas(self.model, self.exchange, self._optimizer)
 
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.

@@ -15,6 +15,7 @@ from gradwire.plan import Plan
 from gradwire.training.gradients.flat import FlatWeights, check_frozen
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.replicas.compare import cached_buffers, check_layout, kept_buffers
+from gradwire.training.replicas.shared import shared_parameters
 
 WEIGHTS = "weights"
 """What a ledger calls the weights that rank 0 sends."""
@@ -41,15 +42,15 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
 def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's weights, exactly, into the model of every rank of the exchange's link.
 
-    All parameters travel, frozen ones too, which go as bytes in their own dtype; no buffers do. Every rank
-    must call this at the same point, while no other exchange of the link is under way. Whatever the plan
-    says, the weights go out as a star, uncompressed: a ring's broadcast half would collect a piece of every
-    rank's weights.
+    All parameters travel, but for those that the model tells DDP to ignore; frozen ones go as bytes in their
+    own dtype. No buffers do. Every rank must call this at the same point, while no other exchange of the
+    link is under way. Whatever the plan says, the weights go out as a star, uncompressed: a ring's broadcast
+    half would collect a piece of every rank's weights.
 
     Raises ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
     ``ExchangeError``.
     """
-    return broadcast_parameters(model.parameters(), exchange)
+    return broadcast_parameters(shared_parameters(model), exchange)
 
 
 def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) -> ExchangeCost:

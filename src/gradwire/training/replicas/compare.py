@@ -3,64 +3,70 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from gradwire.devices import on_host
 from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
+from gradwire.training.replicas.hashes import replica_hashes, sha256_of
+from gradwire.training.replicas.shared import shared_buffers, shared_parameters
 from gradwire.units import ranks_in_words
+
+_REMEDY = "let all ranks load the same, whole checkpoint, and look for a change that depends on the rank"
 
 
 def weights_sha256(model: nn.Module) -> bytes:
-    """Return the SHA-256 of all parameters, frozen ones too, in their order, bit for bit; not of buffers."""
-    return _sha256(model.parameters())
+    """Return the SHA-256 of all shared parameters, frozen ones too, in their order; not of buffers."""
+    return sha256_of(shared_parameters(model))
 
 
 def kept_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Return the buffers that a state of the model holds, each once and without empty ones."""
-    return _buffers(model, lambda module, name: name not in module._non_persistent_buffers_set)
+    """Return the shared buffers that a state of the model holds, each once and without empty ones."""
+    return shared_buffers(model, lambda module, name: name not in module._non_persistent_buffers_set)
 
 
 def cached_buffers(model: nn.Module) -> list[torch.Tensor]:
     """Return the others (``persistent=False``), which may differ in size."""
-    return _buffers(model, lambda module, name: name in module._non_persistent_buffers_set)
+    return shared_buffers(model, lambda module, name: name in module._non_persistent_buffers_set)
 
 
-def check_replicas(model: nn.Module, exchange: Exchange) -> None:
-    """Compare all ranks' weights and buffers; every rank calls it while no exchange of the link is under way.
+def check_replicas(
+    model: nn.Module, exchange: Exchange, optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """Compare all ranks' weights, buffers, and the state of their optimizer.
 
-    Buffers that ``state_dict`` holds, but for the running statistics of normalisation layers, which are each
-    rank's own while it trains. 64 bytes per rank travel, exactly. Raises ``StateError`` on every rank, naming
-    those whose weights or buffers are not those of the majority (of rank 0's side where there is none), and
-    ``ExchangeError``.
+    Every rank calls it while no exchange of the link is under way. Of buffers those that ``state_dict``
+    holds, but for the running statistics of normalisation layers, which are each rank's own while it trains.
+    96 bytes per rank travel, exactly. Raises ``StateError`` on every rank, naming those that differ from the
+    majority (from rank 0's side where there is none), and ``ExchangeError``.
     """
-    own = weights_sha256(model) + _sha256(_compared_buffers(model))
-    every = _gather(own, exchange)
-    for what, part in (("weights", slice(32)), ("buffers", slice(32, None))):
-        different = _different([each[part] for each in every])
+    hashes = replica_hashes(model, optimizer, sha256_of)
+    hashes |= {"buffers": sha256_of(_compared_buffers(model))}
+    remedy = "look for a checkpoint that only some ranks loaded, or for a change that depends on the rank"
+    compare_hashes(hashes, exchange, None, f"{remedy}, then call synchronise() for weights and buffers")
+
+
+def compare_hashes(
+    hashes: Mapping[str, bytes],
+    exchange: Exchange,
+    timeout_s: float | None,
+    remedy: str = _REMEDY,
+) -> None:
+    """Do what ``check_replicas`` does for hashes that every rank has computed of the same parts.
+
+    Ranks may come ``timeout_s`` late, if it isn't None.
+    """
+    every = _gather(b"".join(hashes.values()), exchange, timeout_s)
+    start = 0
+    for what, own in hashes.items():
+        different = _different([each[start : start + len(own)] for each in every])
+        start += len(own)
         if different is not None:
-            raise StateError(
-                f"replicas must agree bit for bit, but the {what} of {different}; look for a checkpoint that "
-                "only some ranks loaded, or for a change that depends on the rank, then call synchronise()"
-            )
-
-
-def check_weights(model: nn.Module, exchange: Exchange, timeout_s: float) -> None:
-    """Do what ``check_replicas`` does for weights alone: DDP has a rule of its own for buffers.
-
-    Ranks may come so late to it.
-    """
-    different = _different(_gather(weights_sha256(model), exchange, timeout_s))
-    if different is not None:
-        raise StateError(
-            f"replicas must agree bit for bit, but the weights of {different}; let all ranks load the same, "
-            "whole checkpoint, and look for a change that depends on the rank"
-        )
+            raise StateError(f"replicas must agree bit for bit, but the {what} of {different}; {remedy}")
 
 
 def check_layout(model: nn.Module, exchange: Exchange) -> bool:
@@ -68,7 +74,9 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
 
     Returns whether their caches have, too. Otherwise like ``check_replicas``.
     """
-    parameters = [(tuple(each.shape), str(each.dtype), each.requires_grad) for each in model.parameters()]
+    parameters = [
+        (tuple(each.shape), str(each.dtype), each.requires_grad) for each in shared_parameters(model)
+    ]
     kept, cached = _shapes(kept_buffers(model)), _shapes(cached_buffers(model))
     own = [hashlib.sha256(str(each).encode()).digest() for each in (parameters, kept, cached)]
     every = _gather(b"".join(own), exchange)
@@ -107,7 +115,7 @@ def _different(every: list[bytes]) -> str | None:
 
 
 def _compared_buffers(model: nn.Module) -> list[torch.Tensor]:
-    return _buffers(
+    return shared_buffers(
         model,
         lambda module, name: (
             not isinstance(module, _NormBase) and name not in module._non_persistent_buffers_set
@@ -115,25 +123,8 @@ def _compared_buffers(model: nn.Module) -> list[torch.Tensor]:
     )
 
 
-def _buffers(model: nn.Module, wanted: Callable[[nn.Module, str], bool]) -> list[torch.Tensor]:
-    found = {
-        id(buffer): buffer
-        for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if wanted(module, name) and buffer.numel()
-    }
-    return list(found.values())
-
-
 def _shapes(buffers: Iterable[torch.Tensor]) -> list[tuple[object, ...]]:
     return [(tuple(each.shape), str(each.dtype)) for each in buffers]
-
-
-def _sha256(tensors: Iterable[torch.Tensor]) -> bytes:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(on_host(tensor).contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.digest()
 
 
 def _gather(own: bytes, exchange: Exchange, timeout_s: float | None = None) -> list[bytes]:
