@@ -20,6 +20,7 @@ BATTERIES = {
     "learning": "models that train to a loss",
     "native": "the kernels of native/ against their definitions",
     "scripts": "bench/ and scripts/",
+    "situations": "scripts of many kinds through every front door",
 }
 
 

@@ -74,7 +74,7 @@ LEARNED = re.compile("|".join(SMALL_TASKS))
 """What tests of learning train: those of one model compare with the same runs of DDP."""
 LONG = (
     "faults", "job/test_launch", "foreign", "links/mpi", "learning", "docs", "integrations", "job", "cli",
-    "training", "experiments", "testbed", "links", "exchange", "codecs/conformance",
+    "training", "situations", "experiments", "testbed", "links", "exchange", "codecs/conformance",
 )  # fmt: skip
 """What begins first, so that no worker is left alone with it at the end."""
 
