@@ -89,6 +89,9 @@ def test_a_copy_of_a_class_that_wants_other_arguments_has_its_text() -> None:
         def __init__(self, *words: str) -> None:
             super().__init__(words[0])
 
+    assert str(errors.copied(MemoryError("no room"))) == "no room"
+    assert str(errors.copied(FileNotFoundError(2, "none", "x"))) == "[Errno 2] none: 'x'"
+    assert str(errors.copied(KeyError("x"))) == "'x'"
     twin = errors.copied(OwnError(3))
     assert (type(twin), str(twin)) == (OwnError, "rank 3 failed")
     assert str(errors.copied(OddError("x", "y"))) == "OddError: x"

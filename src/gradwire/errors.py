@@ -84,9 +84,13 @@ def copied(error: BaseException) -> BaseException:
     model. What outlives a call holds a copy, and raises another copy each time.
     """
     try:
-        twin = type(error).__new__(type(error), *error.args)
+        # __reduce__ has the name of an OSError's file, too, which its args lack
+        arguments: tuple[object, ...] = error.__reduce__()[1]  # type: ignore[assignment]
+        twin = type(error).__new__(type(error), *arguments)
     except Exception:  # a stranger's class may want other arguments
         twin = RuntimeError(f"{type(error).__name__}: {error}")
+    else:
+        twin.args = error.args  # which MemoryError leaves to its __init__
     twin.__dict__.update(error.__dict__)
     if "__notes__" in twin.__dict__:
         twin.__notes__ = [*twin.__notes__]

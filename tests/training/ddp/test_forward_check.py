@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import AttachError, ExchangeError
+from gradwire.training.ddp.averaged import AveragedParameters
 from gradwire.training.ddp.copies import CopiedCheck
 from gradwire.training.ddp.forward_check import ForwardCheck
 
@@ -47,7 +48,7 @@ def rounds() -> FakeRounds:
 def test_a_failed_exchange_is_told_before_a_backward_pass_is_prepared(
     model: DistributedDataParallel, rounds: Any
 ) -> None:
-    check = ForwardCheck(rounds, model)
+    check = ForwardCheck(rounds, AveragedParameters(model))
     rounds.failed = True
     with torch.no_grad():
         check(model, None)
@@ -58,7 +59,7 @@ def test_a_failed_exchange_is_told_before_a_backward_pass_is_prepared(
 
 
 def test_what_ddp_does_not_average_must_stay_frozen(model: DistributedDataParallel, rounds: Any) -> None:
-    check = ForwardCheck(rounds, model)
+    check = ForwardCheck(rounds, AveragedParameters(model))
     check(model, None)
     model.module[0].requires_grad_(True)
     with pytest.raises(AttachError, match=r"0\.weight was unfrozen after DistributedDataParallel was made"):
@@ -68,7 +69,7 @@ def test_what_ddp_does_not_average_must_stay_frozen(model: DistributedDataParall
 def test_ranks_answer_a_roll_call_before_ddp_cuts_its_buckets_anew(
     model: DistributedDataParallel, rounds: Any
 ) -> None:
-    check = ForwardCheck(rounds, model)
+    check = ForwardCheck(rounds, AveragedParameters(model))
     check(model, None)
     assert rounds.calls == 0, "no step is done"
     rounds.steps_done = 1
@@ -80,4 +81,4 @@ def test_ranks_answer_a_roll_call_before_ddp_cuts_its_buckets_anew(
 
 
 def test_a_copy_leaves_it_behind(model: DistributedDataParallel, rounds: Any) -> None:
-    assert isinstance(copy.deepcopy(ForwardCheck(rounds, model)), CopiedCheck)
+    assert isinstance(copy.deepcopy(ForwardCheck(rounds, AveragedParameters(model))), CopiedCheck)

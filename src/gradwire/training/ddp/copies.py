@@ -32,6 +32,13 @@ class CopiedCheck:
             )
 
 
+class CopiedNotes:
+    """Stands where the original notes its forward passes."""
+
+    def __call__(self, *_: object) -> None:
+        """Note nothing."""
+
+
 class TakenHooks(list[tuple[Any, object]]):
     """DDP's list of hooks while gradwire's is its one: the next is refused in words, before torch does so."""
 
@@ -56,6 +63,7 @@ def own_hooks(model: DistributedDataParallel) -> list[str]:
 def forget_original(model: DistributedDataParallel) -> None:
     """Take out of a copy what reminds of the original's hook, so that it can have one; else do nothing."""
     model._comm_hooks[:] = [pair for pair in model._comm_hooks if not isinstance(pair[1], Copied)]
-    for number, hook in list(model._forward_pre_hooks.items()):
-        if isinstance(hook, CopiedCheck):
-            del model._forward_pre_hooks[number]
+    for hooks in (model._forward_pre_hooks, model._forward_hooks):
+        for number, hook in list(hooks.items()):
+            if isinstance(hook, CopiedCheck | CopiedNotes):
+                del hooks[number]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.errors import AttachError
+from gradwire.training.ddp.averaged import AveragedParameters
 from gradwire.training.ddp.copies import CopiedCheck
 from gradwire.training.ddp.rounds import Rounds
 
@@ -14,15 +13,8 @@ from gradwire.training.ddp.rounds import Rounds
 class ForwardCheck:
     """Lets a forward pass that prepares a backward pass fail with the reason, instead of DDP's guess."""
 
-    def __init__(self, rounds: Rounds, model: DistributedDataParallel) -> None:
-        self._rounds = rounds
-        frozen = [
-            (name, each)
-            for name, each in model.module.named_parameters()
-            if not each.requires_grad and name not in model.parameters_to_ignore
-        ]
-        averaged = _averaged_by(model) if frozen else set()
-        self._not_averaged = [(name, each) for name, each in frozen if each not in averaged]
+    def __init__(self, rounds: Rounds, averaged: AveragedParameters) -> None:
+        self._rounds, self._averaged = rounds, averaged
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         """Raise why no backward pass can be, if none can."""
@@ -32,25 +24,12 @@ class ForwardCheck:
             return
         if getattr(model, "require_backward_grad_sync", True):
             self._rounds.check()
-        for name, each in self._not_averaged:
-            if each.requires_grad:
-                raise AttachError(
-                    f"{name} was unfrozen after DistributedDataParallel was made, which averages no gradient "
-                    "of it; wrap the module in a new DistributedDataParallel and attach that"
-                )
+        self._averaged.check()
         if self._rounds.steps_done > 0 and not self._rounds.over and _will_cut_buckets(model):
             self._rounds.between.roll_call()
 
     def __reduce__(self) -> tuple[type[CopiedCheck], tuple[()]]:
         return CopiedCheck, ()
-
-
-def _averaged_by(model: DistributedDataParallel) -> set[torch.Tensor]:
-    """Return the parameters that DDP averages: those that asked for a gradient when it was made.
-
-    DDP lists them in the buckets of zeros alone that ``join`` takes from it.
-    """
-    return {each for bucket in model.reducer._get_zeros_like_grad_buckets() for each in bucket.parameters()}
 
 
 def _will_cut_buckets(model: nn.Module) -> bool:

@@ -31,6 +31,8 @@ from gradwire.links.base import Link
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
 from gradwire.training.ddp.agreed_plan import agreed_plan, not_ddp
+from gradwire.training.ddp.averaged import AveragedParameters
+from gradwire.training.ddp.backward_check import BackwardCheck
 from gradwire.training.ddp.buffers import tell_of_buffers
 from gradwire.training.ddp.copies import Copied, TakenHooks, forget_original
 from gradwire.training.ddp.forward_check import ForwardCheck
@@ -183,6 +185,7 @@ class Attached:
         self._rounds = Rounds(
             exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict, pilot
         )
+        self._backward_check: BackwardCheck | None = None
         self._scaler: Scaler | None = None
         self._loaded = False
         weakref.finalize(self, self._rounds.end)
@@ -346,6 +349,9 @@ class Attached:
 def gradwire_hook(attached: Attached, bucket: DDPBucket) -> Averaged:
     """Hand a bucket over: DDP's hook, named so in its logs."""
     model, rounds = attached._model(), attached._rounds
+    check = attached._backward_check
+    if check is not None and check.versions:
+        check.check_unwritten(bucket, rounds.given_up)
     if bucket.index() == 0:
         attached._begin()
     # A static graph's first round begins after backward, and DDP ends it without the engine's callbacks.
@@ -365,6 +371,8 @@ def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: fl
 
 
 def _register(model: DistributedDataParallel, attached: Attached) -> None:
+    averaged = AveragedParameters(model)
+    averaged.check()
     forget_original(model)
     try:
         model.register_comm_hook(attached, gradwire_hook)
@@ -372,4 +380,6 @@ def _register(model: DistributedDataParallel, attached: Attached) -> None:
         model._comm_hooks.pop()  # torch has put it there, and then refused it
         raise AttachError("attach wants a model without a hook, but this one has a builtin hook") from error
     model._comm_hooks = TakenHooks(model._comm_hooks)
-    model.register_forward_pre_hook(ForwardCheck(attached._rounds, model))
+    attached._backward_check = BackwardCheck(attached._rounds, averaged)
+    model.register_forward_pre_hook(ForwardCheck(attached._rounds, averaged))
+    model.register_forward_hook(attached._backward_check)

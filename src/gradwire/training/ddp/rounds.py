@@ -70,8 +70,8 @@ class Rounds:
         self._meter = LostMeter(self.rank, exchange.plan, list(names.values()), ledger, strict)
         self._layouts = BucketLayouts(exchange, names)
         self._thread = CommunicationThread(exchange, self._meter, "attach with a longer timeout_s")
-        self._apart = Apart(exchange, self._meter, self._begin_timeout_s, self._given_up)
-        self._bypasses = Bypasses(group, self.rank, ledger, self._given_up)
+        self._apart = Apart(exchange, self._meter, self._begin_timeout_s, self.given_up)
+        self._bypasses = Bypasses(group, self.rank, ledger, self.given_up)
         timeout_s = self._begin_timeout_s
         self.between = BetweenSteps(
             exchange, self._thread, timeout_s, self.check, lambda: self.steps_done + 1
@@ -158,14 +158,14 @@ class Rounds:
 
     def _out_of_turn(self, index: int) -> GradwireError:
         """Return why bucket ``index`` cannot be averaged now; no later round can be any more."""
-        return self._given_up(
+        return self.given_up(
             ExchangeError(
                 f"rank {self.rank}: DDP handed bucket {index} over where bucket {self._next} was next, so "
                 "the ranks may be out of step; did an earlier backward pass end half-way?"
             )
         )
 
-    def _given_up(self, failure: GradwireError) -> GradwireError:
+    def given_up(self, failure: GradwireError) -> GradwireError:
         """Let the peers learn of ``failure``, and every later round end with it; return it."""
         self._thread.give_up(failure)
         return failure
@@ -207,7 +207,7 @@ class Rounds:
         parameters = bucket.parameters()
         unknown = [tuple(parameter.shape) for parameter in parameters if parameter not in self._names]
         if unknown:
-            raise self._given_up(
+            raise self.given_up(
                 TensorError(
                     f"rank {self.rank}: DDP averages a parameter of shape {unknown[0]} that the model does "
                     "not have any more, so its residual has no name; replace parameters before wrapping"
