@@ -69,3 +69,8 @@ def test_a_record_without_a_checksum_is_taken() -> None:
     record = sealed({"weights": torch.ones(2)})
     del record[SUM]
     check_sealed({**record, "weights": torch.zeros(2)}, "the weights")
+
+
+def test_one_value_of_a_tensor_with_strides_has_the_sum_of_that_value() -> None:
+    assert of_tensor(torch.tensor([1.0, 2.0])[::2]) == of_tensor(torch.tensor([1.0]))
+    assert of_tensor(torch.ones(2, 3)[:1, ::3]) == of_tensor(torch.ones(1, 1))

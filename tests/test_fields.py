@@ -12,12 +12,14 @@ import torch
 from gradwire.codecs import parse
 from gradwire.errors import SpecError, StateError
 from gradwire.fields import (
+    ABOVE_ZERO,
     Kind,
     Source,
     anything,
     flag,
     keyed,
     line,
+    mapping,
     named,
     of,
     one_of,
@@ -26,7 +28,7 @@ from gradwire.fields import (
     pair,
     real,
     rows,
-    tensor,
+    tensor_of,
     text,
     whole,
 )
@@ -71,6 +73,7 @@ REFUSED: list[tuple[Kind[Any], list[Any], str]] = [
     (whole(), [-1, 1.0, True, "1", None, 1 << 63, math.nan], "a whole number from 0 up"),
     (whole(8, 32), [7, 33], "a whole number from 8 to 32"),
     (real(), [math.nan, math.inf, 10**400, "1", None, False, 1j], "a finite number"),
+    (real(ABOVE_ZERO), [0, 0.0, -1.0, math.nan], "a finite number above 0"),
     (real(0, 1), [-0.1, 1.5], "a finite number from 0 to 1"),
     (real(0.0, finite=False), [-1, -math.inf, 10**400], "a number from 0 up"),
     (flag, [0, "true", None], "true or false"),
@@ -79,11 +82,15 @@ REFUSED: list[tuple[Kind[Any], list[Any], str]] = [
     (one_of(1, 2), [True, 1.0, 3, "1", [1]], "one of 1, 2"),
     (rows(whole()), [3, {}, "ab", None], "a list"),
     (rows(whole(), 2), [[], [1], [1, 2, 3]], "a list of 2"),
-    (keyed(), [[], None, 3], "an object with named fields"),
-    (keyed(), [{1: 2}, {"\ud800": 2}, {None: 2}], "names that are texts"),
+    (mapping, [[], None, 3], "an object with named fields"),
+    (mapping, [{1: 2}, {"\ud800": 2}, {None: 2}], "names that are texts"),
     (named(["a", "b"], ["a"]), [{}, {"b": 1}, {"a": 1, "c": 2}], "the fields a, b"),
     (named(()), [{"a\x1b": 1}], "no fields"),
-    (tensor(torch.float32, 2, None), [torch.ones(2)], "a torch.float32 tensor of shape (2, any) on the CPU"),
+    (
+        tensor_of(torch.float32, 2, None),
+        [torch.ones(2)],
+        "a torch.float32 tensor of shape (2, any) on the CPU",
+    ),
 ]
 
 
@@ -104,9 +111,9 @@ def test_what_is_not_is_refused_in_one_sentence(kind: Kind[Any], values: list[An
 
 
 def test_a_tensor_is_dense_and_on_the_cpu_and_has_its_type_and_shape() -> None:
-    kind, good = tensor(torch.float32, 2, None), torch.ones(2, 3)
+    kind, good = tensor_of(torch.float32, 2, None), torch.ones(2, 3)
     assert SOURCE.read(good, kind) is not None
-    assert SOURCE.read(torch.ones(5), tensor()).numel() == 5
+    assert SOURCE.read(torch.ones(5), tensor_of()).numel() == 5
     wrong = [good.double(), good.to("meta"), good.to_sparse(), good[0], good.t(), good[None], good.tolist()]
     for each in wrong:
         with pytest.raises(StateError, match=r"expected a torch.float32 tensor of shape"):
@@ -190,4 +197,4 @@ def test_fields_are_read_one_by_one() -> None:
 @pytest.mark.parametrize("words", ["", "{", 5, None, "[" * 100_000, "1" * 5000])
 def test_what_is_no_json_is_refused(words: object) -> None:
     with pytest.raises(StateError, match=r"expected .* for the state of a toy, got .*; save it again"):
-        SOURCE.of_json(words, keyed())
+        SOURCE.of_json(words, mapping)

@@ -9,6 +9,7 @@ from typing import Any
 from gradwire import _native
 from gradwire.deferred import torch
 from gradwire.errors import StateError
+from gradwire.fields import Source, mapping
 
 SUM = "crc32c"
 """The key under which a text or a record keeps its own checksum."""
@@ -18,6 +19,8 @@ _LEAVES = (bool, int, float, complex, str, bytes)
 def of_tensor(tensor: torch.Tensor) -> int:
     """Return the CRC32C of a tensor's values, wherever it lies."""
     flat = tensor.detach().cpu().contiguous().view(-1)
+    if flat.stride(0) != 1:  # one element counts as contiguous with any stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return _native.crc32c(flat.view(torch.uint8))
 
 
@@ -28,10 +31,10 @@ def sealed_text(content: Mapping[str, Any]) -> str:
 
 
 def opened_text(text: str) -> tuple[dict[str, Any], bool]:
-    """Return what is in a text, and whether a checksum was; ``ValueError`` where that is another one."""
-    body: dict[str, Any] = json.loads(text)
+    """Return the JSON object in a text, and whether it had a checksum. Raises ``StateError``."""
+    body = Source("a text", "take another", StateError).of_json(text, mapping)
     if not is_as_sealed(body):
-        raise ValueError("its text has another checksum than when it was saved")
+        raise StateError("its text has another checksum than when it was saved")
     return body, body.pop(SUM, None) is not None
 
 

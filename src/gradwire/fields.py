@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeGuard, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from gradwire.deferred import torch
 from gradwire.errors import GradwireError, SpecError, shown
@@ -70,7 +70,7 @@ class Source:
 
     def fields(self, values: object, *known: str) -> Fields:
         """Return the fields of a mapping, which has none but ``known`` if any are named. Raises ``error``."""
-        return Fields(self, self.read(values, named(known) if known else keyed()))
+        return Fields(self, self.read(values, named(known) if known else mapping))
 
 
 class Fields:
@@ -79,13 +79,20 @@ class Fields:
     def __init__(self, source: Source, values: Mapping[str, Any]) -> None:
         self._source, self._values = source, values
 
-    def get(self, name: str, kind: Kind[T], *default: T) -> T:
+    @overload
+    def get(self, name: str, kind: Kind[T]) -> T: ...
+    @overload
+    def get(self, name: str, kind: Kind[T], default: S) -> T | S: ...
+    def get(self, name: str, kind: Kind[Any], default: Any = MISSING) -> Any:
         """Return a field as ``kind`` returns it; ``default`` where it is missing, if there is one."""
-        if name not in self._values and default:
-            return default[0]
         if name not in self._values:
-            return self._source.read(MISSING, cast("Kind[T]", anything), name)
+            return self._source.read(MISSING, anything, name) if default is MISSING else default
         return self._source.read(self._values[name], kind, name)
+
+    def below(self, start: str, kind: Kind[T]) -> dict[str, T]:
+        """Return the fields whose names begin with ``start``, by the rest of their names."""
+        found = [name for name in self._values if name.startswith(start)]
+        return {name.removeprefix(start): self.get(name, kind) for name in found}
 
 
 def _json(words: object) -> Any:
@@ -132,6 +139,10 @@ def whole(low: int = 0, high: int = sys.maxsize) -> Kind[int]:
     return read
 
 
+ABOVE_ZERO = math.ulp(0.0)
+"""The lower bound of numbers that are above 0."""
+
+
 def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True) -> Kind[float]:
     """Return the kind of numbers within these bounds; NaN and infinity belong to it unless ``finite``."""
 
@@ -142,14 +153,8 @@ def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True)
                     return value
             elif not finite and isinstance(value, float) and not low > value:
                 return value
-        bounds = (
-            ""
-            if low == -math.inf
-            else f" from {low:g} up"
-            if high == math.inf
-            else f" from {low:g} to {high:g}"
-        )
-        raise _wrong(f"a {'finite ' * finite}number{bounds}", value)
+        bounds = "" if low == -math.inf else f" from {low:g} {'up' if high == math.inf else f'to {high:g}'}"
+        raise _wrong(f"a {'finite ' * finite}number{' above 0' if low == ABOVE_ZERO else bounds}", value)
 
     return read
 
@@ -227,7 +232,7 @@ def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
     return read
 
 
-def keyed(kind: Kind[T] = anything) -> Kind[dict[str, T]]:
+def keyed(kind: Kind[T]) -> Kind[dict[str, T]]:
     """Return the kind of mappings from texts to one kind of values."""
 
     def read(value: object) -> dict[str, T]:
@@ -241,13 +246,15 @@ def keyed(kind: Kind[T] = anything) -> Kind[dict[str, T]]:
     return read
 
 
-def named(
-    known: Collection[str], needed: Collection[str] = (), kind: Kind[T] = anything
-) -> Kind[dict[str, T]]:
+mapping: Kind[dict[str, Any]] = keyed(anything)
+"""Reads a mapping from texts to anything."""
+
+
+def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str, Any]]:
     """Return the kind of mappings that have the fields ``needed``, and none that is not ``known``."""
 
-    def read(value: object) -> dict[str, T]:
-        values = keyed(kind)(value)
+    def read(value: object) -> dict[str, Any]:
+        values = mapping(value)
         strange = sorted(values.keys() - {*known})
         missing = [name for name in known if name in needed and name not in values]
         if strange or missing:
@@ -260,15 +267,20 @@ def named(
 
 def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
     """Return the kind of mappings of which other fields than ``known`` count for nothing."""
-    every: Kind[dict[str, Any]] = keyed()
-    return lambda value: kind({name: each for name, each in every(value).items() if name in known})
+    return lambda value: kind({name: each for name, each in mapping(value).items() if name in known})
 
 
-def tensor(dtype: torch.dtype | None = None, *shape: int | None) -> Kind[torch.Tensor]:
-    """Return the kind of dense tensors on the CPU of this type and shape, None where any length will do."""
+def tensor_of(
+    dtype: torch.dtype | None = None, *shape: int | None, anywhere: bool = False
+) -> Kind[torch.Tensor]:
+    """Return the kind of dense tensors of this type and shape, None where any length will do.
+
+    They are on the CPU, or ``anywhere`` that has memory.
+    """
+    where = "meta".__ne__ if anywhere else "cpu".__eq__
 
     def read(value: object) -> torch.Tensor:
-        if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.layout is torch.strided:
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and where(value.device.type):
             sizes = zip(shape, value.shape, strict=False)
             fits = not shape or (
                 value.dim() == len(shape) and all(want in (None, has) for want, has in sizes)
@@ -280,7 +292,10 @@ def tensor(dtype: torch.dtype | None = None, *shape: int | None) -> Kind[torch.T
             if shape
             else ""
         )
-        raise _wrong(f"a {f'{dtype} ' if dtype else ''}tensor{sized} on the CPU", value)
+        raise _wrong(
+            f"a {f'{dtype} ' if dtype else ''}tensor{sized} {'with values' if anywhere else 'on the CPU'}",
+            value,
+        )
 
     return read
 
@@ -295,7 +310,7 @@ def of(made: type[T], /, *needs: str, **kinds: Kind[Any]) -> Kind[T]:
     own = {each.name: each for each in fields(made) if each.init}  # type: ignore[arg-type]
     every = {name: kinds[name] if name in kinds else _kind(hints[name]) for name in own}
     without = [each.name for each in own.values() if each.default is each.default_factory is MISSING]
-    known: Kind[dict[str, Any]] = named([*own], needs or without)
+    known = named([*own], needs or without)
 
     def read(value: object) -> T:
         values = known(value)

@@ -310,7 +310,7 @@ class Plan:
     @classmethod
     def from_values(cls, values: object) -> Plan:
         """Read the object that ``to_json`` of this or an older version wrote. Raises ``SpecError``."""
-        known: dict[str, Any] = _SOURCE.read(values, named([each.name for each in fields(cls)]))
+        known = _SOURCE.read(values, named([each.name for each in fields(cls)]))
         return cls(**known | ({"codec": parse(known["codec"])} if "codec" in known else {}))
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:

@@ -17,6 +17,7 @@ import torch
 from gradwire.checkpoints import check_summed, save_checkpoint
 from gradwire.checksum import check_sealed
 from gradwire.errors import StateError
+from gradwire.fields import Source, mapping, optional, whole
 from gradwire.training.gradients.residual import redivide
 
 _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
@@ -42,20 +43,20 @@ def adopted(
 def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | None) -> Mapping[str, Any]:
     try:
         record = read(rank)
-        saved_step, residuals = record["step"], record["residuals"]
     except Exception as error:  # what a damaged file raises is torch's to choose
         raise StateError(
             f"the residuals that rank {rank} saved cannot be read: {str(error) or type(error).__name__}; "
             "keep the files gradwire-rank*.pt with their checkpoint, where all ranks can read them"
         ) from error
-    check_sealed(record, f"the residuals that rank {rank} saved")
+    what = f"the residuals that rank {rank} saved"
+    given = Source(what, "resume from a checkpoint that was written whole", StateError).fields(record)
+    saved_step, residuals = given.get("step", optional(whole())), given.get("residuals", mapping)
+    check_sealed(record, what)
     if step is not None and saved_step != step:
         raise StateError(
             f"the checkpoint is of step {step}, but the residuals that rank {rank} saved with it are of step "
             f"{saved_step}; resume from a checkpoint that was written whole"
         )
-    if not isinstance(residuals, Mapping):
-        raise StateError(f"rank {rank} saved no residuals, but {residuals!r}")
     return residuals
 
 

@@ -34,7 +34,10 @@ def test_a_file_with_something_else_is_one_sentence(tmp_path: Path, content: byt
         torch.save({"line": None, "gradients": []}, path)
     else:
         path.write_bytes(content)
-    with pytest.raises(DataError, match="what was observed of a training cannot be read from"):
+    with pytest.raises(
+        DataError,
+        match=r"cannot be read from .*seen\.pt: |for the observation .*seen\.pt, got no field 'kind'",
+    ):
         Observed.load(path)
 
 

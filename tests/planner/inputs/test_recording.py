@@ -105,9 +105,9 @@ def test_a_flipped_bit_in_a_gradient_is_an_error(tmp_path: Path) -> None:
     [
         (b"", "holds no gradients that torch.load can read; write them with gradwire.record_gradients"),
         (b"PK\x03\x04 no archive", "holds no gradients"),
-        ({"a": 1}, "must hold a list of gradients, but holds a dict"),
-        ([], "must hold a list of gradients, but holds none"),
-        ([torch.ones(2), 3], "floating point numbers, but int is in it"),
+        ({"a": 1}, "expected a list for the gradients in .*, got {'a': 1}; write them"),
+        ([], "must hold gradients of one size, but they have"),
+        ([torch.ones(2), 3], r"expected a tensor on the CPU for \[1\] of the gradients in .*, got 3; write"),
         ([torch.ones(2, dtype=torch.int64)], "torch.int64 is in it"),
         ([torch.ones(2), torch.ones(3)], "one size"),
         ([torch.ones(0)], "one size"),

@@ -274,8 +274,8 @@ def altered(**changes: object) -> dict[str, Any]:
     ("state", "word"),
     [
         (altered(rank=0), "rank 0's"),
-        (altered(version=6), "version 1 to 5"),
-        (altered(steps="3"), "counts steps"),
+        (altered(version=6), "one of 1, 2, 3, 4, 5 for version"),
+        (altered(steps="3"), "a whole number from 0 up for steps"),
         (altered(ended={}), "buckets"),
         (altered(ended={"buckets": {"a": {"exchanges": 1}}, "bypasses": {}}), r"buckets\.a"),
         (altered(ended={"buckets": {"a": EARLIER | {"link_s": "1"}}, "bypasses": {}}), r"buckets\.a"),

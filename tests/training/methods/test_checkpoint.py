@@ -200,13 +200,22 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
     ("damage", "reason"),
     [
         (lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:, :-1]}, r"58 floats, but .* \[57, 57\]"),
-        (lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:1]}, "not one that PipeSGD.state_dict made"),
-        (lambda state: {**state, IN_FLIGHT: None}, "not one that PipeSGD.state_dict made"),
+        (
+            lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:1]},
+            "from 0 to 1 for the number of gradients in flight",
+        ),
+        (lambda state: {**state, IN_FLIGHT: None}, "tensor .* for gradwire/in_flight of .*, got None; load"),
         (lambda state: {**state, OWN: state[OWN][:, :-1]}, r"58 floats, but"),
-        (lambda state: {**state, OWN: state[OWN][:0]}, "not one that PipeSGD.state_dict made"),
-        (lambda state: {**state, OWN: None}, "not one that PipeSGD.state_dict made"),
-        (lambda state: {**state, "gradwire/rank0/pipe": "{"}, "not one that PipeSGD.state_dict made"),
-        (lambda state: {**state, "gradwire/rank0/pipe": '{"version": 9}'}, "version is 9"),
+        (lambda state: {**state, OWN: state[OWN][:0]}, "from 0 to 0 for own of the state of rank 0, got 1"),
+        (lambda state: {**state, OWN: None}, "for gradwire/rank0/own of the state of rank 0, got None"),
+        (
+            lambda state: {**state, "gradwire/rank0/pipe": "{"},
+            "a JSON text for gradwire/rank0/pipe of the state of rank 0",
+        ),
+        (
+            lambda state: {**state, "gradwire/rank0/pipe": '{"version": 9}'},
+            "one of 1, 2, 3 for version of the state of rank 0, got 9",
+        ),
         (
             lambda state: {**state, "gradwire/rank0/residual/gradient": torch.ones(58)},
             "this plan keeps no residuals",

@@ -84,15 +84,27 @@ def test_no_altered_character_of_the_text_is_loaded(state: State) -> None:
 
 def test_a_tensor_that_is_missing_is_refused(state: State) -> None:
     del state[RESIDUAL]
-    assert "not one that PipeSGD.state_dict made" in refusals([state])[0]
+    assert (
+        "a value for gradwire/rank0/residual/gradient of the state of rank 0, got nothing"
+        in refusals([state])[0]
+    )
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda state: as_before_checksums(state, steps_done=-5), "2 gradients in flight after -5 steps"),
-        (lambda state: as_before_checksums(state, steps_done=1), "2 gradients in flight after 1 steps"),
-        (lambda state: as_before_checksums(state, steps_done="5"), "in flight after '5' steps"),
+        (
+            lambda state: as_before_checksums(state, steps_done=-5),
+            "from 2 up for steps_done of the state of rank 0, got -5",
+        ),
+        (
+            lambda state: as_before_checksums(state, steps_done=1),
+            "from 2 up for steps_done of the state of rank 0, got 1",
+        ),
+        (
+            lambda state: as_before_checksums(state, steps_done="5"),
+            "from 2 up for steps_done of the state of rank 0, got '5'",
+        ),
         (lambda state: as_before_checksums(state, in_flight=[[], []]), "has no hyperparameters"),
         (lambda state: as_before_checksums(state, in_flight=[[{"lr": 0.1}] * 2] * 2), "parameter groups"),
         (

@@ -393,7 +393,7 @@ def test_mistakes_are_one_sentence_and_leave_the_model_alone() -> None:
 def test_a_state_of_another_model_is_refused() -> None:
     with offloaded("static:8", None) as offload:
         step(offload, 0, None)
-        with pytest.raises(StateError, match="the state of a HostOffload with 5 layers is wanted"):
+        with pytest.raises(StateError, match=r"expected .* of the state of a HostOffload, got"):
             offload.load_state_dict({"version": 1, "bits": [8], "policy": {}})
-        with pytest.raises(StateError, match="the state of a HostOffload with 5 layers is wanted"):
+        with pytest.raises(StateError, match=r"expected .* of the state of a HostOffload, got"):
             offload.load_state_dict({"bits": [8] * 5})

@@ -140,10 +140,10 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(make_model: MakeModel)
         (server, worker.state_dict(), "rank 0 wants its own state, .* but a state of rank 1 came"),
         (server, {**good, "world": 4}, "rank 0 of 3 wants a state of 3 ranks, but one of 4 came"),
         (worker, {**own, "rank": 2}, "rank 1 wants its own state, .* but a state of rank 2 came"),
-        (server, {**good, "clock": -1}, "not one that StaleServer.state_dict made: .*its clock is -1"),
-        (server, {**good, "model": strange}, r"another model: 0.weight is \(7, 6\) there and \(7, 5\) here"),
+        (server, {**good, "clock": -1}, "from 0 up for clock of the state of rank 0, got -1"),
+        (server, {**good, "model": strange}, r"model: '0.weight' is \(7, 6\) of .* there and \(7, 5\)"),
         (server, {**good, "optimizer": {"state": {}, "param_groups": []}}, "the optimizer refuses the state"),
-        (worker, {**own, "residuals": {}}, "not one that StaleWorker.state_dict made"),
+        (worker, {**own, "residuals": {}}, "for residuals of the state of rank 1, got no field 'residuals'"),
         (server, {**new, text: new[text].replace("0", "1")}, "another checksum than when it was saved"),
         (server, {**new, "gradwire/rank0/model/0.bias": torch.ones(7)}, "has another checksum than when"),
         (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from gradwire.auto.messages import gather
 from gradwire.auto.times.network import LINE_FIELDS, line_of, own_line
 from gradwire.auto.times.step_times import StepTime
 from gradwire.checkpoints import check_summed, summed
-from gradwire.errors import DataError, StateError
+from gradwire.errors import DataError
 from gradwire.exchange import Exchange
+from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of
 from gradwire.files import Content, write_files
 from gradwire.machine import machine_id
 from gradwire.timing.replay.line import Line
@@ -106,24 +106,16 @@ class Observed:
         """Read what ``save`` wrote; no code of the file runs. Raises ``DataError``."""
         try:
             check_summed(path)
-            fields = torch.load(Path(path), map_location="cpu", weights_only=True)
-            line = fields.pop("line")
-            gradients = tuple(fields.pop("gradients"))
-            return cls(**fields, line=None if line is None else Line(**line), gradients=gradients)
-        except (
-            StateError,
-            OSError,
-            RuntimeError,
-            ValueError,
-            KeyError,
-            TypeError,
-            EOFError,
-            pickle.PickleError,
-        ) as error:
+            content = torch.load(Path(path), map_location="cpu", weights_only=True)
+        except Exception as error:  # what a damaged file raises is torch's to choose
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise DataError(
                 f"what was observed of a training cannot be read from {path}: {reason}"
             ) from error
+        source = Source(f"the observation {path}", "let 'gradwire profile' write another", DataError)
+        gradients = rows(tensor_of(torch.float32, None))
+        line = optional(of(Line, nbytes_per_s=real(0.0, finite=False)))
+        return source.read(content, of(cls, kind=one_of(*FORMS), gradients=gradients, line=line))
 
 
 @dataclass(frozen=True)

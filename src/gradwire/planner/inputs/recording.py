@@ -13,6 +13,7 @@ from torch import nn
 
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError, JobError, StateError, TensorError
+from gradwire.fields import Source, rows, tensor_of
 from gradwire.files import open_ordinary, write_files
 
 
@@ -115,16 +116,13 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
         raise DataError(
             f"{path} holds no gradients that torch.load can read; write them with gradwire.record_gradients"
         ) from error
-    gradients = [found] if isinstance(found, torch.Tensor) else found
-    if not isinstance(gradients, (list, tuple)) or not gradients:
-        held = f"a {type(found).__name__}" if found else "none"
-        raise DataError(f"{path} must hold a list of gradients, but holds {held}")
-    for gradient in gradients:
-        if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
-            kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
-            raise DataError(f"{path} must hold tensors of floating point numbers, but {kind} is in it")
-    sizes = {gradient.numel() for gradient in gradients}
-    if len(sizes) > 1 or 0 in sizes:
+    source = Source(f"the gradients in {path}", "write them with gradwire.record_gradients", DataError)
+    gradients = source.read([found] if isinstance(found, torch.Tensor) else found, rows(tensor_of()))
+    for each in gradients:
+        if not each.is_floating_point():
+            raise DataError(f"{path} must hold tensors of floating point numbers, but {each.dtype} is in it")
+    sizes = {each.numel() for each in gradients}
+    if len(sizes) != 1 or 0 in sizes:
         raise DataError(f"{path} must hold gradients of one size, but they have {sorted(sizes)} values")
     return list(gradients)
 

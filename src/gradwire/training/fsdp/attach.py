@@ -27,6 +27,7 @@ from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.exchange import Exchange
+from gradwire.fields import Source, mapping
 from gradwire.inference import outside_inference
 from gradwire.plan import Plan, PlanLike
 from gradwire.training.fsdp.comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
@@ -39,6 +40,8 @@ from gradwire.training.gradients.residual import AUTO, Residuals
 from gradwire.training.ledger.ledger import Ledger
 from gradwire.training.replicas.agreement import agree
 from gradwire.training.replicas.deltas import Deltas, weight_codec_of
+
+_SOURCE = Source("a state of FSDP's residuals", "load what state_dict returned on this rank", StateError)
 
 
 class AttachedFsdp:
@@ -94,20 +97,17 @@ class AttachedFsdp:
         Raises ``StateError``, and changes nothing, for anything else. FSDP cuts gradients differently for
         every number of ranks, so the residuals of one world mean nothing in another.
         """
-        if not isinstance(state, Mapping) or set(state) - {AUTO, SUM} != {"residuals"}:
-            raise StateError(
-                f"a state of FSDP's residuals is what state_dict() returned, but this is {state!r}"
-            )
+        given = _SOURCE.fields(state, "residuals", AUTO, SUM)
+        residuals = given.get("residuals", mapping)
+        chosen = given.get(AUTO, State.from_json, None)
         check_sealed(state, f"the residuals of rank {self._residuals.rank}")
-        residuals = state["residuals"]
-        world = residuals.get("world") if isinstance(residuals, Mapping) else None
+        world = residuals.get("world")
         if isinstance(world, int) and world != self._residuals.world:
             raise StateError(
                 f"rank {self._residuals.rank} of {self._residuals.world} cannot use the residuals of a world "
                 f"of {world} ranks, for FSDP cuts gradients differently there; go on without them, which "
                 "gives up what the last step lost"
             )
-        chosen = State.from_json(state[AUTO]) if AUTO in state else None
         self._residuals.load_state_dict(residuals)
         if self._steering is not None and chosen is not None:
             self._steering.load(chosen)

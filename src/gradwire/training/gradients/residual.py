@@ -20,12 +20,14 @@ from gradwire.codecs.spec import is_real
 from gradwire.devices import CPU, device_of, on_host
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange.feedback import is_finite
+from gradwire.fields import ABOVE_ZERO, Source, keyed, real, tensor_of, whole
 from gradwire.plan import Plan
 from gradwire.training.gradients.buckets import Bucket
 
 GRADIENT = "gradient"
 """The key of the residual of a whole flat gradient; its buckets' residuals are parts of it."""
 
+_SOURCE = Source("a state of residuals", "load what state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
 _SCALE = "scale"
 """The field of the scale in whose units residuals are, where they follow one."""
@@ -223,40 +225,18 @@ def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor]]:
-    if not isinstance(state, Mapping) or set(state) - {_SCALE, AUTO, SUM} != set(_FIELDS):
-        what = f"has {', '.join(map(str, state))}" if isinstance(state, Mapping) else f"is {state!r}"
-        raise StateError(f"a state of residuals has {', '.join(_FIELDS)}, but this one {what}")
-    rank, world, residuals = (state[name] for name in _FIELDS)
-    if not isinstance(rank, int) or not isinstance(world, int):
-        raise StateError(f"rank and world must be whole numbers, but are {rank!r} and {world!r}")
-    scale = state.get(_SCALE, 1.0)
-    if not is_real(scale, 0.0, sys.float_info.max) or scale == 0:
-        raise StateError(f"the scale of residuals must be a finite number above 0, but is {scale!r}")
-    if not isinstance(residuals, Mapping):
-        raise StateError(f"residuals must be tensors by their keys, but are {residuals!r}")
-    for key, tensor in residuals.items():
-        if (
-            not isinstance(tensor, torch.Tensor)
-            or tensor.dtype != torch.float32
-            or tensor.dim() != 1
-            or tensor.device.type != "cpu"
-        ):
-            raise StateError(
-                f"the residual {key!r} must be a 1-D float32 tensor on the CPU, but is {_kind(tensor)}"
-            )
-        if not is_finite(tensor):
+    given = _SOURCE.fields(state, *_FIELDS, _SCALE, AUTO, SUM)
+    rank, world = given.get("rank", whole()), given.get("world", whole(1))
+    given.get(_SCALE, real(ABOVE_ZERO), 1.0)
+    residuals = given.get("residuals", keyed(tensor_of(torch.float32, None)))
+    for key, each in residuals.items():
+        if not is_finite(each):
             raise StateError(
                 f"the residual {key!r} holds a NaN or an infinity, which no step leaves behind; take another "
                 "checkpoint, or go on without residuals, which gives up what was lost before"
             )
     check_sealed(state, f"the residuals of rank {rank}")
     return rank, world, residuals
-
-
-def _kind(found: object) -> str:
-    if isinstance(found, torch.Tensor):
-        return f"a {found.dtype} tensor of shape {tuple(found.shape)} on {found.device}"
-    return f"a {type(found).__name__}"
 
 
 def _check_complete(read: Sequence[tuple[int, int, Mapping[str, torch.Tensor]]]) -> None:

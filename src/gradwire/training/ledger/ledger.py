@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,16 +24,17 @@ from gradwire.auto.choice.decision import Decision
 from gradwire.checksum import check_sealed, sealed
 from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError, SpecError, StateError
+from gradwire.fields import one_of, real, rows, whole
 from gradwire.files import check_folder_writable
 from gradwire.page import RECORD, keep
-from gradwire.training.ledger.counts import BucketCounts, BypassCounts, Tally
+from gradwire.training.ledger.counts import SOURCE, BucketCounts, BypassCounts, Tally
 from gradwire.training.ledger.decided import Decided
 from gradwire.training.ledger.lost import LostBook
 from gradwire.training.ledger.page import ledger_record, page_of
 from gradwire.training.ledger.shares import Measured
 from gradwire.training.ledger.sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
 from gradwire.training.ledger.summary import Summary
-from gradwire.units import format_size, is_number
+from gradwire.units import format_size
 
 __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
 
@@ -226,9 +226,20 @@ class Ledger:
         A state of version 1, which knows nothing of what was lost, is taken, too. Raises ``StateError`` for
         what is no such state and for another rank's; nothing has changed then.
         """
-        ended, under_way, lost, decided = self._read(state)
+        given = SOURCE.fields(state)
+        version = given.get("version", one_of(*_READ))
+        if (rank := given.get("rank", whole())) != self.rank:
+            raise StateError(
+                f"rank {self.rank} wants its own ledger's state, but this is rank {rank}'s; load each rank's "
+                "own, or begin a new ledger where the ranks have changed"
+            )
+        steps, wall_s = given.get("steps", whole()), float(given.get("wall_s", real(0.0)))
+        ended, under_way = given.get("ended", Tally.of_state), given.get("open", Tally.of_state)
+        lost = LostBook() if version == 1 else given.get("lost", LostBook.of_state)
+        decided = [*given.get("decided", rows(Decided.of_state), ())]
+        check_sealed(state, f"the counts of rank {self.rank}")
         with self._counting:
-            self._steps, self._wall_s = state["steps"], float(state["wall_s"])
+            self._steps, self._wall_s = steps, wall_s
             self._ended, self._open = ended, under_way
             self._lost, self._measured = lost, []
             self._decided, self._deciding = decided, []
@@ -239,27 +250,6 @@ class Ledger:
         lost = self._lost.copy()
         lost.count(self._measured)
         return lost
-
-    def _read(self, state: Mapping[str, Any]) -> tuple[Tally, Tally, LostBook, list[Decided]]:
-        if not isinstance(state, Mapping) or state.get("version") not in _READ:
-            raise StateError(
-                f"a ledger reads what its state_dict() returned, of version 1 to {_VERSION}, but got "
-                f"{reprlib.repr(state)}"
-            )
-        if state.get("rank") != self.rank:
-            raise StateError(
-                f"rank {self.rank} wants its own ledger's state, but this is rank {state.get('rank')!r}'s; "
-                "load each rank's own, or begin a new ledger where the ranks have changed"
-            )
-        if not isinstance(state.get("steps"), int) or not is_number(state.get("wall_s")):
-            raise StateError(
-                f"a ledger's state counts steps and seconds, but this one is {reprlib.repr(state)}"
-            )
-        lost = LostBook() if state["version"] == 1 else LostBook.of_state(state.get("lost"))
-        decided = [Decided.of_state(each) for each in state.get("decided", [])]
-        ended, under_way = Tally.of_state(state.get("ended")), Tally.of_state(state.get("open"))
-        check_sealed(state, f"the counts of rank {self.rank}")
-        return ended, under_way, lost, decided
 
     def _take_step(self, complete: bool) -> StepCounts:
         """Move the counts under way into the totals; return them as a step."""

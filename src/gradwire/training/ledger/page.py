@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.fields import keyed, real, rows, text, whole
+from gradwire.fields import mapping, real, rows, text, whole
 from gradwire.page import Part, Picture, Report, Section, report_page
 from gradwire.page.palette import CURVES
 from gradwire.records import make_record
@@ -47,7 +47,7 @@ def page_of(record: Mapping[str, Any]) -> str:
 def read_summary(record: Mapping[str, Any]) -> Summary:
     """Return the summary of the ledger whose record this is."""
     told = SOURCE.fields(record)
-    state = SOURCE.fields(told.get("ledger", keyed()))
+    state = SOURCE.fields(told.get("ledger", mapping))
     tally = state.get("ended", Tally.of_state)
     tally.add(state.get("open", Tally.of_state))
     return Summary(

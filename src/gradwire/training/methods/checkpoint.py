@@ -26,13 +26,29 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
 from gradwire.checksum import SUM, of_tensor, opened, opened_text, sealed, sealed_text
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import StateError, shown
+from gradwire.fields import (
+    Fields,
+    Kind,
+    Source,
+    flag,
+    keyed,
+    line,
+    mapping,
+    named,
+    one_of,
+    pair,
+    real,
+    rows,
+    tensor_of,
+    whole,
+)
 from gradwire.inference import outside_inference
 from gradwire.training.gradients.residual import AUTO
 from gradwire.training.gradients.residual import redivide as redivide_residuals
@@ -51,6 +67,11 @@ _OLDER = {"rank", "world", "clock", "model"}
 
 _RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {"scale", AUTO, SUM}
 """What a state of residuals alone has, and what it may have."""
+
+_VALUES, _MATRIX = tensor_of(anywhere=True), tensor_of(torch.float32, None, None, anywhere=True)
+_NO_SUMS: dict[str, tuple[int, int]] = {}
+_NO_ROWS = torch.empty(0, 0, dtype=torch.float32, device="cpu")
+_ABSENT, _NUMBERS = ("absent", "own_absent"), rows(whole())
 
 State = dict[str, Any]
 
@@ -246,103 +267,69 @@ def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
     )
 
 
-def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankState:
-    prefix = _prefix(rank)
-    try:
-        if _is_older(state, rank):
-            return _read_older(state)
-        text, is_sealed = opened_text(state[f"{prefix}pipe"])
-        if text["version"] not in _READABLE:
-            raise ValueError(f"its version is {text['version']}, this is {_VERSION}")
-        if not is_sealed and text["version"] >= _SEALED_SINCE:
-            raise ValueError("its text has lost its checksum")
-        rows = state.get(IN_FLIGHT, torch.empty(0, 0, dtype=torch.float32, device="cpu"))
-        if not _is_matrix(rows):
-            raise ValueError(f"{IN_FLIGHT} is no float32 matrix")
-        scheduled = [[_understood(group) for group in groups] for groups in text["in_flight"]]
-        own = _own_rows(state.get(f"{prefix}own"), text.get("own", 0), len(scheduled))
-        absent, own_absent = (_numbers(text.get(name), len(own)) for name in ("absent", "own_absent"))
-        in_flight = [
-            InFlight(*each) for each in zip(rows[: len(own)], scheduled, own, absent, own_absent, strict=True)
-        ]
-        if not is_whole(text["steps_done"], len(own), sys.maxsize):
-            raise ValueError(f"it has {len(own)} gradients in flight after {text['steps_done']!r} steps")
-        if not all(scheduled):
-            raise ValueError("a gradient in flight has no hyperparameters")
-        _check_sums(state, text.get("sums", {}))
-        return RankState(
-            rank,
-            int(text["world"]),
-            int(text["steps_done"]),
-            str(text.get("method", "")),
-            str(text.get("plan", "")),
-            in_flight,
-            (len(rows), len(state.get(f"{prefix}own", ())), rows.shape[1]),
-            _below(f"{prefix}residual/", state),
-            _below(f"{prefix}model/", state) if text.get("keeps_model") else None,
-            _opened_optimizer(state.get(f"{prefix}optimizer")),
-            str(text.get("auto", "")),
-        )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise StateError(
-            f"the state of rank {rank} is not one that {method}.state_dict made: {error!r}"
-        ) from error
+def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
+    source = Source(f"the state of rank {rank}", f"load what {method}.state_dict returned", StateError)
+    given, prefix = source.fields(state), _prefix(rank)
+    if _is_older(state, rank):
+        return _read_older(given)
+    text, is_sealed = given.get(f"{prefix}pipe", opened_text)
+    words = source.fields(text)
+    if words.get("version", one_of(*_READABLE)) >= _SEALED_SINCE and not is_sealed:
+        raise StateError(f"the text of the state of rank {rank} has lost its checksum; take another state")
+    averages, own = (given.get(key, _MATRIX, _NO_ROWS) for key in (IN_FLIGHT, f"{prefix}own"))
+    scheduled = words.get("in_flight", rows(rows(_SCHEDULED)))
+    count = source.read(len(scheduled), whole(0, len(averages)), "the number of gradients in flight")
+    if not all(scheduled):
+        raise StateError(f"a gradient in flight of rank {rank} has no hyperparameters; take another state")
+    kept = words.get("own", whole(0, min(count, len(own))), 0)
+    absent, own_absent = (words.get(each, rows(_NUMBERS, count), ((),) * count) for each in _ABSENT)
+    mine = [*[None] * (count - kept), *own[:kept]]
+    flown = zip(averages[:count], map(list, scheduled), mine, absent, own_absent, strict=True)
+    for key, (numel, wanted) in words.get("sums", keyed(pair(whole(), whole())), _NO_SUMS).items():
+        found = given.get(key, _VALUES)  # what has another length fits nowhere
+        if found.numel() == numel and of_tensor(found) != wanted:
+            raise StateError(f"{key} has another checksum than when it was saved; take another state")
+    return RankState(
+        rank,
+        words.get("world", whole(1)),
+        words.get("steps_done", whole(count)),
+        words.get("method", line, ""),
+        words.get("plan", line, ""),
+        [InFlight(*each) for each in flown],
+        (len(averages), len(own), averages.shape[1]),
+        given.below(f"{prefix}residual/", _VALUES),
+        given.below(f"{prefix}model/", _VALUES) if words.get("keeps_model", flag, False) else None,
+        given.get(f"{prefix}optimizer", _optimizer, None),
+        words.get("auto", line, ""),
+    )
 
 
-def _is_older(state: Mapping[str, Any], rank: int) -> bool:
+def _is_older(state: object, rank: int) -> bool:
     """Return whether bounded staleness on this rank saved a state of its older shape."""
-    return set(state) >= _OLDER and state["rank"] == rank
+    return isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], rank, rank)
 
 
-def _read_older(state: Mapping[str, Any]) -> RankState:
-    if not is_whole(state["clock"], 0, sys.maxsize):
-        raise ValueError(f"its clock is {state['clock']!r}")
-    optimizer, method = state.get("optimizer"), "StaleServer" if "optimizer" in state else "StaleWorker"
-    kept = {} if optimizer is not None else state["residuals"]["residuals"]
-    known = state["rank"], state["world"], state["clock"], method
-    return RankState(*known, residuals=kept, model=state["model"], optimizer=optimizer)
+def _read_older(given: Fields) -> RankState:
+    optimizer, kept = given.get("optimizer", mapping, None), {}
+    if optimizer is None:
+        kept = given.get("residuals", _older_residuals)
+    return RankState(
+        given.get("rank", whole()),
+        given.get("world", whole(1)),
+        given.get("clock", whole()),
+        "StaleWorker" if optimizer is None else "StaleServer",
+        residuals=kept,
+        model=given.get("model", keyed(_VALUES)),
+        optimizer=optimizer,
+    )
 
 
-def _below(start: str, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    return {key.removeprefix(start): state[key] for key in state if key.startswith(start)}
+def _older_residuals(value: object) -> dict[str, torch.Tensor]:
+    return keyed(_VALUES)(named(sorted(_RESIDUALS | _BESIDE), ["residuals"])(value)["residuals"])
 
 
-def _opened_optimizer(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if record is None else opened(record, "the values of the optimizer")
-
-
-def _check_sums(state: Mapping[str, Any], sums: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` where tensors are missing or altered; those of other lengths fit nowhere."""
-    for key, (count, wanted) in sums.items():
-        tensor = state[key]
-        if isinstance(tensor, torch.Tensor) and tensor.numel() == count and of_tensor(tensor) != wanted:
-            raise ValueError(f"{key} has another checksum than when it was saved")
-
-
-def _own_rows(rows: object, kept: int, in_flight: int) -> list[torch.Tensor | None]:
-    """Return the own gradient of every gradient in flight; those of the newest are kept."""
-    if not kept:
-        return [None] * in_flight
-    if not _is_matrix(rows):
-        raise ValueError("its own gradients are no float32 matrix")
-    if not 0 < kept <= min(in_flight, len(rows)):
-        raise ValueError(f"it has {in_flight} gradients in flight, but {kept} own ones")
-    return [*[None] * (in_flight - kept), *rows[:kept]]
-
-
-def _numbers(found: object, in_flight: int) -> list[tuple[int, ...]]:
-    """Return the numbers of parameters that are kept for every gradient in flight."""
-    if found is None:
-        return [()] * in_flight
-    if not isinstance(found, list) or not all(
-        is_whole(number, 0, sys.maxsize) for each in found for number in each
-    ):
-        raise ValueError(f"the parameters that were not reached are {found!r}")
-    return [tuple(each) for each in found]
-
-
-def _is_matrix(rows: object) -> TypeGuard[torch.Tensor]:
-    return isinstance(rows, torch.Tensor) and rows.dim() == 2 and rows.dtype == torch.float32
+def _optimizer(record: object) -> dict[str, Any]:
+    return opened(mapping(record), "the values of the optimizer")
 
 
 def _prefix(rank: int) -> str:
@@ -355,9 +342,9 @@ def ranks_in(names: Mapping[str, Any]) -> list[int]:
 
 
 def _rank_of(state: Mapping[str, Any]) -> int:
-    if isinstance(state, Mapping) and set(state) >= _OLDER:
+    if isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], 0, sys.maxsize):
         return int(state["rank"])
-    ranks = ranks_in(state)
+    ranks = ranks_in(state) if isinstance(state, Mapping) else []
     if len(ranks) != 1:
         raise StateError(f"the state of one rank is wanted, but {_whose(state)} came")
     return ranks[0]
@@ -367,7 +354,7 @@ def _whose(state: object) -> str:
     if not isinstance(state, Mapping):
         return shown(state)
     ranks = [state["rank"]] if set(state) >= _OLDER else ranks_in(state)
-    return f"a state of rank {', '.join(map(str, ranks))}" if ranks else "one without any rank's key"
+    return f"a state of rank {', '.join(map(shown, ranks))}" if ranks else "one without any rank's key"
 
 
 def _written(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,12 +368,18 @@ def _written(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: write(value) for name, value in group.items()}
 
 
-def _understood(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo ``_written``."""
+def _understood(value: object) -> Any:
+    """Undo ``write`` of ``_written``."""
+    if isinstance(value, Mapping):
+        made = named(("tensor", "dtype"), ("tensor", "dtype"))(value)
+        dtype = one_of(*_DTYPES)(made["dtype"])
+        return torch.tensor(_nested(made["tensor"]), dtype=getattr(torch, dtype), device="cpu")
+    return _nested(value)
 
-    def read(value: Any) -> Any:
-        if isinstance(value, dict):
-            return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"]))
-        return tuple(read(part) for part in value) if isinstance(value, list) else value
 
-    return {name: read(value) for name, value in group.items()}
+def _nested(value: object) -> Any:
+    return rows(_nested)(value) if isinstance(value, list) else real(finite=False)(value)
+
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+_SCHEDULED: Kind[dict[str, Any]] = keyed(_understood)

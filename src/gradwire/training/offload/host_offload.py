@@ -17,22 +17,24 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from gradwire.checksum import check_sealed, sealed
+from gradwire.checksum import SUM, check_sealed, sealed
 from gradwire.devices import on_host
-from gradwire.errors import DeviceError, SpecError, StateError, shown
+from gradwire.errors import DeviceError, SpecError, StateError
+from gradwire.fields import Source, anything, one_of, optional, rows
 from gradwire.inference import outside_inference
 from gradwire.training.offload.gradients import GradientReturn
 from gradwire.training.offload.layer_steps import LayerSteps
 from gradwire.training.offload.layers import Layer, check_masters, check_optimizer
 from gradwire.training.offload.ledger import OffloadLedger
 from gradwire.training.offload.places import Place
-from gradwire.training.offload.policies import Policy, policy_of
+from gradwire.training.offload.policies import FORMATS, Policy, policy_of
 from gradwire.training.offload.replicas import Wanted, replicas_of
 from gradwire.training.offload.residents import Residents, split_layers
 from gradwire.training.offload.sender import Sender
 from gradwire.training.offload.written import Written
 
 _VERSION = 1
+_SOURCE = Source("the state of a HostOffload", "load what one of the same layers has saved", StateError)
 
 
 class HostOffload:
@@ -212,17 +214,15 @@ class HostOffload:
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the bits of a ``state_dict``. Raises ``StateError``, and is then as before."""
-        layers = len(self.layer_names)
-        bits = state.get("bits") if state.get("version") == _VERSION else 0
-        if bits is not None and not (isinstance(bits, list) and len(bits) == layers):
-            raise StateError(
-                f"the state of a HostOffload with {layers} layers is wanted, but {shown(dict(state))} came"
-            )
+        given = _SOURCE.fields(state, "version", "bits", "policy", SUM)
+        given.get("version", one_of(_VERSION))
+        bits = given.get("bits", optional(rows(one_of(*FORMATS), len(self.layer_names))))
+        policy = given.get("policy", anything)
         check_sealed(state, "the bits and the policy of a HostOffload")
         with self._lock:
             self._join()
-            self.policy.load_state_dict(state["policy"])
-            self._sender.bits = None if bits is None else self.policy.allowed(bits)
+            self.policy.load_state_dict(policy)
+            self._sender.bits = None if bits is None else self.policy.allowed([*bits])
             self._stale = True
 
     @outside_inference

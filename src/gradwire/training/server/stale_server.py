@@ -17,7 +17,7 @@ from torch import nn
 
 from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
-from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
 from gradwire.plan import PlanLike
 from gradwire.training.communication.buckets import WHOLE
 from gradwire.training.gradients.flat import FlatWeights
@@ -32,7 +32,7 @@ from gradwire.training.server.conversation import Conversation
 from gradwire.training.server.ps_sync import check_star, check_steps, star_of, weights_through
 from gradwire.training.server.session import Codecs, Event, Now, Session, Snapshot
 from gradwire.training.server.updates import AtOnce, OnceARound, Schedule, Updates
-from gradwire.training.server.weights import check_weights
+from gradwire.training.server.weights import check_weights, restoring
 
 
 class _LostError(Exception):
@@ -157,16 +157,12 @@ class StaleServer(Method):
 
     def _adopt(self, own: RankState) -> None:
         check_weights(own.model, self.model)
-        try:
-            self._optimizer.load_state_dict(
-                dict(own.optimizer or {})
-            )  # it refuses before it changes anything
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateError(f"the optimizer refuses the state: {error}; make the same optimizer") from error
+        with restoring(self._optimizer):
+            self._optimizer.load_state_dict(dict(own.optimizer or {}))
+            super()._adopt(own)
         self.model.load_state_dict(own.model or {})
         self._clocks.set_all(own.steps_done)
         self._snapshot = None
-        super()._adopt(own)
 
     def _serve(self, goal: int, schedule: Schedule) -> float:
         """Handle what the sessions report until all have ended; return the seconds without anything to do."""
