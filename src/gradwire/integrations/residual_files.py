@@ -45,7 +45,7 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
         record = read(rank)
     except Exception as error:  # what a damaged file raises is torch's to choose
         raise StateError(
-            f"the residuals that rank {rank} saved cannot be read: {str(error) or type(error).__name__}; "
+            f"the residuals that rank {rank} saved cannot be read: {_first_line(error)}; "
             "keep the files gradwire-rank*.pt with their checkpoint, where all ranks can read them"
         ) from error
     what = f"the residuals that rank {rank} saved"
@@ -58,6 +58,10 @@ def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | 
             f"{saved_step}; resume from a checkpoint that was written whole"
         )
     return residuals
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class ResidualFolder:

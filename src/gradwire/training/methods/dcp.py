@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -42,11 +43,14 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
         When the checkpoint cannot be read, or holds no pipeline under this name.
     """
     stored = _metadata(folder)
-    template: dict[str, Any] = {
-        name.removeprefix(f"{key}."): _room(entry)
-        for name, entry in stored.items()
-        if name.startswith(f"{key}.gradwire/")
-    }
+    try:
+        template: dict[str, Any] = {
+            name.removeprefix(f"{key}."): _room(entry)
+            for name, entry in stored.items()
+            if name.startswith(f"{key}.gradwire/")
+        }
+    except Exception as error:  # sizes and types that nothing can have
+        raise _unreadable(folder, error) from error
     ranks = ranks_in(template)
     if not ranks:
         raise StateError(
@@ -56,7 +60,7 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
         warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")  # no ranks, no news
         try:
             load({key: template}, checkpoint_id=folder)
-        except Exception as error:  # what a damaged file raises is torch's to choose
+        except (Exception, CheckpointException) as error:  # the latter is no Exception
             raise _unreadable(folder, error) from error
     return [
         {name: template[name] for name in template if name.startswith((f"gradwire/rank{rank}/", IN_FLIGHT))}
@@ -68,12 +72,14 @@ def _metadata(folder: str | os.PathLike[str]) -> Mapping[str, object]:
     """Return what is stored in a checkpoint, by its name there."""
     try:
         return FileSystemReader(folder).read_metadata().state_dict_metadata
-    except Exception as error:
+    except (Exception, CheckpointException) as error:
         raise _unreadable(folder, error) from error
 
 
-def _unreadable(folder: str | os.PathLike[str], error: Exception) -> StateError:
-    reason = str(error) or type(error).__name__
+def _unreadable(folder: str | os.PathLike[str], error: BaseException) -> StateError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[
+        -1
+    ]  # torch puts a traceback before it
     return StateError(
         f"the checkpoint {os.fspath(folder)} cannot be read: {reason}; name a folder that dcp.save has "
         "written whole"
