@@ -78,6 +78,7 @@ def test_what_was_saved_loads(readers: list[tuple[str, Reader]]) -> None:
             assert same(reader.look(), reader.look()), name
 
 
+@pytest.mark.timeout(120 + STATES // 50)
 def test_a_damaged_state_loads_or_is_refused_in_a_sentence_and_then_changes_nothing(
     readers: list[tuple[str, Reader]], caplog: pytest.LogCaptureFixture
 ) -> None:
