@@ -13,12 +13,19 @@ from gradwire.errors import FrameError
 from gradwire.wire import (
     AVERAGE,
     HEADER_NBYTES,
+    LATE,
     MAX_FRAME_NBYTES,
     Expected,
     Header,
+    OutOfStepError,
+    check_not_before,
+    check_step,
+    flags_of,
     open_frame,
+    parting_frame,
     renumber_frame,
     seal_frame,
+    step_of,
 )
 from support.cases import for_each
 from support.project import DOCS
@@ -119,7 +126,6 @@ def test_any_shorter_frame_is_truncated(nbytes: int) -> None:
     [
         (with_header(sealed(), 0, b"HTTP"), r"not a gradwire frame: it begins with b'HTTP'"),
         (with_header(sealed(), 4, b"\x02"), r"version 2, but this gradwire reads version 1"),
-        (with_header(sealed(), 6, b"\x02\x00"), r"flags 0x0002, but version 1 knows 0x0001 only"),
         (
             sealed(flags=AVERAGE),
             r"part of an average, but a sum is expected; let all ranks make the same calls",
@@ -163,3 +169,63 @@ def test_the_document_shows_the_bytes_that_are_sent() -> None:
 
 def test_the_document_names_the_largest_frame() -> None:
     assert f"{MAX_FRAME_NBYTES // 2**20} MiB" in DOCUMENT.read_text()
+
+
+@given(st.integers(0, 2**40), st.integers(-1000, 1000))
+def test_a_step_is_read_as_it_was_written_where_the_receivers_is_near(step: int, by: int) -> None:
+    flags = flags_of(step)
+    assert flags % 2 == 0
+    assert flags < 1 << 16
+    near = max(step + by, 0)
+    assert step_of(flags, near) == (step if step < LATE or near >= LATE else LATE)
+
+
+def test_a_late_step_that_is_far_from_the_own_is_not_guessed() -> None:
+    assert step_of(flags_of(100_000), 3) == LATE
+    assert step_of(flags_of(100_000), 42_000) == LATE
+    assert step_of(flags_of(None), 3) is None
+
+
+def test_a_frame_of_another_step_is_refused_before_its_codec() -> None:
+    expected = replace(EXPECTED, flags=flags_of(12), codec_id=9)
+    with pytest.raises(OutOfStepError) as caught:
+        open_frame(sealed(flags=flags_of(11)), expected)
+    assert (caught.value.places, caught.value.has_left) == (((None, 11),), False)
+    for flags in (0, flags_of(12), flags_of(12) | AVERAGE):
+        with pytest.raises(FrameError, match="the codec differs"):
+            open_frame(sealed(flags=flags), expected)
+
+
+@pytest.mark.parametrize("flags", [0, flags_of(4)])
+def test_a_last_frame_is_told_from_all_others(flags: int) -> None:
+    for places, has_left, count in (
+        ([(1, 3)], True, 1),
+        ([(1, 3), (0, 4)], False, 2),
+        ([(1, 3), (0, 4)], True, 3),
+    ):
+        frame = parting_frame(places, has_left=has_left)
+        assert Header.unpack(bytes(header_bytes(frame))).count == count
+        with pytest.raises(OutOfStepError) as caught:
+            open_frame(frame, replace(EXPECTED, flags=flags))
+        assert (caught.value.places, caught.value.has_left) == (tuple(places), has_left)
+    for damaged in (with_header(frame, 8, b"\x01"), with_header(frame, 12, b"\x08"), frame[:40]):
+        with pytest.raises(FrameError, match=r"a last frame has|checksum is wrong|truncated"):
+            check_step(damaged, flags)
+
+
+def test_only_frames_of_earlier_steps_end_a_wait_for_none() -> None:
+    for frame in (
+        sealed(flags=flags_of(5)),
+        sealed(flags=flags_of(6)),
+        sealed(),
+        parting_frame([(1, 5)], has_left=True),
+    ):
+        check_not_before(frame, 5, 1)
+    for frame, places in (
+        (sealed(flags=flags_of(4)), ((1, 4),)),
+        (parting_frame([(1, 4)], has_left=True), ((1, 4),)),
+        (parting_frame([(2, 4), (0, 5)], has_left=False), ((2, 4), (0, 5))),
+    ):
+        with pytest.raises(OutOfStepError) as caught:
+            check_not_before(frame, 5, 1)
+        assert caught.value.places == places

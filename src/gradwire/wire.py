@@ -9,7 +9,7 @@ own checksum, so that no length is trusted before it is verified.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ MAX_FRAME_NBYTES = 1 << 25
 if a message is too large."""
 AVERAGE = 0x0001
 """The flag of frames whose sum will be divided by the number of ranks; the values don't show it."""
+PARTING = 131
+"""The codec number of a rank's last frame, which says at which steps ranks are."""
 
 TOS = 0x28
 """The IP type of service of connections that carry nothing but float32, which NICs may compress: INCEPTIONN's
@@ -32,6 +34,16 @@ mark for gradients."""
 
 _FIELDS = struct.Struct("<4sBBHIIIII")
 _CHECKSUM = struct.Struct("<I")
+_PLACE = struct.Struct("<II")
+_STEP_SHIFT = 1
+_EARLY = 1 << 14
+"""Steps below this number, minus one, are told exactly; of later ones the header has the low 14 bits."""
+_LARGEST_STEP = (1 << 32) - 1
+_CLOSE = 1 << 10
+PARTING_NBYTES = HEADER_NBYTES + 2 * _PLACE.size
+"""The bytes of the longest last frame."""
+LATE = _EARLY - 1
+"""The first step that a header does not tell exactly."""
 _NO_NAMES: Mapping[int, str] = {}
 
 
@@ -87,11 +99,87 @@ class Header:
         (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
         if checksum != _native.crc32c_of_bytes(data[: _FIELDS.size]):
             raise FrameError("the header's checksum is wrong: the header was altered on the way")
-        if flags & ~AVERAGE:
-            raise FrameError(
-                f"the frame has flags {flags:#06x}, but version {VERSION} knows {AVERAGE:#06x} only"
-            )
         return cls(codec_id, count, nbytes, sequence, fingerprint, crc, flags)
+
+
+class OutOfStepError(FrameError):
+    """A frame of another training step than the receiver's, or a rank's last frame.
+
+    Attributes
+    ----------
+    places
+        Ranks of the link and their steps, one or two; None instead of a rank for the sender of the frame.
+    has_left
+        Whether the first of them has closed its link, for whatever reason.
+    """
+
+    def __init__(self, places: Sequence[tuple[int | None, int]], *, has_left: bool) -> None:
+        self.places, self.has_left = tuple(places), has_left
+        steps = " and ".join(str(step) for _, step in self.places)
+        super().__init__(
+            f"the peer has closed its link at step {steps}" if has_left else f"ranks are at steps {steps}"
+        )
+
+
+def flags_of(step: int | None) -> int:
+    """Return the flags of frames that are part of a training step; 0 where there is none."""
+    if step is None:
+        return 0
+    number = step + 1
+    return (number if number < _EARLY else _EARLY | number % _EARLY) << _STEP_SHIFT
+
+
+def step_of(flags: int, near: int) -> int | None:
+    """Return the step that flags name, or None; ``LATE`` for one that they do not name exactly.
+
+    Of late steps, it is the one next to ``near``, if that is late, too, and not far.
+    """
+    number = flags >> _STEP_SHIFT
+    if number < _EARLY:
+        return number - 1 if number else None
+    turns = max(round((near + 1 - number % _EARLY) / _EARLY), 1)
+    nearest = turns * _EARLY + number % _EARLY - 1
+    return nearest if near >= LATE and abs(nearest - near) < _CLOSE else LATE
+
+
+def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch.Tensor:
+    """Return a rank's last frame, with its step, or those of two ranks; ``has_left`` is about the first."""
+    payload = b"".join(_PLACE.pack(rank, min(step, _LARGEST_STEP)) for rank, step in places)
+    frame = frame_memory(HEADER_NBYTES + len(payload))
+    memory_of(frame)[HEADER_NBYTES:] = payload
+    count = len(places) + (has_left and len(places) == 2)
+    return seal_frame(frame, len(payload), codec_id=PARTING, fingerprint=0, count=count, sequence=0)
+
+
+def check_step(frame: torch.Tensor, flags: int) -> None:
+    """Raise ``OutOfStepError`` for a last frame, and for one of another step than ``flags`` name.
+
+    Frames that name no step pass, and so do all frames where ``flags`` name none. Raises ``FrameError``.
+    """
+    _check_step(frame, Header.unpack(_head(frame)), flags)
+
+
+def check_not_before(frame: torch.Tensor, step: int, peer: int) -> None:
+    """Raise ``OutOfStepError`` if ``peer`` has sent a frame of a step before ``step``, or left before it."""
+    try:
+        check_step(frame, flags_of(step))
+    except OutOfStepError as error:
+        places = [(peer if rank is None else rank, its) for rank, its in error.places]
+        if len(places) == 2 or places[0][1] < step:  # a peer may be ahead, or have left after this step
+            raise OutOfStepError(places, has_left=error.has_left) from error
+
+
+def _check_step(frame: torch.Tensor, header: Header, flags: int) -> None:
+    if header.codec_id == PARTING:
+        payload = _payload_of(frame, header, 2 * _PLACE.size)
+        if (header.count, payload.numel()) not in ((1, 8), (2, 16), (3, 16)):
+            raise FrameError(f"a last frame has {payload.numel()} bytes and the count {header.count}")
+        raise OutOfStepError(list(_PLACE.iter_unpack(memory_of(payload))), has_left=header.count != 2)
+    if (header.flags ^ flags) >> _STEP_SHIFT:
+        own = step_of(flags, 0)
+        came = None if own is None else step_of(header.flags, own)
+        if came is not None:
+            raise OutOfStepError([(None, came)], has_left=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +229,10 @@ def open_frame(
     Error messages use ``codec_names`` for the codecs. Raises ``FrameError`` before anything is decoded.
     """
     header = Header.unpack(_head(frame))
+    if header.codec_id == PARTING or (header.flags ^ expected.flags) >> _STEP_SHIFT:
+        _check_step(frame, header, expected.flags)
     _check_codec(header, expected, codec_names)
-    if header.flags != expected.flags:
+    if (header.flags ^ expected.flags) & AVERAGE:
         came, wanted = ("an average" if it.flags & AVERAGE else "a sum" for it in (header, expected))
         raise FrameError(
             f"the frame is part of {came}, but {wanted} is expected; let all ranks make the same calls in "
@@ -158,16 +248,18 @@ def open_frame(
             f"the frame holds {header.count} elements, but {expected.count} are expected; "
             "do all ranks pass tensors of one length and use one segment size?"
         )
-    size, most = header.payload_nbytes, expected.max_payload_nbytes
+    return _payload_of(frame, header, expected.max_payload_nbytes, expected.suspect)
+
+
+def _payload_of(frame: torch.Tensor, header: Header, most: int, suspect: str = "") -> torch.Tensor:
+    size = header.payload_nbytes
     if size > most:
         raise FrameError(f"oversized: a payload of {size} bytes is announced, but {most} bytes is the most")
     payload = frame[HEADER_NBYTES : HEADER_NBYTES + size]
     if payload.numel() < size:
         raise FrameError(f"truncated: a payload of {size} bytes is announced, but {payload.numel()} came")
     if _native.crc32c(payload) != header.payload_crc32c:
-        raise FrameError(
-            f"the payload's checksum is wrong: the payload was altered on the way{expected.suspect}"
-        )
+        raise FrameError(f"the payload's checksum is wrong: the payload was altered on the way{suspect}")
     return payload
 
 

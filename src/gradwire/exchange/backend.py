@@ -10,6 +10,7 @@ with different buckets.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -32,6 +33,7 @@ class OwnSum:
 
     def __init__(self, reducing: Reducing, tensor: torch.Tensor, ranks: int) -> None:
         self._reducing, self._tensor, self._ranks = reducing, tensor, ranks
+        self.in_words: Callable[[BaseException], str] = in_words
 
     def wait(self, most_s: float) -> ExchangeCost:
         """Return what it cost, once the tensor is the average, in ``most_s``. Raises ``ExchangeError``.
@@ -41,8 +43,8 @@ class OwnSum:
         began = time.perf_counter()
         try:
             self._reducing.wait(most_s)
-        except LinkError as error:
-            raise ExchangeError(in_words(error)) from error
+        except (FrameError, LinkError) as error:
+            raise ExchangeError(self.in_words(error)) from error
         spent_s = time.perf_counter() - began
         finite = _native.finish(self._tensor, self._ranks)
         nbytes = round(backend.nbytes(self._ranks, self._tensor.nbytes))

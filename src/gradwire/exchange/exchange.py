@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -23,11 +24,12 @@ from gradwire.exchange.frames import Buffers, Framer, Sequences, incoming_buffer
 from gradwire.exchange.norms import Norms, check_norms
 from gradwire.exchange.on_device import DeviceLosses
 from gradwire.exchange.residual import Residual, check_residual
+from gradwire.exchange.steps import Difference, difference, leave, overheard
 from gradwire.exchange.stream import Resources
 from gradwire.exchange.walk import Walk
-from gradwire.links.base import Link
+from gradwire.links.base import Link, Receiving
 from gradwire.plan import Plan
-from gradwire.wire import AVERAGE
+from gradwire.wire import AVERAGE, OutOfStepError, flags_of
 
 _HALVES = ("reduce", "broadcast", "schedule")
 
@@ -55,6 +57,8 @@ class Exchange:
     ----------
     failure
         Why the exchange is of no further use, None while it is. The only place that knows.
+    difference
+        Which ranks are at different training steps, if an exchange has failed for that.
     goes_apart
         Whether the plan leaves buckets to the transport, so that ``begin_apart`` may take some of them.
     """
@@ -71,6 +75,7 @@ class Exchange:
         self._sent, self._received = Sequences(), Sequences()
         self._adopt(plan)
         self.failure: str | None = None
+        self.difference: Difference | None = None
         self._error: BaseException | None = None  # a copy, where others gave up with one
         self._at_work = threading.Lock()
 
@@ -205,7 +210,9 @@ class Exchange:
         ``ExchangeError``, and leaves it to the caller to give up.
         """
         self.check()
-        return self._transport.begin(tensor.detach(), timeout_s)
+        own = self._transport.begin(tensor.detach(), timeout_s)
+        own.in_words = self._in_words
+        return own
 
     def scratch(self, count: int) -> torch.Tensor:
         """Return memory on the host for so many values, the same in each call; for one bucket at a time."""
@@ -217,7 +224,17 @@ class Exchange:
     def close(self, reason: BaseException | str = "it was closed") -> None:
         """Give up, and close the link, so that the peers learn of it. May be called twice."""
         self.give_up(reason)
-        self.link.close()
+        leave(self.link, self.difference)
+
+    def note_difference(
+        self, error: BaseException, peer: int | None = None, posted: Iterable[tuple[int, Receiving]] = ()
+    ) -> bool:
+        """Find out whether ranks are at different steps, after an error; ``close`` tells the peers then."""
+        if self.difference is None and isinstance(error, (FrameError, LinkError)):
+            self.difference = difference(self.link, error, peer)
+        if self.difference is None and isinstance(error, LinkError):
+            self.difference = overheard(self.link, posted)
+        return self.difference is not None
 
     def _run(
         self,
@@ -257,7 +274,7 @@ class Exchange:
             try:
                 accounting = walk.run()
             except BaseException as error:
-                self._fail(self._describe(half, walk.action, error), error)
+                self._fail(self._describe(half, walk, error), error)
                 raise
             accounting.nonfinite = int(not losses.finite)
             accounting.took(time.perf_counter() - start)
@@ -292,6 +309,7 @@ class Exchange:
         if codec not in self._framers:
             self._framers[codec] = Framer(codec, self._segment_count, self._outgoing)
         framer, patience_s = self._framers[codec], self.link.timeout_s if timeout_s is None else timeout_s
+        flags |= flags_of(self.link.step)
         return Resources(self.link, framer, self._incoming, self._sent, self._received, flags, patience_s)
 
     def _sum_by_transport(
@@ -309,7 +327,7 @@ class Exchange:
         try:
             accounting = own.run(tensor, lent)
         except BaseException as error:
-            self._fail(in_words(error), error)
+            self._fail(self._in_words(error), error)
             raise
         ranks = self.link.world if lent.flags & AVERAGE else 1
         for start in range(0, tensor.numel(), self._segment_count):
@@ -322,20 +340,35 @@ class Exchange:
 
     def _fail(self, failure: str, error: BaseException) -> None:
         """Close the exchange; raise ``ExchangeError`` for what a peer or the network caused."""
+        if self.difference is not None and not self.difference.has_left:
+            failure = self.difference.in_words(self.link)
         self.close(failure)
         if isinstance(error, (FrameError, LinkError, PayloadError)):
             raise ExchangeError(failure) from error
 
-    def _describe(self, half: str, action: Action | None, error: BaseException) -> str:
+    def _describe(self, half: str, walk: Walk, error: BaseException) -> str:
+        action, peer = walk.action, None if walk.action is None else walk.action.peer
         reason, own = str(error) or type(error).__name__, self.link.name_of(self.link.rank)
+        if self.note_difference(error, peer, walk.posted) and self.difference is not None:
+            reason = self.difference.in_words(self.link)
+        elif isinstance(error, OutOfStepError) and peer is not None:
+            reason = f"{self.link.name_of(peer)} has closed its link"
+        elif isinstance(error, LinkError) and action is not None:  # it names the ranks
+            return f"{self._place(half, action)}: {reason}"
         if action is None:
             return f"{own}, before the first step of the {half}: {reason}"
-        segment = f"segment {action.segment.index} of chunk {action.segment.chunk}"
-        where = f"step {action.step} of the {self.plan.algorithm} {half}, {segment}"
-        if isinstance(error, LinkError):  # it names the ranks
-            return f"{where}: {reason}"
         way = "receiving from" if action.receives else "sending to"
-        return f"{where}: {own} {way} {self.link.name_of(action.peer)}: {reason}"
+        return f"{self._place(half, action)}: {own} {way} {self.link.name_of(action.peer)}: {reason}"
+
+    def _in_words(self, error: BaseException) -> str:
+        """Return what an exchange that the transport failed says of it."""
+        if self.note_difference(error) and self.difference is not None:
+            return self.difference.in_words(self.link)
+        return in_words(error)
+
+    def _place(self, half: str, action: Action) -> str:
+        segment = f"segment {action.segment.index} of chunk {action.segment.chunk}"
+        return f"step {action.step} of the {self.plan.algorithm} {half}, {segment}"
 
 
 @lru_cache(maxsize=256)

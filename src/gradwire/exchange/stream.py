@@ -103,6 +103,11 @@ class Stream(Generic[P]):
         self.accounting.decode_s += perf_counter() - start
         return Incoming(frame, payload, buffer, sequence)
 
+    @property
+    def posted(self) -> list[tuple[int, Receiving]]:
+        """The receives that nobody has waited for, with their peers."""
+        return [(place.peer, receiving) for place, receiving, _ in self._posted]
+
     def encode(
         self,
         place: P,

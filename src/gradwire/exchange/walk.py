@@ -13,6 +13,7 @@ from gradwire.exchange.feedback import Losses
 from gradwire.exchange.frames import Outgoing, renumber
 from gradwire.exchange.stream import Incoming, Resources, Stream
 from gradwire.gpu.contract import STATUS_NBYTES
+from gradwire.links.base import Receiving
 from gradwire.wire import AVERAGE, HEADER_NBYTES
 
 
@@ -41,6 +42,11 @@ class Walk:
     def action(self) -> Action | None:
         """What an error was about."""
         return self._stream.place
+
+    @property
+    def posted(self) -> list[tuple[int, Receiving]]:
+        """The receives under way after an error, with their peers."""
+        return self._stream.posted
 
     def run(self) -> ExchangeCost:
         """Go all the way. On an error ``action`` is the one that failed."""

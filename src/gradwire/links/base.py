@@ -25,6 +25,10 @@
   peer that sends nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` does not wait
   for the sum; any thread calls it, all ranks in the same order, where ``begins_all_reduces`` says so: that is
   the same on all ranks when none of them is in a call, and stays true.
+- ``step`` is the training step that the frames of this rank are part of, or that was the last one; frames say
+  so. None where nothing trains. Whoever exchanges a step's gradients sets it.
+- ``leave(frame)`` closes, and before that sends every peer a last frame, as far as that needs no waiting.
+  ``HAS_PARTINGS`` says that the transport can.
 - ``name_of(rank)`` is what errors call a rank. No link's ``rank``, ``world``, ``timeout_s`` and names change.
 - ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can. A program
   that ends calls it while another thread waits, whose wait ends with an error then.
@@ -69,7 +73,9 @@ class Link(ABC):
     world: int
     timeout_s: float
     tos: int | None = None
+    step: int | None = None
     HAS_ALL_REDUCE = False
+    HAS_PARTINGS = False
 
     @abstractmethod
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
@@ -86,6 +92,10 @@ class Link(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the link up."""
+
+    def leave(self, frame: torch.Tensor) -> None:  # noqa: ARG002 - not every transport can send it
+        """Send every peer ``frame``, as far as that needs no waiting, and close."""
+        self.close()
 
     @abstractmethod
     def keep_alive(self, timeout_s: float) -> None:
@@ -118,11 +128,16 @@ class Wrapper(Link):
     def __init__(self, inner: Link) -> None:
         self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
         self.tos = None if inner.tos is None else 0  # a wrapper hands frames on whole
+        self.HAS_PARTINGS = inner.HAS_PARTINGS
         self._inner = inner
 
     def close(self) -> None:
         """Close the link beneath."""
         self._inner.close()
+
+    def leave(self, frame: torch.Tensor) -> None:
+        """Let the link beneath send a last frame, and close."""
+        self._inner.leave(frame)
 
     def keep_alive(self, timeout_s: float) -> None:
         """Let all ranks know that frames still move here."""

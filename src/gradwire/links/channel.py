@@ -183,6 +183,25 @@ class Channel:
             self.outgoing.append(Sending(link=link, channel=self, what=what, frame=_SIGN, views=views))
             self.push()
 
+    def send_alone(self, link: Mover, frame: torch.Tensor) -> None:
+        """Send a frame for which nobody waits, unless something else is still to leave."""
+        if not self.outgoing and not self.ended:
+            views = [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)]
+            sending = Sending(link=link, channel=self, what=self.sending, frame=frame, views=views)
+            self.outgoing.append(sending)
+            self.push()
+
+    def peek(self, nbytes: int) -> bytes:
+        """Return the beginning of a frame that has come and that nobody receives; it stays where it is."""
+        if self.hears:
+            self.pull(listening=True)
+        if self.incoming or self._is_mute or self._payload is not None or self._filled < _LENGTH.size:
+            return b""
+        try:
+            return self.socket.recv(nbytes, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return b""
+
     def push(self) -> None:
         """Give the kernel what it takes."""
         while self.outgoing:

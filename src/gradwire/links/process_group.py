@@ -137,7 +137,7 @@ class ProcessGroupLink(SocketLink):
         """Replace ``tensor`` by its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
             raise LinkError("Gloo's all-reduce goes in plain text, but this link's frames go with TLS")
-        self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s, self.gone)
+        self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s, self._gone)
 
     @property
     def begins_all_reduces(self) -> bool:
@@ -146,7 +146,12 @@ class ProcessGroupLink(SocketLink):
 
     def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reduction:
         """Begin what ``all_reduce`` does. Raises ``LinkError``."""
-        return self._gloo.begin(tensor, self.timeout_s if timeout_s is None else timeout_s, self.gone)
+        return self._gloo.begin(tensor, self.timeout_s if timeout_s is None else timeout_s, self._gone)
+
+    def _gone(self) -> list[int]:
+        """Return the peers whose connections have ended. Raises ``OutOfStepError``."""
+        self.check_steps()
+        return self.gone()
 
     def close(self) -> None:
         """Close the connections; the peers' waits for this rank end with an error, and so do the own."""

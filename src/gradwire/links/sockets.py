@@ -30,7 +30,7 @@ from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import OWN_END, Link
 from gradwire.links.channel import Channel, Operation, Receiving, Sending
 from gradwire.links.keepalive import SIGNS, Activity
-from gradwire.wire import memory_of
+from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, memory_of
 
 _LONGEST_SLEEP_S = 3600.0
 """A poll can sleep for 24 days at most."""
@@ -58,6 +58,8 @@ class SocketLink(Link):
     tos
         The type of service that those carry; 0 without them.
     """
+
+    HAS_PARTINGS = True
 
     def __init__(
         self,
@@ -112,6 +114,13 @@ class SocketLink(Link):
             with channel.turn:
                 channel.end()
 
+    def leave(self, frame: torch.Tensor) -> None:
+        """Send every peer ``frame``, unless another frame is still to leave, and close."""
+        for channel in list(self._channels.values()):
+            with channel.turn:
+                channel.send_alone(self, frame)
+        self.close()
+
     def keep_alive(self, timeout_s: float) -> None:
         """Let all ranks know that frames still move here."""
         self.activity.moved_at = time.monotonic()
@@ -128,6 +137,19 @@ class SocketLink(Link):
         for fd in peers:
             poll.register(fd, select.POLLRDHUP)
         return sorted(peers[fd] for fd, _ in poll.poll(0))
+
+    def check_steps(self) -> None:
+        """Raise ``OutOfStepError`` if a peer's frame is of an earlier step: this rank will never receive it.
+
+        For a wait in which no frame is due.
+        """
+        for channel in list(self._channels.values()):
+            with channel.turn:
+                head = channel.peek(PARTING_NBYTES)
+            if len(head) >= HEADER_NBYTES and self.step is not None:
+                check_not_before(
+                    torch.frombuffer(bytearray(head), dtype=torch.uint8), self.step, channel.peer
+                )
 
     def send_keepalives(self) -> None:
         """Tell all ranks that frames move here."""

@@ -82,6 +82,11 @@ class ThrottledLink(Wrapper):
         what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
         return _Receiving(self, self._inner.irecv(source, labelled), labelled, buffer, what)
 
+    def leave(self, frame: torch.Tensor) -> None:
+        """Let the link beneath send a last frame, which takes no time, and close."""
+        label = bytearray(_LABEL.pack(0, 0, frame.numel()))
+        self._inner.leave(torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame)))
+
     def wait_until(self, due_ns: int, what: str, timeout_s: float | None, keepalive: bool) -> None:
         """Sleep until ``due_ns``.
 

@@ -83,6 +83,7 @@ def average(
     residual that stay out of this step. Where ``reach`` comes with it, the ranks agree on what none of them
     has reached. Raises ``ExchangeError``.
     """
+    exchange.link.step = step
     with staged.stream.current, set_aside(waiting):
         accounting = divided.all_reduce(staged.floats(), residual=residual, norms=measure.norms)
     accounting.device_nbytes += staged.crossing_nbytes

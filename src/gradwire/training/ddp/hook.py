@@ -209,6 +209,7 @@ class Attached:
         """
         self._look_at_scale()
         chosen = {} if self._pilot is None else {AUTO: self._pilot.state().to_json()}
+        self._residuals.steps_done = self._rounds.step
         return sealed(self._residuals.state_dict() | chosen)
 
     @outside_inference
@@ -221,6 +222,8 @@ class Attached:
         has_choices = isinstance(state, Mapping) and AUTO in state  # what it is else, residuals say
         chosen = State.from_json(state[AUTO]) if has_choices else None
         self._residuals.load_state_dict(state)
+        if self._residuals.steps_done is not None:
+            self._rounds.resume(self._residuals.steps_done)
         if self._pilot is not None and chosen is not None:
             self._pilot.load(chosen)
 

@@ -46,6 +46,8 @@ class Rounds:
 
     Attributes
     ----------
+    steps_before
+        How many steps the run had taken before this exchange, by the checkpoint that was loaded.
     between
         What all ranks do together between two steps.
     """
@@ -62,7 +64,8 @@ class Rounds:
         pilot: Pilot | None = None,
     ) -> None:
         self.rank = exchange.link.rank
-        self.steps_done = 0
+        self.steps_done = self.steps_before = 0
+        exchange.link.step = 0
         self._exchange, self._names = exchange, names
         self._residuals, self._pilot = residuals, pilot
         self._timeout_s = exchange.link.timeout_s
@@ -86,6 +89,16 @@ class Rounds:
         """Let the thread close the link and end once it has done what is queued; return at once."""
         self._thread.hand_over(Handover(None, "the link", self._close_link, done="closed"))
         self._thread.end()
+
+    @property
+    def step(self) -> int:
+        """How many steps the run has taken, those before a checkpoint included."""
+        return self.steps_before + self.steps_done
+
+    def resume(self, step: int) -> None:
+        """Count on from the step that a checkpoint was written after; older ones do not say."""
+        self.steps_before = step - self.steps_done
+        self._exchange.link.step = step
 
     @property
     def over(self) -> bool:
@@ -118,6 +131,7 @@ class Rounds:
             raise self._out_of_turn(index)
         if index == 0:
             self._waits, self._lent = [], []
+            self._exchange.link.step = self.steps_before + self.steps_done + 1
             self._active = self.between.count_active() if by_active else None
             if self._pilot is not None:
                 self._steer(self._pilot)

@@ -88,6 +88,7 @@ class AttachedFsdp:
         With ``"auto"`` it has what was decided, too.
         """
         chosen = {} if self._steering is None else self._steering.state_dict()
+        self._residuals.steps_done = self._office.step
         return sealed({"residuals": self._residuals.state_dict(), **chosen})
 
     @outside_inference
@@ -109,6 +110,8 @@ class AttachedFsdp:
                 "gives up what the last step lost"
             )
         self._residuals.load_state_dict(residuals)
+        if self._residuals.steps_done is not None:
+            self._office.resume(self._residuals.steps_done)
         if self._steering is not None and chosen is not None:
             self._steering.load(chosen)
 
@@ -247,6 +250,7 @@ def attach_fsdp(
         if ledger is None:
             undo.callback(books.close)
         undo.callback(lines.close)
+        undo.callback(module.register_forward_pre_hook(office.forward, prepend=True).remove)
         for unit, layout in zip(units, layouts, strict=True):
             _install(unit, office, codec, layout, undo)
         return AttachedFsdp(plan, codec, books, residuals, office, undo.pop_all())

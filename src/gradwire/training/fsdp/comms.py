@@ -47,8 +47,24 @@ class Office:
 
     def begin(self) -> None:
         """Begin a step, if the gradient at hand is the first of its backward pass."""
-        if self.meter.begins(then=self._end) and self.steering is not None:
-            self.steering.begin(self.meter.steps_done + 1)
+        if self.meter.begins(then=self._end):
+            self.lines.step = self.step + 1
+            if self.steering is not None:
+                self.steering.begin(self.meter.steps_done + 1)
+
+    def forward(self, *_: object) -> None:
+        """Let a forward pass that prepares a backward pass be part of the next step."""
+        if not torch.compiler.is_compiling():
+            self.lines.step = self.step + torch.is_grad_enabled()
+
+    @property
+    def step(self) -> int:
+        """How many steps the run has taken, those before a checkpoint included."""
+        return self.lines.steps_before + self.meter.steps_done
+
+    def resume(self, step: int) -> None:
+        """Count on from the step that a checkpoint was written after; older ones do not say."""
+        self.lines.steps_before, self.lines.step = step - self.meter.steps_done, step
 
     def _end(self) -> None:
         if self.steering is not None:

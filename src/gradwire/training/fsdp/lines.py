@@ -17,8 +17,9 @@ import torch.distributed as dist
 from gradwire.api import connect
 from gradwire.collectives import ring
 from gradwire.devices import Staging
-from gradwire.errors import AttachError, ExchangeError, GradwireError
+from gradwire.errors import AttachError, ExchangeError, GradwireError, LinkError
 from gradwire.exchange import Exchange
+from gradwire.exchange.steps import Difference
 from gradwire.plan import Plan
 from gradwire.training.replicas.agreement import AFTER_AGREEING
 
@@ -63,12 +64,20 @@ class Lines:
         The plan for each purpose.
     timeout_s
         How long any single wait for a peer lasts.
+
+    Attributes
+    ----------
+    step
+        The training step that exchanges are part of, or that was the last one.
+    steps_before
+        How many steps the run had taken before, by the checkpoint that was loaded.
     """
 
     def __init__(self, plans: dict[Purpose, Plan], timeout_s: float) -> None:
         self._plans = plans
         self._timeout_s = timeout_s
         self._lines: dict[tuple[Purpose, dist.ProcessGroup], Line] = {}
+        self.step = self.steps_before = 0
 
     def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> Line:
         """Return the line of a group; the first call connects with the others.
@@ -89,13 +98,39 @@ class Lines:
     def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[Line]:
         """Lend the line of a group; an error in it closes all lines."""
         line = self.connect(purpose, group)
+        line.exchange.link.step = self.step
         try:
             yield line
         except BaseException as error:
-            self.close(f"the {purpose.value} ({what}) failed: {str(error) or type(error).__name__}")
+            found = self._difference(line, error)
+            self.close(f"the {purpose.value} ({what}) failed: {found or str(error) or type(error).__name__}")
+            if found:
+                raise ExchangeError(f"in the {purpose.value} ({what}), {found}") from error
             if isinstance(error, GradwireError):
                 error.add_note(f"in the {purpose.value} ({what})")
             raise
+
+    def _difference(self, failed: Line, error: BaseException) -> str:
+        """Return which ranks are at different steps, if an exchange failed for that, and let all peers know.
+
+        A rank that waits in one group for a peer has its frames, and its last one, in another group.
+        """
+        if not isinstance(error, ExchangeError):
+            return ""
+        for line in (failed, *self._lines.values()):
+            line.exchange.link.step = self.step
+            if line.exchange.note_difference(LinkError()) and line.exchange.difference is not None:
+                self._tell(line.ranks, line.exchange.difference)
+                told = line is failed and not line.exchange.difference.has_left
+                return "" if told else line.exchange.difference.in_words(line.exchange.link)
+        return ""
+
+    def _tell(self, ranks: Sequence[int], found: Difference) -> None:
+        one, other = ((ranks[rank], step) for rank, step in found.places)
+        for line in self._lines.values():
+            if {one[0], other[0]} <= set(line.ranks):
+                places = ((line.ranks.index(one[0]), one[1]), (line.ranks.index(other[0]), other[1]))
+                line.exchange.difference = Difference(places, found.has_left)
 
     def follow(self, plan: Plan) -> None:
         """Let gradients go by another plan from now on; all ranks call this between the same two steps."""

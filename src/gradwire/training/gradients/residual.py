@@ -31,6 +31,8 @@ _SOURCE = Source("a state of residuals", "load what state_dict returned on this 
 _FIELDS = ("rank", "world", "residuals")
 _SCALE = "scale"
 """The field of the scale in whose units residuals are, where they follow one."""
+STEPS = "steps_done"
+"""The field of the steps that the run had taken; older states do without it."""
 AUTO = "auto"
 """The field of a run's choices, where it chooses its plan itself; residuals do without it."""
 
@@ -56,6 +58,8 @@ class Residuals:
         self._tensors: dict[str, torch.Tensor] = {}
         self.scale_followed: float | None = None
         """The scale of a loss in whose units they are, where they follow one."""
+        self.steps_done: int | None = None
+        """How many steps the run had taken when they were saved, if the owner says so."""
 
     @property
     def kept(self) -> bool:
@@ -116,9 +120,10 @@ class Residuals:
         """Return copies of all residuals, and whose they are; nothing may be on the network meanwhile.
 
         The state is ``{"rank": int, "world": int, "residuals": {key: tensor}}``, which ``torch.load`` reads
-        with ``weights_only``; with ``"scale": float`` where they follow one.
+        with ``weights_only``; with ``"scale": float`` where they follow one, and
+        ``"steps_done": int`` where the owner counts steps.
         """
-        return _state(self.rank, self.world, self._tensors, self.scale_followed)
+        return _state(self.rank, self.world, self._tensors, self.scale_followed, self.steps_done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adopt what ``state_dict`` returned on this rank; a key that the state lacks becomes 0.
@@ -155,7 +160,7 @@ class Residuals:
                 write(own, torch.zeros_like(own, device="cpu"))
         for key, tensor in residuals.items():
             write(self._tensors.setdefault(key, torch.empty_like(tensor)), tensor)
-        self.scale_followed = state.get(_SCALE)
+        self.scale_followed, self.steps_done = state.get(_SCALE), state.get(STEPS)
 
 
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
@@ -180,10 +185,12 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
         raise StateError(f"world must be a whole number from 1 up, but is {world!r}")
     read = sorted((_read(state) for state in states), key=lambda each: each[0])
     _check_complete(read)
-    scale = _common_scale(states)
+    scale, steps = _common_scale(states), _common_steps(states)
     if len(read) == world:
         chosen = {state["rank"]: {AUTO: state[AUTO]} for state in states if AUTO in state}
-        own = (_state(rank, world, residuals, scale) | chosen.get(rank, {}) for rank, _, residuals in read)
+        own = (
+            _state(rank, world, residuals, scale, steps) | chosen.get(rank, {}) for rank, _, residuals in read
+        )
         return [sealed(each) for each in own]
     sums: dict[str, torch.Tensor] = {}
     for _, _, residuals in read:
@@ -193,7 +200,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
                 raise _other_count(key, tensor.numel(), total.numel())
             total += tensor
     shares = {key: (total / world).float() for key, total in sums.items()}
-    return [sealed(_state(rank, world, shares, scale)) for rank in range(world)]
+    return [sealed(_state(rank, world, shares, scale, steps)) for rank in range(world)]
 
 
 def parts(residual: torch.Tensor | None, buckets: Sequence[Bucket]) -> list[torch.Tensor | None]:
@@ -207,11 +214,25 @@ def write(target: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def _state(
-    rank: int, world: int, residuals: Mapping[str, torch.Tensor], scale: float | None
+    rank: int,
+    world: int,
+    residuals: Mapping[str, torch.Tensor],
+    scale: float | None,
+    steps_done: int | None,
 ) -> dict[str, Any]:
     copies = {key: on_host(tensor).clone() for key, tensor in residuals.items()}
-    own = {"rank": rank, "world": world, "residuals": copies}
-    return own if scale is None else {**own, _SCALE: scale}
+    own = {"rank": rank, "world": world, "residuals": copies, _SCALE: scale, STEPS: steps_done}
+    return {key: value for key, value in own.items() if value is not None}
+
+
+def _common_steps(states: Sequence[Mapping[str, Any]]) -> int | None:
+    steps: list[int | None] = list(dict.fromkeys(state.get(STEPS) for state in states))
+    if len(steps) > 1:
+        raise StateError(
+            f"the states must be of the same moment, but these are of the steps {steps}; take the states of "
+            "all ranks from one checkpoint"
+        )
+    return steps[0]
 
 
 def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
@@ -225,9 +246,10 @@ def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor]]:
-    given = _SOURCE.fields(state, *_FIELDS, _SCALE, AUTO, SUM)
+    given = _SOURCE.fields(state, *_FIELDS, _SCALE, STEPS, AUTO, SUM)
     rank, world = given.get("rank", whole()), given.get("world", whole(1))
     given.get(_SCALE, real(ABOVE_ZERO), 1.0)
+    given.get(STEPS, whole(), 0)
     residuals = given.get("residuals", keyed(tensor_of(torch.float32, None)))
     for key, each in residuals.items():
         if not is_finite(each):

@@ -50,7 +50,7 @@ from gradwire.fields import (
     whole,
 )
 from gradwire.inference import outside_inference
-from gradwire.training.gradients.residual import AUTO
+from gradwire.training.gradients.residual import AUTO, STEPS
 from gradwire.training.gradients.residual import redivide as redivide_residuals
 
 IN_FLIGHT = "gradwire/in_flight"
@@ -65,7 +65,7 @@ _SEALED_SINCE = 3
 _OLDER = {"rank", "world", "clock", "model"}
 """What the state of bounded staleness had then, beside residuals or an optimizer."""
 
-_RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {"scale", AUTO, SUM}
+_RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {"scale", STEPS, AUTO, SUM}
 """What a state of residuals alone has, and what it may have."""
 
 _VALUES, _MATRIX = tensor_of(anywhere=True), tensor_of(torch.float32, None, None, anywhere=True)

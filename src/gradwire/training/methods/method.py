@@ -17,6 +17,7 @@ from gradwire.api import check_timeout, connect, member_group
 from gradwire.codecs.rules import check_names
 from gradwire.errors import ExchangeError, StateError
 from gradwire.exchange import Exchange
+from gradwire.exchange.steps import leave
 from gradwire.inference import outside_inference
 from gradwire.links.base import Link
 from gradwire.plan import Plan
@@ -102,6 +103,7 @@ class Method(ABC):
         self._own_link = None if link is group else link
         try:
             self.exchange = Exchange(link, plan)
+            link.step = 0
             self.residuals = Residuals(plan, link.rank, link.world)
             self.meter = MethodMeter(model, self.exchange, ledger, optimizer, strict)
             self._check_ranks()
@@ -123,7 +125,7 @@ class Method(ABC):
         """
         self.check_open()
         drained = self.drain()
-        started = perf_counter()
+        started, self.exchange.link.step = perf_counter(), self.steps_done
         accounting = begin_equal(self.model, self.exchange, self.ledger)
         self._synchronised = True
         return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
@@ -209,7 +211,7 @@ class Method(ABC):
         if not self.trained.grown():
             return StepRecord()
         drained = self._before_growing()
-        started = perf_counter()
+        started, self.exchange.link.step = perf_counter(), self.steps_done + 1
         accounting = welcome(self.trained, self.exchange, self.ledger)
         self.meter.follow(self.trained.parameters)
         self._lay_out()
@@ -251,7 +253,7 @@ class Method(ABC):
         self._resume_at(own.steps_done)
 
     def _resume_at(self, steps_done: int) -> None:
-        self.steps_done = steps_done
+        self.steps_done = self.exchange.link.step = steps_done
         self._synchronised = self._synchronised or steps_done > 0  # equal when they were saved
 
     def _cancel(self) -> None:  # noqa: B027 - not every method has a thread
@@ -262,7 +264,7 @@ class Method(ABC):
 
     def _close_own_link(self) -> None:
         if self._own_link is not None:
-            self._own_link.close()
+            leave(self._own_link, None)
 
     def __enter__(self) -> Self:
         return self

@@ -152,6 +152,7 @@ class WorkerMethod(Method):
     def _ask_all(self, what: str, work: Callable[[Exchange], T]) -> T:
         """Do what the pilot asks with the exchange, which nothing else is using then."""
         self._settle()
+        self.exchange.link.step = self.steps_done + 1
         try:
             return work(self.exchange)
         except ExchangeError as error:

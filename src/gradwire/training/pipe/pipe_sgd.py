@@ -28,7 +28,7 @@ from gradwire.training.methods.worker_method import WorkerMethod
 from gradwire.training.pipe.correction import CORRECTIONS, check_correction, check_model
 from gradwire.training.pipe.pipeline import Pipeline, Treatment
 from gradwire.training.replicas.broadcast import broadcast_buffers, count_buffers
-from gradwire.training.replicas.compare import check_options, check_replicas
+from gradwire.training.replicas.compare import check_in_flight, check_options, check_replicas
 from gradwire.version import version
 
 _PIPELINE = 2  # hides the network; more only adds staleness
@@ -137,7 +137,7 @@ class PipeSGD(WorkerMethod):
         self._treatment = Treatment(check_correction(correction), check_max_norm(max_norm), on_average)
         self._options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, {strict=}"
         self._options += "" if auto is None else f", {auto.facts}"
-        self._optimizer, self._dropped = optimizer, 0
+        self._optimizer, self._dropped, self._is_resumed = optimizer, 0, False
         check_optimizer(optimizer, "PipeSGD")
         super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, auto)
 
@@ -165,6 +165,9 @@ class PipeSGD(WorkerMethod):
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
+        if self._is_resumed:
+            check_in_flight(self.steps_done, len(self._under_way), self.exchange)
+            self._is_resumed = False
         warms_up = self.steps_done < self.warmup_steps
         waits = self._under_way.apply_all_but(0 if warms_up else self.pipeline - 1)
         loss, correction_s = self._under_way.add(
@@ -269,6 +272,7 @@ class PipeSGD(WorkerMethod):
         self._under_way.settle()
         self._under_way.check_fits(own.in_flight)
         super()._adopt(replace(own, in_flight=()))
+        self._is_resumed = own.steps_done > 0
         self._under_way.resume(own.in_flight)
 
     def _drop(self) -> None:

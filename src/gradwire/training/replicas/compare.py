@@ -14,7 +14,7 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.training.replicas.hashes import replica_hashes, sha256_of
 from gradwire.training.replicas.shared import shared_buffers, shared_parameters
-from gradwire.units import ranks_in_words
+from gradwire.units import counted, ranks_in_words
 
 _REMEDY = "let all ranks load the same, whole checkpoint, and look for a change that depends on the rank"
 
@@ -67,6 +67,20 @@ def compare_hashes(
         start += len(own)
         if different is not None:
             raise StateError(f"replicas must agree bit for bit, but the {what} of {different}; {remedy}")
+
+
+def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None:
+    """Raise ``StateError`` on every rank unless all have resumed with as many gradients in flight.
+
+    All ranks call it in the first step after a load. Raises ``ExchangeError``.
+    """
+    every = [int.from_bytes(each) for each in _gather(in_flight.to_bytes(4), exchange)]
+    other = next((rank for rank, count in enumerate(every) if count != every[0]), None)
+    if other is not None:
+        raise StateError(
+            f"rank 0 resumes at step {steps_done} with {counted(every[0], 'gradient')} in flight, but rank "
+            f"{other} with {every[other]}; let all ranks load the same checkpoint, and drain all or none"
+        )
 
 
 def check_layout(model: nn.Module, exchange: Exchange) -> bool:

@@ -86,7 +86,7 @@ class Server(Method):
         start = self._ready()
         started = perf_counter()
         self._gradients.zero()
-        total = self._gradients.staged()
+        total, self.exchange.link.step = self._gradients.staged(), self.steps_done + 1
         up = self.exchange.reduce(total.floats())
         reach = Reach(self._gradients)
         told = reach.send_up(self.exchange)
@@ -153,6 +153,7 @@ class Worker(WorkerMethod):
         started = perf_counter()
         loss = backward(compute_loss, self._gradients)
         step, reach = self.steps_done + 1, Reach(self._gradients)
+        self.exchange.link.step = step
         buffer = self._gradients.staged().floats()
         measure = self.meter.measure(step, self.meter.all)
         with set_aside(reach.parts(self._residual)):

@@ -167,6 +167,7 @@ class Sharded(WorkerMethod):
     def _exchange_gradients(self) -> ExchangeCost:
         """Leave the optimizer with the averages of its shard."""
         step, shard, reach = self.steps_done + 1, self._shard, Reach(self._gradients)
+        self.exchange.link.step = step
         measure = self.meter.measure(step, self.meter.all)
         buffer = self._gradients.staged().floats()
         with set_aside(reach.parts(self._residual)):
