@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from situations.doors import ATTACHED, DOORS, Job, Outcome, Situation, play_all
+from situations.doors import ATTACHED, DOORS, PIPES, Job, Outcome, Situation, play_all
 
 WORLD = 2
 """A sum of two has the same bits in either order, so the oracle's bits are the expected ones."""
@@ -63,14 +63,15 @@ class Table:
         fails: str = "",
         rounds: int = 1,
         later: float = LATER,
+        whole: bool = WHOLE,
     ) -> Callable[[Situation], Situation]:
-        """Return a decorator that adds a situation."""
+        """Return a decorator that adds a situation; a ``whole`` row has its doors with ``auto`` always."""
 
         def add(situation: Situation) -> Situation:
             useless = {"plain"} if "attach" in refused else set()
             useless |= {"by hand, K=1", "by hand"} if "PipeSGD" in refused else set()
             chosen = tuple(door for door in doors if door not in useless)
-            if not (WHOLE or refused or fails) and len(self.rows) % 3:
+            if not (whole or refused or fails) and len(self.rows) % 3:
                 useless |= {name for name in DOORS if DOORS[name].chooses}
             self.rows.append(Row(situation, chosen, refused, fails, rounds, later))
             return situation
@@ -187,4 +188,4 @@ def _brief(value: Any) -> str:
     )
 
 
-__all__ = ["ATTACHED", "DOORS", "Job", "Table", "check", "without"]
+__all__ = ["ATTACHED", "DOORS", "PIPES", "Job", "Table", "check", "without"]

@@ -56,6 +56,7 @@ class PipeByHand:
         self._under_way.append((own, _averaged(own, self._trained()), self._groups()))
         return Record(float(loss.detach()))
 
+    @torch.inference_mode(False)
     def drain(self) -> None:
         while self._under_way:
             self._apply()

@@ -72,6 +72,7 @@ DOORS = {
 }
 ATTACHED = tuple(name for name, door in DOORS.items() if not door.size)
 """Doors for scripts with a loop of their own."""
+PIPES = tuple(name for name, door in DOORS.items() if door.size)
 
 
 @dataclass

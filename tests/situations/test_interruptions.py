@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from situations.battery import ATTACHED, Job, Row, Table, check
+from situations.battery import ATTACHED, PIPES, Job, Row, Table, check
 from situations.doors import STEPS
 from situations.models import INPUTS, batch, loss_at, loss_of, make_model, sgd
 
@@ -22,11 +23,14 @@ situation = Table()
 pytestmark = pytest.mark.processes
 
 
+AUTO_DECIDES = 5
+
+
 class OutOfMemoryError(RuntimeError):
     """What a forward pass raises whose batch is too large."""
 
 
-@situation(doors=ATTACHED)
+@situation(doors=ATTACHED, whole=True)
 def a_forward_pass_fails_and_its_step_is_tried_again(job: Job) -> None:
     model = job.ddp(make_model())
     optimizer = sgd(model.parameters())
@@ -45,7 +49,7 @@ def a_forward_pass_fails_and_its_step_is_tried_again(job: Job) -> None:
         optimizer.step()
 
 
-@situation()
+@situation(whole=True)
 def a_loss_fails_and_its_step_is_tried_again(job: Job) -> None:
     module = make_model()
     trainer = job.trainer(module, sgd(module.parameters()))
@@ -57,7 +61,7 @@ def a_loss_fails_and_its_step_is_tried_again(job: Job) -> None:
                 raise OutOfMemoryError
             return found
 
-        if step % 3 == job.rank:  # on one rank alone
+        if step % 3 == job.rank or step == AUTO_DECIDES:  # on one rank alone, and on both
             with pytest.raises(OutOfMemoryError):
                 trainer.step(lambda model: loss(model, fails=True))
         trainer.step(loss)
@@ -85,6 +89,19 @@ def evaluation_without_gradients(job: Job) -> None:
 @situation()
 def evaluation_in_inference_mode(job: Job) -> None:
     evaluates(job, torch.inference_mode)
+
+
+@situation(doors=PIPES)
+def draining_in_inference_mode(job: Job) -> None:
+    module = make_model()
+    trainer = job.trainer(module, torch.optim.Adam(module.parameters(), lr=1e-3))
+    for step in range(STEPS):
+        trainer.step(loss_at(step))
+        if step % 3 == 0:
+            with torch.inference_mode():
+                trainer.drain()
+                job.lost(loss_of(module, 77))
+    trainer.drain()
 
 
 @situation(doors=ATTACHED)
@@ -281,6 +298,25 @@ def the_process_group_is_made_anew(job: Job) -> None:
         job.close()
         del model
         dist.destroy_process_group(group)
+
+
+@situation()
+def the_default_group_is_made_anew(job: Job) -> None:
+    """All is closed, destroyed, and begun again in the same processes."""
+    module = make_model()
+    for period in range(2):
+        trainer = job.trainer(module, sgd(module.parameters()))
+        for step in range(STEPS):
+            trainer.step(loss_at(STEPS * period + step))
+        trainer.drain()
+        if period == 0:
+            job.close()
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = [free.getsockname()[1]]
+            dist.broadcast_object_list(port, src=0)
+            dist.destroy_process_group()
+            place = f"tcp://127.0.0.1:{port[0]}"
+            dist.init_process_group("gloo", init_method=place, rank=job.rank, world_size=2)
 
 
 @situation(doors=ATTACHED)

@@ -196,6 +196,12 @@ def parameters_in_bfloat16(job: Job) -> None:
 
 
 @situation(refused={"PipeSGD": DENSE})
+def parameters_in_float16(job: Job) -> None:
+    module = make_model().half()
+    job.train(module, lambda model, step: distance(model(batch(step).half()), step))
+
+
+@situation(refused={"PipeSGD": DENSE})
 def parameters_in_float64(job: Job) -> None:
     module = make_model().double()
     job.train(module, lambda model, step: distance(model(batch(step).double()), step))
