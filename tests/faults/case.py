@@ -14,7 +14,7 @@ TRIED = range(6, 10)
 """The steps, from 0 up, of the first turn in a trial of plans; the choice comes in the step before."""
 CHANGED = 26
 """From this step on, a run that chooses its plan is told of steps that take longer, and chooses once more."""
-CHOOSING_STEPS = 44
+CHOOSING_STEPS = 38
 """Of a run that chooses its plan: enough for two choices, and for errors to be noticed after them."""
 TIMEOUT_S = 2.0
 
