@@ -263,7 +263,7 @@ def _attached() -> Iterator[tuple[str, Reader]]:
         steering = (
             Steering(Pilot(Auto(), 0, 1, [[4]], 10.0, names=["a"]), Plan(), Mock(), Mock()) if own else None
         )
-        office: Any = Mock(steering=steering)
+        office: Any = Mock(steering=steering, step=3)
         residuals = Residuals(Plan.of("topk:0.5"), 0, 1)
         fsdp = AttachedFsdp(Plan.of("topk:0.5"), None, Ledger(0), residuals, office, ExitStack())
         kept = residuals.of("0", 4)
