@@ -134,13 +134,14 @@ def run(make: Callable[[nn.Module, Any, Any], Any], exchange: Exchange, door: Do
     return [each.detach().clone() for each in (*model.parameters(), *kept)]
 
 
-@pytest.mark.parametrize("make", [pipe, stale_pipe, auto, d_sync, buckets, sharded, server, stale])
-@pytest.mark.parametrize("world", [1, 2])
+ALONE = [(make, 1) for make in (pipe, buckets, sharded)]
+TOGETHER = [(make, 2) for make in (pipe, stale_pipe, auto, d_sync, sharded, server, stale)]
+
+
+@pytest.mark.parametrize(("make", "world"), [*ALONE, *TOGETHER])
 def test_a_method_trains_on_as_if_nothing_had_been_called_within_it(
     make: Callable[..., Any], world: int, run_ranks: Ranks
 ) -> None:
-    if world == 1 and make in (server, stale):
-        pytest.skip("a server has a worker")
     plain = run_ranks(world, lambda exchange: run(make, exchange, PLAIN))
     within = run_ranks(world, lambda exchange: run(make, exchange, WITHIN))
     if make is auto:
