@@ -126,7 +126,8 @@ class Tally:
 
 
 SOURCE = Source("a ledger's state", "leave it out, and the ledger counts anew", StateError)
-_NUMBER = real(finite=False)
+_NUMBER = real(-(2.0**80), 2.0**80)
+"""Seconds and bytes, whose sums stay finite."""
 _COST_NAMES = [each.name for each in fields(ExchangeCost)]
 _EXPONENT = optional(whole(-(1 << 31)))
 _COST = of(

@@ -53,7 +53,7 @@ def read_summary(record: Mapping[str, Any]) -> Summary:
     return Summary(
         state.get("rank", whole()),
         state.get("steps", whole()),
-        float(state.get("wall_s", real(0.0))),
+        float(state.get("wall_s", real(0.0, 2.0**80))),
         tally,
         told.get("lost_sinks", rows(text)),
         state.get("lost", LostBook.of_state),
