@@ -70,9 +70,9 @@ class Table:
         def add(situation: Situation) -> Situation:
             useless = {"plain"} if "attach" in refused else set()
             useless |= {"by hand, K=1", "by hand"} if "PipeSGD" in refused else set()
-            chosen = tuple(door for door in doors if door not in useless)
             if not (whole or refused or fails) and len(self.rows) % 3:
                 useless |= {name for name in DOORS if DOORS[name].chooses}
+            chosen = tuple(door for door in doors if door not in useless)
             self.rows.append(Row(situation, chosen, refused, fails, rounds, later))
             return situation
 
