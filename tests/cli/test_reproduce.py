@@ -63,6 +63,25 @@ def test_what_could_not_be_run_is_told_at_the_end(
     )
 
 
+def test_a_figure_of_dead_trainings_comes_first_and_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead, alive = squares("figure 12", accuracy=0.15)[0], squares()[0]
+    monkeypatch.setattr(reproduce, "chosen", lambda _name: [alive, dead])
+    monkeypatch.setattr(report, "EXHIBITS", (alive, dead))
+    assert main(["reproduce"]) == 1
+    printed = capsys.readouterr()
+    assert "\n1 did not learn, 1 reproduced\n" in printed.out
+    rows = [line.split() for line in printed.out.splitlines()]
+    places = [row[:2] for row in rows if row[:1] in (["did"], ["reproduced"])]
+    assert places == [["did", "not"], ["reproduced", "table"]]
+    assert "ends at 0.150 ± 0.000, below 0.780" in " ".join(printed.out.split())
+    assert printed.err.startswith(
+        "gradwire: 1 of the figures count for nothing, such as study-figure-12, largest: "
+    )
+    assert printed.err.count("\n") == 1
+
+
 def test_a_folder_whose_page_can_not_be_written_keeps_the_verdicts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from gradwire.experiments.claim import (
     RATIO,
     SHARE,
+    Basis,
     Bound,
     Claim,
     Explanation,
@@ -20,7 +21,9 @@ from gradwire.experiments.claim import (
     near,
     only,
     shown,
+    within,
 )
+from gradwire.experiments.learning import Goal, Trainings
 
 RATIOS = Claim("ratio", {"vgg": 4.0, "resnet": 2.0}, at_least(3.0), unit=RATIO)
 
@@ -35,6 +38,10 @@ RATIOS = Claim("ratio", {"vgg": 4.0, "resnet": 2.0}, at_least(3.0), unit=RATIO)
         (near(10.0, 0.1), 9.0, True),
         (near(-10.0, 0.1), -11.0, True),
         (near(-10.0, 0.1), -11.1, False),
+        (within((-2.0, 4.0), 0.25), 5.0, True),
+        (within((-2.0, 4.0), 0.25), -2.5, True),
+        (within((-2.0, 4.0), 0.25), 5.01, False),
+        (within((-2.0, 4.0), 0.25), -2.51, False),
         (at_least(2.0), None, False),
         (at_most(2.0), math.nan, False),
         (Bound(), math.nan, False),
@@ -66,10 +73,58 @@ def test_an_explanation_has_a_bound_of_its_own() -> None:
     assert replace(claim, figures=only(0.008)).verdict is Verdict.NOT_REPRODUCED
 
 
-def test_a_model_is_never_called_a_measurement() -> None:
-    claim = replace(RATIOS, is_modelled=True)
-    assert claim.verdict is Verdict.MODELLED
+@pytest.mark.parametrize("basis", [Basis.MODELLED, Basis.CALIBRATED, Basis.ARITHMETIC])
+def test_what_was_not_measured_is_never_called_reproduced(basis: Basis) -> None:
+    claim = replace(RATIOS, basis=basis)
+    assert str(claim.verdict) == str(basis)
     assert replace(claim, figures={"vgg": 1.0}).verdict is Verdict.NOT_REPRODUCED
+
+
+def trainings(own: float, exact: float, seeds: int = 3) -> Trainings:
+    goal = Goal(0.1, 0.98, "the paper's table")
+    return Trainings("INC+C", [own] * seeds, [exact] * seeds, goal)
+
+
+def test_figures_of_dead_trainings_count_for_nothing() -> None:
+    claim = replace(RATIOS, rests_on=[trainings(0.95, 0.96)])
+    assert claim.verdict is Verdict.REPRODUCED
+    for own, exact in ((0.15, 0.93), (0.10, 0.10), (0.15, 0.16), (0.90, 0.93), (math.nan, 0.93)):
+        dead = replace(RATIOS, rests_on=[trainings(0.95, 0.96), trainings(own, exact)])
+        assert dead.verdict is Verdict.DID_NOT_LEARN
+        assert "did not learn" in dead.explained
+        assert "INC+C" in dead.explained
+        # Neither an explanation nor another basis makes them count.
+        excused = replace(
+            dead, otherwise=Explanation("small gradients", Bound()), basis=Basis.CALIBRATED, wanted=Bound()
+        )
+        assert excused.verdict is Verdict.DID_NOT_LEARN
+
+
+def test_a_declared_failure_is_judged_by_its_rule() -> None:
+    declared = replace(trainings(0.15, 0.93), expected_failure="the paper's pipeline diverges at 0.9")
+    assert replace(RATIOS, rests_on=[declared]).verdict is Verdict.REPRODUCED
+
+
+def test_fewer_than_three_seeds_are_too_few() -> None:
+    claim = replace(RATIOS, rests_on=[trainings(0.95, 0.96, seeds=2)])
+    assert claim.verdict is Verdict.TOO_SHORT
+    assert "3 trainings" in claim.explained
+    assert replace(claim, wanted=at_least(9.0)).verdict is Verdict.NOT_REPRODUCED
+
+
+def test_better_than_published_needs_a_reason() -> None:
+    claim = Claim("slope", only(-0.7), near(-0.5, 0.2), unit="")
+    assert claim.verdict is Verdict.NOT_REPRODUCED
+    better = replace(claim, better=Explanation("the rate is a bound from above.", at_most(-0.4)))
+    assert better.verdict is Verdict.EXCEEDED
+    assert better.explained == "slope: exceeded, because the rate is a bound from above."
+    assert replace(better, figures=only(-0.3)).verdict is Verdict.NOT_REPRODUCED
+
+
+def test_what_was_not_tried_says_why() -> None:
+    claim = replace(RATIOS, figures=only(None), not_run="the package cramjam is not installed.")
+    assert claim.verdict is Verdict.NOT_RUN
+    assert claim.explained == "ratio: not run, the package cramjam is not installed."
 
 
 def test_figures_and_rules_in_words() -> None:

@@ -10,19 +10,22 @@ from gradwire.benchmark.display import print_line
 from gradwire.cli.parser import Parser, folder_path
 from gradwire.cli.report import write
 from gradwire.errors import JobError
-from gradwire.experiments.papers import EXHIBITS, PAPERS, chosen, report, reproduce
+from gradwire.experiments.papers import EXHIBITS, PAPERS, chosen, failures, report, reproduce
 from gradwire.tables import WIDTH, Column, Table, lines, show
 
 INDENT = "  "
 
 
-def run(arguments: Sequence[str]) -> None:
-    """Parse, run, and print. Raises ``GradwireError``."""
+def run(arguments: Sequence[str]) -> int:
+    """Parse, run, and print; return 1 if a figure rests on a training that did not learn.
+
+    Raises ``GradwireError``.
+    """
     words = _parser().parse_args(arguments)
     if words.list:
         blank = (Column.of_text(""), Column.of_text(""))
         show(Table(blank, [(each.name, each.experiment.question) for each in chosen(words.paper)]))
-        return
+        return 0
     exhibits = chosen(words.paper)
     out = words.out or Path("runs") / f"reproduce-{'full' if words.full else 'quick'}"
     try:
@@ -40,6 +43,13 @@ def run(arguments: Sequence[str]) -> None:
             f"{len(failed)} of {len(judged)} could not be run ({names}); "
             "mend what the lines above say, and repeat the command"
         )
+    dead = failures(judged)
+    if dead:
+        sys.stderr.write(
+            f"gradwire: {len(dead)} of the figures count for nothing, such as {dead[0]}: they rest on "
+            "trainings that did not learn; the report says what accuracies these had to reach\n"
+        )
+    return 1 if dead else 0
 
 
 def _parser() -> Parser:

@@ -7,12 +7,13 @@ claim about a published figure names it as ``Published``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
 from types import MappingProxyType
 
+from gradwire.experiments.learning import LEAST_SEEDS, Trainings
 from gradwire.tables import figure
 
 NO_NUMBER = "in words"
@@ -21,13 +22,31 @@ SHARE, RATIO = "%", "x"
 """Units of shares, which are from 0 to 1 and shown in percent, and of ratios."""
 
 
-class Verdict(StrEnum):
-    """What a claim comes to."""
+class Basis(StrEnum):
+    """Where a claim's figures come from."""
 
-    REPRODUCED = "reproduced"
-    EXPLAINED = "explained"
+    MEASURED = "measured"
     MODELLED = "modelled"
+    """A model's figures, whose parameters come from elsewhere."""
+    CALIBRATED = "calibrated"
+    """A parameter was set from the published figure, or from its table."""
+    ARITHMETIC = "arithmetic"
+    """Published numbers recombined, or bytes over a rate that was set: no run can change them."""
+
+
+class Verdict(StrEnum):
+    """What a claim comes to, in the order of reports: what failed comes first."""
+
+    DID_NOT_LEARN = "did not learn"
     NOT_REPRODUCED = "not reproduced"
+    EXPLAINED = "explained"
+    TOO_SHORT = "too short"
+    EXCEEDED = "exceeded"
+    REPRODUCED = "reproduced"
+    MODELLED = "modelled"
+    CALIBRATED = "calibrated"
+    ARITHMETIC = "arithmetic"
+    NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -73,16 +92,31 @@ def near(value: float, share: float) -> Bound:
     return Bound(value - around, value + around)
 
 
+def within(ends: tuple[float, float], share: float) -> Bound:
+    """Return the bound of a figure in a published range, which it may leave by a share of its ends.
+
+    Examples
+    --------
+    >>> within((2.0, 4.0), 0.25)
+    Bound(least=1.5, most=5.0)
+    """
+    least, most = ends
+    return Bound(least - abs(least) * share, most + abs(most) * share)
+
+
 @dataclass(frozen=True)
 class Published:
     """A figure of a paper: where it stands, its value (shares from 0 to 1), and what is wrong with it.
 
     The value is None where the paper has a plot or words, but no number; the rule then says what they mean.
+    A value that ``is_limit`` is one that the paper's own figures keep to, such as "at most 2 %": a rule with
+    one side judges it. All other values have rules with two sides.
     """
 
     place: str
     value: float | tuple[float, float] | None = None
     erratum: str = ""
+    is_limit: bool = False
 
     def in_words(self, unit: str) -> str:
         """Return the figure as tables have it, a range as ``2.20x to 3.10x``."""
@@ -94,7 +128,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a published figure isn't met here, and the bound that the figure keeps if that is the reason."""
+    """Why a figure isn't within its rule here, and the bound that it keeps if that is the reason."""
 
     reason: str
     bound: Bound
@@ -120,8 +154,14 @@ class Claim:
         The figure of a paper that this is the counterpart of.
     otherwise
         What holds instead if the rule isn't kept, and why.
-    is_modelled
-        Whether figures come from a model instead of a measurement.
+    better
+        The figures that are better than published, and why they are here.
+    basis
+        Where the figures come from.
+    rests_on
+        The trainings that times, ratios, and speed-ups come from.
+    not_run
+        Why there are no figures, if the claim wasn't tried.
     """
 
     text: str
@@ -132,7 +172,10 @@ class Claim:
     unit: str = SHARE
     published: Published | None = None
     otherwise: Explanation | None = None
-    is_modelled: bool = False
+    better: Explanation | None = None
+    basis: Basis = Basis.MEASURED
+    rests_on: Sequence[Trainings] = ()
+    not_run: str = ""
 
     @property
     def title(self) -> str:
@@ -153,18 +196,36 @@ class Claim:
     @property
     def verdict(self) -> Verdict:
         """What the figures say of the claim."""
+        if self.not_run:
+            return Verdict.NOT_RUN
+        if self.not_learned:
+            return Verdict.DID_NOT_LEARN
         if self.is_met:
-            return Verdict.MODELLED if self.is_modelled else Verdict.REPRODUCED
-        if self.otherwise is not None and self._keeps(self.otherwise.bound):
-            return Verdict.EXPLAINED
+            if any(each.is_short for each in self.rests_on):
+                return Verdict.TOO_SHORT
+            return Verdict.REPRODUCED if self.basis is Basis.MEASURED else Verdict(self.basis.value)
+        for other, verdict in ((self.better, Verdict.EXCEEDED), (self.otherwise, Verdict.EXPLAINED)):
+            if other is not None and self._keeps(other.bound):
+                return verdict
         return Verdict.NOT_REPRODUCED
 
     @property
+    def not_learned(self) -> Sequence[str]:
+        """Why trainings that the figures rest on don't count, where no failure of theirs was declared."""
+        return [each.problem for each in self.rests_on if each.problem and not each.expected_failure]
+
+    @property
     def explained(self) -> str:
-        """Why the rule isn't kept; nothing where it is, or where the figures don't follow from the reason."""
-        if self.otherwise is None or self.verdict is not Verdict.EXPLAINED:
-            return ""
-        return f"{self.title}: explained, because {self.otherwise.reason}"
+        """The reason for a verdict that needs one, as a sentence; nothing for the others."""
+        verdict = self.verdict
+        reasons = {
+            Verdict.DID_NOT_LEARN: "; ".join(self.not_learned),
+            Verdict.EXCEEDED: "" if self.better is None else f"because {self.better.reason}",
+            Verdict.EXPLAINED: "" if self.otherwise is None else f"because {self.otherwise.reason}",
+            Verdict.TOO_SHORT: f"because a verdict takes {LEAST_SEEDS} trainings of each method",
+            Verdict.NOT_RUN: self.not_run,
+        }
+        return f"{self.title}: {verdict}, {reasons[verdict]}" if reasons.get(verdict) else ""
 
     def _keeps(self, bound: Bound) -> bool:
         judged = [*self.figures.values()] if self.of_each else [self.mean]

@@ -36,4 +36,6 @@ def claims_table(judged: Sequence[Claim], names: Sequence[str] = ()) -> Table:
 
 
 def _met(claim: Claim) -> str:
-    return "yes" if claim.is_met else "explained" if claim.verdict is Verdict.EXPLAINED else "no"
+    if claim.verdict in (Verdict.DID_NOT_LEARN, Verdict.EXPLAINED, Verdict.EXCEEDED):
+        return str(claim.verdict)
+    return "yes" if claim.is_met else "no"

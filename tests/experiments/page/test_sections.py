@@ -5,7 +5,6 @@ from pathlib import Path
 from gradwire.experiments.claim import Claim, Explanation, Published, Verdict, at_least, only
 from gradwire.experiments.page.recorded import Recorded, read_all
 from gradwire.experiments.page.sections import MARKS, exhibit_section, summary
-from gradwire.experiments.papers.report import NOT_RUN
 from gradwire.experiments.papers.reproduce import Judged
 from support.pages import Page
 from support.recorded import BOTH, STUDY, TITLES, alter, record
@@ -21,13 +20,18 @@ FIELDS = {
 def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tmp_path: Path) -> None:
     alter(record(tmp_path), STUDY, lambda fields: [row.update(square=4) for row in fields["rows"]])
     page = Page(summary(read_all(tmp_path, BOTH), TITLES, ["study-figure-8"]))
-    assert "1 reproduced, 1 explained" in page.text
+    assert "1 explained, 1 reproduced" in page.text
     assert page.rows[1:4] == [
-        ["study: a study of <b>squares</b>", "0", "1", "0", "0", "0"],
-        ["pipe-sgd: a pipeline", "1", "0", "0", "0", "0"],
-        ["all", "1", "1", "0", "0", "0"],
+        ["study: a study of <b>squares</b>", "1", "0"],
+        ["pipe-sgd: a pipeline", "0", "1"],
+        ["all", "1", "1"],
     ]
-    assert ["study-table-i", STUDY.experiment.question, "0", "1", "0", "0", "0"] in page.rows
+    assert ["study-table-i", STUDY.experiment.question, "1", "0"] in page.rows
+    assert "What failed" not in page.text
+    alter(tmp_path, STUDY, lambda fields: [row.update(square=1) for row in fields["rows"]])
+    failed = Page(summary(read_all(tmp_path, BOTH), TITLES, []))
+    assert failed.rows[1] == ["study-table-i", "largest", "\u2717 not reproduced", "1", failed.rows[1][4], ""]
+    assert failed.text.index("What failed") < failed.text.index("Verdicts by paper")
     assert "Without a record here: study-figure-8." in page.text
 
 
@@ -73,5 +77,7 @@ def test_what_was_not_run_says_why() -> None:
 
 
 def test_each_verdict_has_a_word_and_a_sign_of_its_own() -> None:
-    assert {*MARKS} == {*map(str, Verdict), NOT_RUN}
-    assert len({mark.sign for mark in MARKS.values()}) == len({mark.tone for mark in MARKS.values()}) == 5
+    assert {*MARKS} == {*map(str, Verdict)}
+    assert len({mark.sign for mark in MARKS.values()}) == len(Verdict)
+    assert {name for name, mark in MARKS.items() if mark.tone == "good"} == {"exceeded", "reproduced"}
+    assert {name for name, mark in MARKS.items() if mark.tone == "bad"} == {"did not learn", "not reproduced"}

@@ -36,9 +36,9 @@ def test_verdicts_come_first_and_figures_stand_beside_each_other() -> None:
 
 def test_reasons_and_failures_are_told() -> None:
     failed = Judged(squares("table II")[0], failure="a host is gone")
-    assert in_words([judged(4), judged(3), failed]) == "1 explained, 1 not reproduced, 1 not run"
+    assert in_words([judged(4), judged(3), failed]) == "1 not reproduced, 1 explained, 1 not run"
     printed = lines(*report([judged(4), judged(3), failed], TITLES))
-    assert printed[0] == "1 explained, 1 not reproduced, 1 not run"
+    assert printed[0] == "1 not reproduced, 1 explained, 1 not run"
     assert "largest: explained, because squares are small here." in printed
     assert "table II was not run: a host is gone" in printed
     rows = [line.split()[:3] for line in printed]

@@ -14,9 +14,12 @@ from gradwire.page.markup import Markup, element, together
 
 TITLE = "The papers' figures, reproduced"
 RULES = (
-    "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Reproduced: "
-    "measured, and the rule is kept. Modelled: kept by a model's figures. Explained: not kept, but a second "
-    "rule is, which follows from a stated reason. Not reproduced: neither."
+    "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Did not "
+    "learn: a training that the figure rests on failed, so the figure counts for nothing. Reproduced: "
+    "measured, and the rule is kept. Exceeded: better than published, for a stated reason. Explained: "
+    "not kept, but a second rule is, which follows from a stated reason. Not reproduced: none of these. "
+    "Too short: kept, with too few trainings. What wasn't measured stands apart: modelled, calibrated "
+    "(set from the published figure or its table), and arithmetic (published numbers recombined)."
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradwire.experiments.claim import Claim, shown
+from gradwire.experiments.claim import Claim, Verdict, shown
 from gradwire.experiments.page.plot import plot
 from gradwire.experiments.page.recorded import Recorded
-from gradwire.experiments.papers.report import NOT_RUN, VERDICTS, counts, in_words, notes
+from gradwire.experiments.papers.report import NOT_RUN, counts, in_words, notes
 from gradwire.page.made_with import options_in_words
 from gradwire.page.markup import Markup, element, together
 from gradwire.page.picture import figure
@@ -21,10 +21,15 @@ LEGEND = (
 MARKS = {
     mark.word: mark
     for mark in (
+        Mark("did not learn", "\u2620", "bad"),
+        Mark("not reproduced", "\u2717", "bad"),
+        Mark("explained", "\u2248", "caution"),
+        Mark("too short", "\u2026", "caution"),
+        Mark("exceeded", "\u2191", "good"),
         Mark("reproduced", "\u2713", "good"),
         Mark("modelled", "\u223f", "near"),
-        Mark("explained", "\u2248", "caution"),
-        Mark("not reproduced", "\u2717", "bad"),
+        Mark("calibrated", "\u2316", "none"),
+        Mark("arithmetic", "\u03a3", "none"),
         Mark("not run", "\u2013", "none"),
     )
 }
@@ -34,10 +39,11 @@ MARKS = {
 def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Sequence[str]) -> Markup:
     """Return the counts of all verdicts, by paper and by exhibit."""
     papers = [paper for paper in titles if any(each.judged.exhibit.paper == paper for each in recorded)]
+    present = [name for name, count in counts([each.judged for each in recorded]).items() if count]
     by_paper: list[Sequence[Cell]] = [
         (
             element("a", f"{paper}: {titles[paper]}", href=f"#{paper}"),
-            *_counts([each for each in recorded if each.judged.exhibit.paper == paper]),
+            *_counts([each for each in recorded if each.judged.exhibit.paper == paper], present),
         )
         for paper in papers
     ]
@@ -45,24 +51,44 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
         (
             element("a", each.judged.exhibit.name, href=f"#{each.judged.exhibit.name}"),
             each.judged.exhibit.experiment.question,
-            *_counts([each]),
+            *_counts([each], present),
         )
         for each in recorded
     ]
     parts = [
         element("h2", "Summary", id="summary"),
         element("p", in_words([each.judged for each in recorded]), class_="answer"),
-        table("Verdicts by paper", ("paper", *VERDICTS), by_paper, ("all", *_counts(recorded))),
-        table("Verdicts by table or figure", ("name", "question", *VERDICTS), by_exhibit),
+        *_failed(recorded),
+        table("Verdicts by paper", ("paper", *present), by_paper, ("all", *_counts(recorded, present))),
+        table("Verdicts by table or figure", ("name", "question", *present), by_exhibit),
     ]
     if missing:
         parts.append(element("p", f"Without a record here: {', '.join(missing)}.", class_="note"))
     return together(*parts, between="\n")
 
 
-def _counts(recorded: Sequence[Recorded]) -> list[Number]:
+def _failed(recorded: Sequence[Recorded]) -> list[Markup]:
+    """Return the table of what failed, with the reasons that are known; nothing where all rules are kept."""
+    rows: list[Sequence[Cell]] = [
+        (
+            element("a", each.judged.exhibit.name, href=f"#{each.judged.exhibit.name}"),
+            claim.title,
+            marked(MARKS[claim.verdict]),
+            Number(shown(claim.mean, claim.unit), claim.mean),
+            _rule(claim),
+            "; ".join(claim.not_learned),
+        )
+        for verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_REPRODUCED)
+        for each in recorded
+        for claim in each.judged.claims
+        if claim.verdict is verdict
+    ]
+    return [table("What failed", ("name", "claim", "verdict", "here", "rule", "why"), rows)] if rows else []
+
+
+def _counts(recorded: Sequence[Recorded], names: Sequence[str]) -> list[Number]:
     found = counts([each.judged for each in recorded])
-    return [Number(str(count), count) for count in found.values()]
+    return [Number(str(found[name]), found[name]) for name in names]
 
 
 def exhibit_section(each: Recorded) -> Markup:
@@ -80,6 +106,10 @@ def exhibit_section(each: Recorded) -> Markup:
         picture = plot(claims, exhibit.name, f"{exhibit.paper}, {exhibit.place}. {LEGEND}")
         parts += [] if picture is None else [figure(picture)]
     parts += [element("p", note) for note in notes(each.judged)]
+    if exhibit.origins:
+        listed = [element("li", f"{name}: {origin}") for name, origin in exhibit.origins.items()]
+        summary_of = element("summary", "Where its options and numbers come from")
+        parts.append(element("details", summary_of, element("ul", *listed)))
     parts.append(element("p", options_in_words(each.fields["options"]), class_="note"))
     return element("section", together(*parts, between="\n"), aria_labelledby=exhibit.name)
 

@@ -9,7 +9,7 @@ from typing import Any
 from gradwire.errors import SpecError
 from gradwire.experiments.papers import a2dtwp, ai_smart_nic, inceptionn, pipe_sgd, study
 from gradwire.experiments.papers.exhibit import Exhibit
-from gradwire.experiments.papers.report import report
+from gradwire.experiments.papers.report import failures, report
 from gradwire.experiments.papers.reproduce import Judged, reproduce
 
 PAPERS = MappingProxyType(
@@ -43,4 +43,4 @@ def chosen(name: str | None) -> list[Exhibit[Any]]:
     return found
 
 
-__all__ = ["EXHIBITS", "PAPERS", "Exhibit", "Judged", "chosen", "report", "reproduce"]
+__all__ = ["EXHIBITS", "PAPERS", "Exhibit", "Judged", "chosen", "failures", "report", "reproduce"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Generic
 
 from gradwire.experiments.claim import Claim
 from gradwire.experiments.claims_table import claims_table
 from gradwire.experiments.experiment import Cell, Experiment, Options, Reporter, Row
+from gradwire.experiments.papers.origins import Origins
 from gradwire.tables import Table
 
+NO_ORIGINS: Origins = MappingProxyType({})
 Run = Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
 Judge = Callable[[Sequence[Row]], Sequence[Claim]]
 
@@ -34,6 +37,8 @@ class Exhibit(Generic[Options]):
         How sizes here differ from the paper's, in words.
     seconds
         About how long the run takes on two cores, with ``quick`` and with ``full``.
+    origins
+        Where each option, and each number of the module, comes from.
     """
 
     paper: str
@@ -44,6 +49,7 @@ class Exhibit(Generic[Options]):
     claims: Judge
     scaling: str
     seconds: tuple[float, float]
+    origins: Origins = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -67,6 +73,7 @@ def exhibit(
     full: Options,
     scaling: str,
     seconds: tuple[float, float],
+    origins: Origins = NO_ORIGINS,
     version: int = 1,
 ) -> Exhibit[Options]:
     """Return an exhibit with an experiment of its own, whose table is that of the claims."""
@@ -84,7 +91,7 @@ def exhibit(
         table=table,
         version=version,
     )
-    return Exhibit(paper, place, experiment, quick, full, claims, scaling, seconds)
+    return Exhibit(paper, place, experiment, quick, full, claims, scaling, seconds, origins)
 
 
 def _name(paper: str, place: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gradwire.experiments.claim import Claim, Verdict, shown
+from gradwire.experiments.claim import Basis, Claim, Verdict, shown
 from gradwire.experiments.papers.reproduce import Judged
 from gradwire.tables import Column, Table
 
-NOT_RUN = "not run"
-"""In the place of a verdict."""
-VERDICTS = (*map(str, Verdict), NOT_RUN)
+NOT_RUN = str(Verdict.NOT_RUN)
+VERDICTS = (*map(str, Verdict),)
+"""In the order of reports."""
 COLUMNS = (
     Column.of_text("verdict"),
     Column.of_text("where"),
@@ -29,21 +29,48 @@ def report(judged: Sequence[Judged], titles: Mapping[str, str]) -> list[str | Ta
         own = [each for each in judged if each.exhibit.paper == paper]
         if own:
             parts += [f"{paper}: {title}. {in_words(own)}", ""]
-            parts += [Table(COLUMNS, [line for each in own for line in _lines(each)]), ""]
+            lines = sorted((line for each in own for line in _lines(each)), key=_order)
+            parts += [Table(COLUMNS, lines), ""]
             paragraphs = dict.fromkeys(note for each in own for note in notes(each))
             parts += [part for note in paragraphs for part in (note, "")]
     return parts[:-1] if parts[-1] == "" else parts
 
 
 def in_words(judged: Sequence[Judged]) -> str:
-    """Return how often there is each verdict: ``3 reproduced, 1 explained``."""
-    return ", ".join(f"{count} {name}" for name, count in counts(judged).items() if count)
+    """Return how often there is each verdict, what wasn't measured apart.
+
+    ``1 did not learn, 3 reproduced (not measured: 2 modelled, 1 arithmetic)``
+    """
+    measured, others = Counter[str](), Counter[str]()
+    for each in judged:
+        measured[NOT_RUN] += bool(each.failure)
+        for claim in each.claims:
+            own = claim.basis is Basis.MEASURED or claim.verdict == claim.basis.value
+            name = str(claim.verdict) if own else f"{claim.verdict} ({claim.basis})"
+            (measured if claim.basis is Basis.MEASURED else others)[name] += 1
+    apart = f" (not measured: {_listed(others)})" if others else ""
+    return f"{_listed(measured) or 'nothing measured'}{apart}"
+
+
+def _listed(found: Counter[str]) -> str:
+    names = sorted(found, key=lambda name: (VERDICTS.index(name.partition(" (")[0]), name))
+    return ", ".join(f"{found[name]} {name}" for name in names if found[name])
+
+
+def failures(judged: Sequence[Judged]) -> list[str]:
+    """Return the titles of claims that rest on trainings that didn't learn."""
+    return [
+        f"{each.exhibit.name}, {claim.title}"
+        for each in judged
+        for claim in each.claims
+        if claim.verdict is Verdict.DID_NOT_LEARN
+    ]
 
 
 def counts(judged: Sequence[Judged]) -> dict[str, int]:
     """Return how often there is each verdict, in the order of ``VERDICTS``."""
     found = Counter[str](claim.verdict for each in judged for claim in each.claims)
-    found[NOT_RUN] = sum(bool(each.failure) for each in judged)
+    found[NOT_RUN] += sum(bool(each.failure) for each in judged)
     return {name: found[name] for name in VERDICTS}
 
 
@@ -62,6 +89,11 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
         )
 
 
+def _order(line: Sequence[str]) -> int:
+    """Return 0 for a line of a claim that did not learn, which comes first, and 1 for all others."""
+    return int(line[0] != Verdict.DID_NOT_LEARN)
+
+
 def figures_in_words(claim: Claim) -> str:
     """Return the mean, or the range that each figure of several has to keep."""
     known = [each for each in claim.figures.values() if each is not None]
@@ -78,6 +110,8 @@ def notes(each: Judged) -> list[str]:
     for claim in each.claims:
         if claim.explained:
             found.append(claim.explained)
+        if claim.rests_on:
+            found.append(f"{claim.title} rests on: {'; '.join(own.in_words() for own in claim.rests_on)}.")
         if claim.published is not None and claim.published.erratum:
             found.append(f"Erratum of {claim.published.place}: {claim.published.erratum}")
     return [*dict.fromkeys(found), f"{each.exhibit.place}, here: {each.exhibit.scaling}"]

@@ -1,22 +1,37 @@
 from __future__ import annotations
 
 from gradwire.experiments import perform
+from gradwire.experiments.claim import Verdict
 from gradwire.experiments.papers.inceptionn.figure_13 import EXHIBIT, Options
 
+NETWORK = "HDC, 3 layers, He"
 
-def rows(compressed: list[float]) -> list[dict[str, object]]:
+
+def rows(compressed: list[float], exact: float = 0.9) -> list[dict[str, object]]:
+    of = {"network": NETWORK, "data": "digits"}
     return [
-        {"codec": "exact", "epochs": 2, "accuracies": [0.5, 0.9]},
-        {"codec": "inceptionn:2^-10", "epochs": 4, "accuracies": compressed},
+        row
+        for _seed in range(3)
+        for row in (
+            {**of, "codec": "exact", "epochs": 2, "accuracies": [0.5, exact]},
+            {**of, "codec": "inceptionn:2^-10", "epochs": 4, "accuracies": compressed},
+        )
     ]
 
 
+def verdicts(found: list[dict[str, object]]) -> list[Verdict]:
+    return [claim.verdict for claim in EXHIBIT.claims(found)]
+
+
 def test_verdicts_follow_from_the_accuracies() -> None:
-    assert [claim.is_met for claim in EXHIBIT.claims(rows([0.4, 0.885, 0.89, 0.897]))] == [True, True]
-    assert [claim.is_met for claim in EXHIBIT.claims(rows([0.4, 0.87, 0.89, 0.894]))] == [False, False]
-    assert [claim.is_met for claim in EXHIBIT.claims(rows([0.4, 0.885, 0.89, 0.88]))] == [False, True]
+    good, failed, dead = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.DID_NOT_LEARN
+    assert verdicts(rows([0.4, 0.886, 0.89, 0.897])) == [good, good]
+    assert verdicts(rows([0.4, 0.87, 0.89, 0.894])) == [failed, failed]
+    assert verdicts(rows([0.4, 0.886, 0.89, 0.88])) == [failed, good]
+    assert verdicts(rows([0.4, 0.886, 0.89, 0.91])) == [failed, good], "a rule has two sides"
+    assert verdicts(rows([0.1, 0.1, 0.1, 0.1], exact=0.1)) == [dead, dead], "dead runs agree"
 
 
 def test_the_codec_gets_two_more_epochs() -> None:
-    found = perform(EXHIBIT.experiment, Options("cnn", 1, (1,)), quiet=True)
+    found = perform(EXHIBIT.experiment, Options(("CNN",), (("digits", 1), ("mnist", 1)), (1,)), quiet=True)
     assert [len(row["accuracies"]) for row in found] == [1, 3]

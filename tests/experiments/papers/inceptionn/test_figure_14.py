@@ -7,16 +7,17 @@ from gradwire.experiments.papers.inceptionn.figure_14 import EXHIBIT, SCHEMES, O
 RATIOS = {"truncate:16": 2.0, "truncate:22": 3.2, "truncate:24": 4.0}
 
 
-def rows(**changed: object) -> list[dict[str, object]]:
+def rows(seeds: int = 3, **changed: object) -> list[dict[str, object]]:
     """Figures of a network that keeps every claim but those of errata; ``changed`` ones by scheme."""
-    found = []
+    found = list[dict[str, object]]()
     for scheme in SCHEMES:
         row = {"accuracies": [0.95], "ratios": [RATIOS.get(scheme, 8.0)], "errors": [2**-7]}
         if scheme == "inceptionn:2^-6":
             row |= {"ratios": [14.9], "errors": [2**-6]}
         if scheme == "truncate:24":
             row |= {"accuracies": [0.85]}
-        found.append({"model": "cnn", "seed": 1, "scheme": scheme, **row, **changed.get(scheme, {})})  # type: ignore[dict-item]
+        row |= {"network": "CNN", "data": "digits", "scheme": scheme, **changed.get(scheme, {})}  # type: ignore[dict-item]
+        found += [row | {"seed": seed} for seed in range(seeds)]
     return found
 
 
@@ -32,23 +33,43 @@ def test_errata_are_explained_and_the_rest_is_reproduced() -> None:
         "largest error at 0.00390625",
         "accuracy lost by 24 truncated bits, worst network",
     }
+    assert found.pop("largest ratio of a truncation: 32 bits over those that are kept") is Verdict.ARITHMETIC
     assert {verdict for text, verdict in found.items() if text not in explained} == {Verdict.REPRODUCED}
 
 
 def test_altered_data_fails() -> None:
     def failed(**changed: object) -> list[str]:
-        found = verdicts(rows(**changed))
+        found = verdicts(rows(**changed))  # type: ignore[arg-type]
         return [text for text, verdict in found.items() if verdict is Verdict.NOT_REPRODUCED]
 
+    at_6 = "ratio at 2^-6, largest of the networks that learn with it"
     assert failed() == []
     assert failed(**{"inceptionn:2^-6": {"errors": [2**-5]}}) == ["largest error at 0.015625"]
     assert failed(**{"inceptionn:2^-10": {"errors": [2**-6]}}) == ["largest error at 0.000976562"]
-    assert failed(**{"inceptionn:2^-6": {"ratios": [10.0]}}) == ["ratio at 2^-6, best network"]
-    assert failed(**{"inceptionn:2^-10": {"ratios": [2.0]}}) == ["ratio at 2^-10"]
-    assert failed(**{"truncate:16": {"ratios": [5.0]}}) == ["ratio of truncations"]
-    assert failed(**{"inceptionn:2^-8": {"accuracies": [0.9]}}) == ["accuracy lost by 2^-8, cnn"]
+    for ratio in (10.0, 16.0):
+        assert failed(**{"inceptionn:2^-6": {"ratios": [ratio]}}) == [at_6]
+    for ratio in (2.0, 13.0):
+        assert failed(**{"inceptionn:2^-10": {"ratios": [ratio]}}) == ["ratio at 2^-10, CNN"]
+    assert failed(**{"truncate:16": {"ratios": [5.0]}}) == [
+        "largest ratio of a truncation: 32 bits over those that are kept"
+    ]
+    assert failed(**{"inceptionn:2^-8": {"accuracies": [0.9]}}) == ["accuracy lost by 2^-8, CNN"]
     lost = {"inceptionn:2^-10, scaled": {"accuracies": [0.9]}}
-    assert failed(**lost) == ["accuracy lost by 2^-10 with a scale"]
+    assert failed(**lost) == ["accuracy lost by 2^-10, scaled, CNN"]
+
+
+def test_ratios_of_dead_trainings_count_for_nothing() -> None:
+    dead = {"inceptionn:2^-6": {"accuracies": [0.1], "ratios": [16.0]}}
+    found = verdicts(rows(**dead))  # type: ignore[arg-type]
+    assert found["ratio at 2^-6, largest of the networks that learn with it"] is Verdict.DID_NOT_LEARN
+    assert found["accuracy lost by 2^-6, CNN"] is Verdict.NOT_REPRODUCED
+    every = verdicts([row | {"accuracies": [0.1]} for row in rows()])
+    every.pop("largest ratio of a truncation: 32 bits over those that are kept")
+    assert set(every.values()) == {Verdict.DID_NOT_LEARN}, "dead runs agree with each other"
+
+
+def test_one_seed_is_too_short() -> None:
+    assert verdicts(rows(seeds=1))["ratio at 2^-10, CNN"] is Verdict.TOO_SHORT
 
 
 def test_schemes_are_codecs() -> None:
@@ -59,10 +80,9 @@ def test_schemes_are_codecs() -> None:
 
 
 def test_ratios_and_errors_are_kept_over_the_training() -> None:
-    found = perform(EXHIBIT.experiment, Options((("cnn", (1,)),), 1), quiet=True)
+    found = perform(EXHIBIT.experiment, Options(("CNN",), (1,), 14), quiet=True)
     by_scheme = {row["scheme"]: row for row in found}
     assert by_scheme["exact"]["ratios"] == []
-    assert set(by_scheme["exact"]["errors"]) == {0.0}
-    assert len(by_scheme["truncate:16"]["errors"]) == 14
+    assert len(by_scheme["truncate:16"]["errors"]) == 4
     assert [round(each, 2) for each in by_scheme["truncate:16"]["ratios"]] == [2.0] * 4
     assert max(by_scheme["inceptionn:2^-10"]["errors"]) <= 2**-7

@@ -15,9 +15,9 @@ def test_weights_are_counted_and_altered_ones_fail() -> None:
     assert [row["mib"] * 2**18 for row in rows] == pytest.approx(floats, rel=1e-12)
     hdc = build("hdc", (28, 28), 10, 0)
     assert sum(each.numel() for each in hdc.parameters()) == floats[1]
-    modelled, explained = Verdict.MODELLED, Verdict.EXPLAINED
+    counted, explained = Verdict.ARITHMETIC, Verdict.EXPLAINED
     verdicts = [claim.verdict for claim in EXHIBIT.claims(rows)]
-    assert verdicts == [modelled, explained, modelled, modelled, modelled, modelled]
+    assert verdicts == [counted, explained, counted, counted, counted, counted]
     names = ("mib", "three_layers_mib", "communication_share")
     altered = [row | {name: 1.1 * row[name] for name in names if name in row} for row in rows]
     assert {claim.verdict for claim in EXHIBIT.claims(altered)} == {Verdict.NOT_REPRODUCED}

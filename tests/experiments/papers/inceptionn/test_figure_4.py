@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from gradwire.experiments import perform
+from gradwire.experiments.claim import Verdict
 from gradwire.experiments.papers.inceptionn.figure_4 import EXHIBIT, Options
 
 
@@ -8,7 +9,13 @@ def rows(**lost: float) -> list[dict[str, object]]:
     kinds = [("exact", 0), *((what, bits) for what in "gw" for bits in (16, 22, 24))]
     usual = {"g22": 0.01, "g24": 0.03, "w22": 0.3, "w24": 0.8} | lost
     return [
-        {"model": "cnn", "of": of, "bits": bits, "accuracies": [0.1, 0.95 - usual.get(f"{of}{bits}", 0.0)]}
+        {
+            "network": "CNN",
+            "data": "digits",
+            "of": of,
+            "bits": bits,
+            "accuracies": [0.1, 0.95 - usual.get(f"{of}{bits}", 0.0)],
+        }
         for of, bits in kinds
     ]
 
@@ -22,10 +29,12 @@ def test_verdicts_follow_from_the_accuracies() -> None:
     assert failed(rows(g16=0.05)) == ["accuracy lost by 16 bits of gradients"]
     assert failed(rows(w24=0.05)) == ["accuracy lost by 24 bits of weights"]
     assert failed(rows(g22=0.5)) == ["accuracy lost by 22 bits of weights, beyond that by gradients"]
+    dead = [row | {"accuracies": [0.1, 0.1]} for row in rows()]
+    assert {claim.verdict for claim in EXHIBIT.claims(dead)} == {Verdict.DID_NOT_LEARN}
 
 
 def test_each_truncation_is_trained() -> None:
-    found = perform(EXHIBIT.experiment, Options(("cnn",), (1,), 1), quiet=True)
+    found = perform(EXHIBIT.experiment, Options(("CNN",), (1,), 14), quiet=True)
     assert len(found) == 7
     exact, gradients = found[0]["accuracies"], found[1]["accuracies"]
     assert len(exact) == 1

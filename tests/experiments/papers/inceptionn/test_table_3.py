@@ -21,7 +21,8 @@ def test_classes_are_those_of_the_codec(exponent: int) -> None:
 
 def row(model: str, at_10: float, at_6: float, whole: float = 0.0) -> dict[str, object]:
     classes = [[share, 1 - share - whole, 0.0, whole] for share in (at_10, at_6)]
-    return {"model": model, "classes_10": [classes[0]], "classes_6": [classes[1]]}
+    of = {"network": model, "data": "digits", "accuracy": 0.95}
+    return {**of, "classes_10": [classes[0]], "classes_6": [classes[1]]}
 
 
 def test_verdicts_follow_from_the_shares() -> None:
@@ -32,10 +33,12 @@ def test_verdicts_follow_from_the_shares() -> None:
         ([row("cnn", 0.4, 0.85), row("hdc", 0.9, 0.99)], [failed, failed, good]),
         ([row("cnn", 0.8, 0.95, 0.01)], [good, good, failed]),
     ):
-        assert [claim.verdict for claim in EXHIBIT.claims(rows)] == wanted
+        assert [claim.verdict for claim in EXHIBIT.claims(rows * 3)] == wanted
+    dead = [row("cnn", 0.8, 0.95) | {"accuracy": 0.2}] * 3
+    assert {claim.verdict for claim in EXHIBIT.claims(dead)} == {Verdict.DID_NOT_LEARN}
 
 
 def test_gradients_of_a_training_are_sorted() -> None:
-    (found,) = perform(EXHIBIT.experiment, Options(("cnn",), 1, 7), quiet=True)
+    (found,) = perform(EXHIBIT.experiment, Options(("CNN",), (1,), 14, 7), quiet=True)
     assert len(found["classes_8"]) == 2
     assert all(sum(each) == pytest.approx(1) for each in found["classes_8"])

@@ -6,41 +6,68 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.experiments.papers.inceptionn.training import data_name, dataset, one_thread, train
+from gradwire.experiments.papers.inceptionn.training import (
+    GOALS,
+    WORKERS,
+    _ring,
+    data_name,
+    dataset,
+    one_thread,
+    passed,
+    train,
+)
 
 
 def test_training_learns_and_is_repeated_bit_for_bit() -> None:
     images = dataset("digits")
-    first = train(images, "cnn", 3, 1, most_steps=8)
-    assert first.steps == 8
-    assert len(first.accuracies) == 3
-    assert first.accuracies[-1] > 0.4
-    assert train(images, "cnn", 3, 1, most_steps=8) == first
-    assert train(images, "cnn", 3, 2, most_steps=8) != first
+    first = train(images, "CNN", 64, 1, every=30)
+    assert first.steps == (30, 60, 64)
+    assert first.accuracies[-1] > 0.5
+    assert train(images, "CNN", 64, 1, every=30) == first
+    assert train(images, "CNN", 64, 2, every=30) != first
 
 
-def test_gradients_pass_the_codec_and_weights_stay_exact() -> None:
-    seen: list[tuple[int, torch.Tensor, torch.Tensor]] = []
-    codec = parse("truncate:24")
+def test_gradients_pass_the_codec_in_every_hop() -> None:
+    """The average of a ring is the schedule's: partial sums and the finished sum are encoded."""
+    codec = parse("inceptionn:2^-6")
+    own = [torch.randn(8, generator=torch.Generator().manual_seed(rank)) * 0.1 for rank in range(WORKERS)]
+    sums = []
+    for chunk in range(WORKERS):  # a chunk begins at the rank of its own number and goes around
+        part = slice(2 * chunk, 2 * chunk + 2)
+        partial = own[chunk][part]
+        for hop in range(1, WORKERS):
+            partial = passed(codec, partial) + own[(chunk + hop) % WORKERS][part]
+        sums.append(passed(codec, partial))
+    with _ring(codec) as average:
+        found = average([each.clone() for each in own])
+    assert torch.equal(found, torch.cat(sums) / WORKERS)
+    assert not torch.equal(found, torch.stack([passed(codec, each) for each in own]).mean(0))
+
+
+def test_without_a_codec_the_average_is_exact() -> None:
+    own = [torch.full((5,), float(rank)) for rank in range(WORKERS)]
+    with _ring(None) as average:
+        assert torch.equal(average(own), torch.full((5,), 1.5))
+
+
+def test_what_is_watched_is_the_first_workers_gradient() -> None:
+    seen: list[tuple[int, torch.Tensor]] = []
     train(
         dataset("digits"),
-        "cnn",
+        "CNN",
+        2,
         1,
-        1,
-        of_gradients=codec,
-        watch=lambda *each: seen.append(each),
-        most_steps=2,
+        of_gradients=parse("truncate:24"),
+        watch=lambda step, gradient: seen.append((step, gradient.clone())),
     )
-    assert [step for step, _, _ in seen] == [0, 1]
-    for _, gradient, sent in seen:
-        kept = gradient.view(torch.int32) & -(1 << 24)
-        assert torch.equal(sent.view(torch.int32), kept)
+    assert [step for step, _ in seen] == [0, 1]
+    assert not torch.equal(seen[0][1], passed(parse("truncate:24"), seen[0][1]))
 
 
 def test_weights_that_are_cut_off_learn_less() -> None:
     images = dataset("digits")
-    cut = train(images, "cnn", 4, 1, of_weights=parse("truncate:24"))
-    assert cut.accuracies[-1] < train(images, "cnn", 4, 1).accuracies[-1] - 0.1
+    cut = train(images, "CNN", 56, 1, of_weights=parse("truncate:24"))
+    assert cut.accuracies[-1] < train(images, "CNN", 56, 1).accuracies[-1] - 0.1
 
 
 def test_one_thread_ends_with_its_block() -> None:
@@ -58,3 +85,12 @@ def test_data_is_mnist_only_where_its_files_are(tmp_path: Path, monkeypatch: pyt
     assert data_name() == "digits"
     monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path))
     assert data_name() == "digits"
+
+
+def test_the_goal_of_the_digits_is_their_nearest_neighbours() -> None:
+    images = dataset("digits")
+    own, labels = images.train_batch(torch.arange(len(images.train_labels)))
+    ((test, right),) = images.test_batches()
+    nearest = torch.cdist(test.flatten(1), own.flatten(1)).argmin(1)
+    accuracy = float((labels[nearest] == right).float().mean())
+    assert GOALS["digits"].known == pytest.approx(accuracy, abs=0.0005)

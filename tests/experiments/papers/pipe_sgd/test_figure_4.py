@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from gradwire.experiments import perform
+from gradwire.experiments.claim import Verdict
 from gradwire.experiments.papers.jobs import Training
 from gradwire.experiments.papers.pipe_sgd import figure_4
 from gradwire.experiments.papers.pipe_sgd.figure_4 import EXHIBIT, RUNS, Options
 
 
 def rows(**changed: Mapping[str, float]) -> list[dict[str, object]]:
-    steps = {"PS-Sync": 1.0, "D-Sync": 0.5}
+    steps = {"PS-Sync": 0.9, "D-Sync": 0.5, "D-Sync+T": 0.3, "D-Sync+Q": 0.3}
     return [
         {
             "run": name,
@@ -38,9 +39,26 @@ def test_verdicts_follow_from_accuracies_and_times() -> None:
     assert failed(slower) == [
         "speed-up of Pipe-SGD with T or Q over D-Sync",
         "speed-up of Pipe-SGD with T or Q over PS-Sync",
+        "what the pipeline alone saves: step of Pipe-SGD+T over that of D-Sync+T",
+        "what the pipeline alone saves: step of Pipe-SGD+Q over that of D-Sync+Q",
     ]
-    none = rows(**{"PS-Sync": {"step_s": 0.5}})
-    assert "communication saved by D-Sync, under PS-Sync" in failed(none)
+    for step_s in (0.5, 2.0):
+        other = rows(**{"PS-Sync": {"step_s": step_s}})
+        assert "communication saved by D-Sync, under PS-Sync" in failed(other)
+
+
+def test_speed_of_a_pipeline_that_did_not_learn_counts_for_nothing() -> None:
+    dead = {"accuracy": 0.1}
+    found = EXHIBIT.claims(rows(**{"Pipe-SGD+T": dead, "Pipe-SGD+Q": dead}))
+    lost = [claim.text for claim in found if claim.verdict is Verdict.DID_NOT_LEARN]
+    assert lost == [
+        "speed-up of Pipe-SGD with T or Q over D-Sync",
+        "speed-up of Pipe-SGD with T or Q over PS-Sync",
+        "what the pipeline alone saves: step of Pipe-SGD+T over that of D-Sync+T",
+        "what the pipeline alone saves: step of Pipe-SGD+Q over that of D-Sync+Q",
+    ]
+    both = EXHIBIT.claims([row | dead for row in rows()])
+    assert {claim.verdict for claim in both} == {Verdict.DID_NOT_LEARN}
 
 
 def test_a_job_for_each_correction_trains_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

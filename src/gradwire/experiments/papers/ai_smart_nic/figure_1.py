@@ -9,6 +9,7 @@ from typing import Any
 from gradwire.experiments.claim import RATIO, SHARE, Claim, Published, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import FLOATING, RUN_TIME, TWO_CORES, chosen, origins, paper
 
 PLACE = "figure 1"
 WORKERS = 4
@@ -99,6 +100,18 @@ def _best_s(row: Row) -> float:
     return float(steps * (LATENCY_S + row["nbytes"] / row["workers"] / NBYTES_PER_S))
 
 
+ORIGINS = origins(
+    WORKERS=paper("figure 1"),
+    STEPS=paper("figure 1"),
+    ADDING=paper("figure 1"),
+    NBYTES_PER_S=TWO_CORES,
+    LATENCY_S=TWO_CORES,
+    WITHIN=chosen("a formula has no additions and no processor time"),
+    EXACT=FLOATING,
+    workers=paper("figure 1"),
+    nbytes=RUN_TIME,
+    repeats=RUN_TIME,
+)
 EXHIBIT = exhibit(
     "smart-nic",
     PLACE,
@@ -111,5 +124,6 @@ EXHIBIT = exhibit(
     scaling="the steps are those of the schedule that training and the gateware follow. For the "
     "time, ranks are threads of one process over links paced to 40 Mbit/s, with gradients of "
     "1 MB (4 MB with --full).",
+    origins=ORIGINS,
     seconds=(7, 60),
 )

@@ -9,6 +9,7 @@ from typing import Any
 from gradwire.experiments.claim import RATIO, Claim, Published, at_least, at_most, near
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, chosen, origins, paper
 
 PLACE = "figure 2b"
 SCHEMES = {"ring": "ring", "Rabenseifner": "butterfly", "binomial": "tree"}
@@ -94,6 +95,15 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
+ORIGINS = origins(
+    NBYTES_PER_S=TWO_CORES,
+    LATENCY_S=TWO_CORES,
+    SIMILAR=chosen("the scatter of shared cores"),
+    WELL=chosen("the formulas' growth and what shared cores add"),
+    nodes=paper("figure 2b"),
+    nbytes=RUN_TIME,
+    repeats=RUN_TIME,
+)
 EXHIBIT = exhibit(
     "smart-nic",
     PLACE,
@@ -106,5 +116,6 @@ EXHIBIT = exhibit(
     scaling="ranks are threads of one process over links paced to 40 Mbit/s, with gradients of 0.6 "
     "MB (2 MB with --full), instead of MPI on up to 32 nodes. The paper plots the figure "
     "without numbers: the rules are its words.",
+    origins=ORIGINS,
     seconds=(7, 200),
 )

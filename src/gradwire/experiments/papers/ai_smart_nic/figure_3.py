@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.experiments.claim import RATIO, SHARE, Claim, Published, at_most, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, chosen, origins, paper
 from gradwire.experiments.smart_nic.options import BLOCKING, LAYERWISE
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s
 from gradwire.timing.closed_form.smart_nic import Mlp, Node, Trace, blocking_step, smart_step
@@ -162,6 +163,16 @@ def _alike(notes: Sequence[str], wanted: Sequence[str]) -> float:
     return same / max(len(notes), len(wanted))
 
 
+ORIGINS = origins(
+    WORKERS=RUN_TIME,
+    NBYTES_PER_S=TWO_CORES,
+    LATENCY_S=TWO_CORES,
+    COMPUTE_OVER_EXCHANGE=chosen("on both sides of the balance"),
+    WITHIN=chosen("threads of Python; published are 3 % on machines of their own"),
+    layers=paper("section V"),
+    width=RUN_TIME,
+    steps=RUN_TIME,
+)
 EXHIBIT = exhibit(
     "smart-nic",
     PLACE,
@@ -175,5 +186,6 @@ EXHIBIT = exhibit(
     "2048; three ranks are threads of one process over links paced to 40 Mbit/s; the worker "
     "waits for as long as the model's computes. What is left exposed, if computation takes "
     "longer, is the first layer's exchange. Figure 3a is a drawing.",
+    origins=ORIGINS,
     seconds=(12, 200),
 )

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from gradwire.experiments.claim import RATIO, SHARE, Claim, Explanation, Published, at_most, near, only
+from gradwire.experiments.claim import RATIO, SHARE, Basis, Claim, Explanation, Published, at_most, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 
 PLACE = "table I"
 ALM, M20K, DSP = "ALM", "M20K", "DSP"
@@ -99,9 +100,9 @@ def _all_reduce(rows: Sequence[Row]) -> list[Claim]:
             only(ring[name]),
             at_most(ALL_REDUCE[name]),
             unit=name,
-            published=Published(PLACE, ALL_REDUCE[name]),
+            published=Published(PLACE, ALL_REDUCE[name], is_limit=True),
             otherwise=Explanation(IN_LOGIC, at_most(ALL_REDUCE[name] + adders)) if name == ALM else None,
-            is_modelled=True,
+            basis=Basis.MODELLED,
         )
         for name in (ALM, M20K)
     ]
@@ -113,7 +114,7 @@ def _all_reduce(rows: Sequence[Row]) -> list[Claim]:
             unit=DSP,
             published=Published(PLACE, ALL_REDUCE[DSP]),
             otherwise=Explanation(NO_DSP, near(0.0, 0.0)),
-            is_modelled=True,
+            basis=Basis.MODELLED,
         )
     )
     return found
@@ -127,8 +128,8 @@ def _bfp(rows: Sequence[Row]) -> list[Claim]:
             only(sum(row[name] for row in both)),
             at_most(BFP[name]),
             unit=name,
-            published=Published(PLACE, BFP[name]),
-            is_modelled=True,
+            published=Published(PLACE, BFP[name], is_limit=True),
+            basis=Basis.MODELLED,
         )
         for name in (ALM, M20K, DSP)
     ]
@@ -144,7 +145,7 @@ def _table(rows: Sequence[Row]) -> list[Claim]:
             near(TOTAL[name], 0.0),
             unit=name,
             published=Published(PLACE, TOTAL[name]),
-            is_modelled=True,
+            basis=Basis.ARITHMETIC,
         )
         for name in TOTAL
     ]
@@ -155,7 +156,7 @@ def _table(rows: Sequence[Row]) -> list[Claim]:
             near(ADDED[name], ROUNDED),
             unit=SHARE,
             published=Published("section V.A", ADDED[name]),
-            is_modelled=True,
+            basis=Basis.ARITHMETIC,
         )
         for name in ADDED
     ]
@@ -165,10 +166,26 @@ def _table(rows: Sequence[Row]) -> list[Claim]:
         near(COMPRESSION, ROUNDED_RATIO),
         unit=RATIO,
         published=Published("section IV.B", COMPRESSION, "512 bits over 136 are 3.76x."),
+        basis=Basis.ARITHMETIC,
     )
     return [*sums, *shares, ratio]
 
 
+ORIGINS = origins(
+    SHIM=paper("table I"),
+    ALL_REDUCE=paper("table I"),
+    BFP=paper("table I"),
+    TOTAL=paper("table I"),
+    CHIP=chosen("the chip's data sheet"),
+    ADDED=paper("section V.A"),
+    COMPRESSION=paper("section IV.B"),
+    BLOCK=paper("section IV.B"),
+    ROUNDED=chosen("published shares have two digits"),
+    ROUNDED_RATIO=chosen("the published ratio has two digits"),
+    LANES=paper("section IV"),
+    KEPT=chosen("synthesised by gradwire gateware report"),
+    synthesises=RUN_TIME,
+)
 EXHIBIT = exhibit(
     "smart-nic",
     PLACE,
@@ -184,5 +201,6 @@ EXHIBIT = exhibit(
     "those that gradwire gateware report gave with Yosys 0.70. The interfaces to the host "
     "and the network (OPAE and IKL) have no counterpart here, and the shares at 400 Gbit/s "
     "none, because the paper doesn't name the chip.",
+    origins=ORIGINS,
     seconds=(1, 240),
 )

@@ -9,6 +9,7 @@ from typing import Any
 from gradwire.experiments.claim import RATIO, Claim, Published, at_least, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import FLOATING, RUN_TIME, TWO_CORES, chosen, origins
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s, star_s
 
 PLACE = "figure 1"
@@ -138,6 +139,17 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
+ORIGINS = origins(
+    GROUP=chosen("the smallest groups"),
+    NBYTES_PER_S=TWO_CORES,
+    LATENCY_S=TWO_CORES,
+    WITHIN=chosen("a formula has no additions and no processor time"),
+    FASTER=chosen("what counts as faster beside the scatter of shared cores"),
+    EVEN=FLOATING,
+    workers=chosen("four groups of two"),
+    nbytes=RUN_TIME,
+    repeats=RUN_TIME,
+)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -151,5 +163,6 @@ EXHIBIT = exhibit(
     "Mbit/s; an aggregator is the first worker of its group, and gradients travel both ways. "
     "Gradients have 1 MB (4 MB with --full). The paper draws the figure without numbers: the "
     "rules are its words, beside formulas of aggregators and rings.",
+    origins=ORIGINS,
     seconds=(18, 300),
 )

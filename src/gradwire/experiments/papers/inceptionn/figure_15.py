@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from gradwire.experiments.claim import RATIO, Claim, Published, at_least, at_most, near, only
+from gradwire.experiments.claim import RATIO, Basis, Claim, Published, at_least, at_most, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, chosen, origins, paper
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s, worker_aggregator_s
 
 PLACE = "figure 15"
@@ -96,7 +97,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             at_least(LINEAR),
             unit=RATIO,
             published=Published(PLACE),
-            is_modelled=True,
+            basis=Basis.MODELLED,
         ),
         Claim(
             "the same for AlexNet at 10 Gbit/s, with a ring",
@@ -104,11 +105,23 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             at_most(CONSTANT),
             unit=RATIO,
             published=Published(PLACE),
-            is_modelled=True,
+            basis=Basis.MODELLED,
         ),
     ]
 
 
+ORIGINS = origins(
+    FEW=paper("figure 15"),
+    MANY=paper("figure 15"),
+    NBYTES_PER_S=TWO_CORES,
+    LATENCY_S=TWO_CORES,
+    LINEAR=chosen("between constant and the 2 of a line through zero"),
+    CONSTANT=chosen("the formula's 7/6 and what shared cores add"),
+    ALEXNET_NBYTES=paper("table I"),
+    workers=paper("figure 15"),
+    nbytes=RUN_TIME,
+    repeats=RUN_TIME,
+)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -122,5 +135,6 @@ EXHIBIT = exhibit(
     "(2 MB with --full). The paper plots the figure without numbers: the rules are its "
     "words, that one grows almost linearly and the other stays almost constant. gradwire "
     "experiment scaling measures it on a testbed.",
+    origins=ORIGINS,
     seconds=(25, 300),
 )

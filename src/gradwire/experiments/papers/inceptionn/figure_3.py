@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from gradwire.experiments.claim import Claim, Explanation, Published, near, only
+from gradwire.experiments.claim import Basis, Claim, Explanation, Published, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
 from gradwire.experiments.papers.inceptionn.table_2 import STEPS
+from gradwire.experiments.papers.origins import calibrated, chosen, origins, paper
 
 PLACE = "figure 3"
 SIZES_MIB = {"AlexNet": 233.0, "HDC": 2.5, "ResNet-50": 98.0, "VGG-16": 525.0}
@@ -106,7 +107,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             unit="MiB",
             published=Published("table I", published, FIVE if network == "HDC" else ""),
             otherwise=Explanation(FIVE, near(five_mib, 1e-6)) if network == "HDC" else None,
-            is_modelled=True,
+            basis=Basis.ARITHMETIC,
         )
         for network, published in SIZES_MIB.items()
     ]
@@ -118,18 +119,26 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             near(SIZES_MIB["HDC"], WITHIN),
             unit="MiB",
             published=Published("table I", SIZES_MIB["HDC"]),
-            is_modelled=True,
+            basis=Basis.ARITHMETIC,
         ),
         Claim(
             "AlexNet: share of the time in communication",
             only(row_of(rows, network="AlexNet")["communication_share"]),
             near(SHARE, WITHIN),
             published=Published(PLACE, SHARE),
-            is_modelled=True,
+            basis=Basis.ARITHMETIC,
         ),
     ]
 
 
+ORIGINS = origins(
+    SIZES_MIB=paper("table I"),
+    SHARE=paper("figure 3"),
+    WITHIN=chosen("published sizes have two or three digits"),
+    HDC_LAYERS=paper("table I"),
+    HDC_OF_SIZE=calibrated("table I, size of HDC"),
+    networks=paper("table I"),
+)
 EXHIBIT = exhibit(
     "inceptionn",
     PLACE,
@@ -139,7 +148,8 @@ EXHIBIT = exhibit(
     claims=claims,
     quick=Options(),
     full=Options(),
-    scaling="modelled: weights are counted from the published layers, and the share is that of table "
+    scaling="arithmetic: weights are counted from the published layers, and the share is that of table "
     "II's steps. What the paper calls MB are MiB.",
+    origins=ORIGINS,
     seconds=(1, 1),
 )

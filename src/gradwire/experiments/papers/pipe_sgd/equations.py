@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.experiments.claim import RATIO, Claim, Published, at_most, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, chosen, origins, paper
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s
 from gradwire.timing.closed_form.step_time import pipelined_s, scaling_efficiency, sync_s
 
@@ -153,6 +154,17 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
+ORIGINS = origins(
+    WORLD=paper("section 4"),
+    LATENCY_S=TWO_CORES,
+    NBYTES_PER_S=TWO_CORES,
+    PIPELINES=paper("section 3.1"),
+    SHARES=chosen("on both sides of the balance, and on it"),
+    WITHIN=chosen("an equation has no processor time"),
+    NO_BETTER=chosen("the scatter of shared cores"),
+    count=RUN_TIME,
+    steps=RUN_TIME,
+)
 EXHIBIT = exhibit(
     "pipe-sgd",
     PLACE,
@@ -165,5 +177,6 @@ EXHIBIT = exhibit(
     scaling="four threads of one process over links paced to 40 Mbit/s; computation sleeps, so that "
     "two cores can do it for four ranks at once. Exchanges and pipelines are those of "
     "training.",
+    origins=ORIGINS,
     seconds=(43, 600),
 )

@@ -10,6 +10,7 @@ from typing import Any
 from gradwire.experiments.claim import Claim, Published, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, chosen, origins
 from gradwire.timing.closed_form.formulas import (
     AlphaBetaGamma,
     butterfly_s,
@@ -82,6 +83,14 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return found
 
 
+ORIGINS = origins(
+    NBYTES_PER_S=TWO_CORES,
+    LATENCY_S=TWO_CORES,
+    WITHIN=chosen("a formula has no additions and no processor time"),
+    servers=RUN_TIME,
+    nbytes=RUN_TIME,
+    repeats=RUN_TIME,
+)
 EXHIBIT = exhibit(
     "study",
     PLACE,
@@ -93,5 +102,6 @@ EXHIBIT = exhibit(
     full=Options((2, 4, 8, 16), 4_000_000, 9),
     scaling="ranks are threads of one process, whose links are paced to 80 Mbit/s and 2 ms; gradients of 1 "
     "MB (4 MB with --full). A formula has no additions and no processor time.",
+    origins=ORIGINS,
     seconds=(22, 200),
 )

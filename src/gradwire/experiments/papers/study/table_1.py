@@ -10,6 +10,7 @@ from typing import Any
 from gradwire.experiments.claim import Claim, Published, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import FLOATING, origins, paper
 
 PLACE = "table 1"
 SERVERS = 16
@@ -74,6 +75,12 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return found
 
 
+ORIGINS = origins(
+    SERVERS=paper("table 1"),
+    TERMS=paper("table 1"),
+    EXACT=FLOATING,
+    servers=paper("table 1"),
+)
 EXHIBIT = exhibit(
     "study",
     PLACE,
@@ -84,5 +91,6 @@ EXHIBIT = exhibit(
     quick=Options((2, 4, 8, 16)),
     full=Options((2, 4, 8, 16, 32, 64, 128)),
     scaling="the schedules that training exchanges with are walked, with the paper's 16 servers.",
+    origins=ORIGINS,
     seconds=(2, 3),
 )

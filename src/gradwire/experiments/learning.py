@@ -1,0 +1,107 @@
+"""Whether a training learned: without that, no time, ratio, or speed-up of it counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+LEAST_SEEDS = 3
+"""Trainings of each method: fewer have no interval worth the name."""
+SHARE = 0.8
+"""The part of its known gain over chance that an exact training must reach."""
+POINTS = 0.02
+"""Accuracy by which another method may differ from the exact one at equal steps: two points."""
+T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""Student's t for a 95 % interval, by degrees of freedom from 1 up; 2.26 is used beyond the last."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The accuracy that an exact training must reach, named before any training runs.
+
+    Attributes
+    ----------
+    chance
+        The accuracy of guessing, from 0 to 1.
+    known
+        The accuracy that this model reaches on these images.
+    origin
+        Where ``known`` comes from: a paper's table, or a run of its own.
+    share
+        The part of the gain from ``chance`` to ``known`` that must be reached.
+    points
+        The accuracy by which another method may differ from the exact one.
+    """
+
+    chance: float
+    known: float
+    origin: str
+    share: float = SHARE
+    points: float = POINTS
+
+    @property
+    def least(self) -> float:
+        """The smallest accuracy of an exact training that counts."""
+        return self.chance + self.share * (self.known - self.chance)
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """The trainings that a claim rests on: one method's final accuracies, and the exact method's.
+
+    Attributes
+    ----------
+    name
+        The method.
+    accuracies, exact
+        At equal steps, from 0 to 1, one for each seed. An exact method has itself as ``exact``.
+    goal
+        What counts as learned.
+    expected_failure
+        Why this method isn't expected to learn, if that was declared before the run.
+    """
+
+    name: str
+    accuracies: Sequence[float]
+    exact: Sequence[float]
+    goal: Goal
+    expected_failure: str = ""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are fewer trainings than an interval takes."""
+        return min(len(self.accuracies), len(self.exact)) < LEAST_SEEDS
+
+    @property
+    def problem(self) -> str:
+        """Why these trainings don't count; nothing if they learned."""
+        values = (*self.accuracies, *self.exact)
+        if not self.accuracies or not self.exact or not all(map(math.isfinite, values)):
+            return f"{self.name} has trainings without an accuracy"
+        exact, own = fmean(self.exact), fmean(self.accuracies)
+        if exact < self.goal.least:
+            return (
+                f"the exact training of {self.name} ends at {_interval(self.exact)}, below "
+                f"{self.goal.least:.3f}, {self.goal.share:.0%} of the gain from {self.goal.chance:.2f} "
+                f"to {self.goal.known:.3f} ({self.goal.origin})"
+            )
+        if abs(own - exact) > self.goal.points:
+            return (
+                f"{self.name} ends at {_interval(self.accuracies)}, more than {100 * self.goal.points:g} "
+                f"points from {_interval(self.exact)} without it"
+            )
+        return ""
+
+    def in_words(self) -> str:
+        """Return both accuracies with their intervals: ``INC+C 0.953 ± 0.004 (exact 0.961 ± 0.003)``."""
+        return f"{self.name} {_interval(self.accuracies)} (exact {_interval(self.exact)})"
+
+
+def _interval(accuracies: Sequence[float]) -> str:
+    """Return a mean with the half-width of its 95 % interval."""
+    if len(accuracies) < 2:
+        return f"{fmean(accuracies):.3f} (one seed)" if accuracies else "-"
+    around = T_95[min(len(accuracies) - 2, len(T_95) - 1)] * stdev(accuracies) / len(accuracies) ** 0.5
+    return f"{fmean(accuracies):.3f} ± {around:.3f}"
