@@ -32,7 +32,7 @@ def test_what_somebody_else_has_set_is_refused(monkeypatch: pytest.MonkeyPatch, 
 def test_notes_survive_a_file(tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
     assert Notes.load(path) is None
-    for notes in (Notes(), Notes(3, done=True, rank=2), Notes(problem="no peers")):
+    for notes in (Notes(), Notes(3, done=True, rank=2), Notes(problem="no peers:\nat \x1b[1m10.0.0.1")):
         notes.save(path)
         assert Notes.load(path) == notes
     assert list(tmp_path.iterdir()) == [path]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from gradwire.errors import JobError
-from gradwire.fields import Source, of
+from gradwire.fields import Source, of, text
 from gradwire.files import replace_file
 
 VARIABLE = "GRADWIRE_PROFILE"
@@ -58,11 +58,11 @@ class Settings:
     @classmethod
     def of_environment(cls) -> Self | None:
         """Return what the environment says, None where nobody profiles. Raises ``JobError``."""
-        text = os.environ.get(VARIABLE)
-        if not text:
+        words = os.environ.get(VARIABLE)
+        if not words:
             return None
         source = Source(VARIABLE, "it is set by 'gradwire profile' alone, so unset it", JobError)
-        return source.of_json(text, of(cls))
+        return source.of_json(words, of(cls))
 
 
 @dataclass(frozen=True)
@@ -96,5 +96,5 @@ class Notes:
         if not path.exists():
             return None
         source = Source(f"the notes {path}", "let 'gradwire profile' alone write them", JobError)
-        text = path.read_text(encoding="utf-8", errors="replace")
-        return source.of_json(text, of(cls))
+        words = path.read_text(encoding="utf-8", errors="replace")
+        return source.of_json(words, of(cls, problem=text))  # another program's error may have lines
