@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import zipfile
 from fractions import Fraction
 from pathlib import Path
@@ -72,9 +73,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"step": 7}, tmp_path / "plain.pt")
     for name, reason in (
         ("plain.pt", "or read a file of torch.save with torch.load"),
-        ("pipe", "is no file"),
-        ("absent", "is no file"),
-        ("", "is no file"),
+        ("pipe", "it is a pipe or a device; save its content in an ordinary file"),
+        ("absent", "No such file or directory; pass a file that save_checkpoint wrote"),
+        ("", "Is a directory; pass a file"),
     ):
         with pytest.raises(StateError, match=reason):
             gradwire.load_checkpoint(tmp_path / name)
@@ -90,6 +91,20 @@ def test_other_objects_are_read_only_where_the_file_is_trusted(tmp_path: Path) -
         gradwire.load_checkpoint(tmp_path / "rank0.pt")
     found = gradwire.load_checkpoint(tmp_path / "rank0.pt", weights_only=False)
     assert found == {"share": Fraction(1, 3)}
+
+
+@pytest.mark.parametrize("count", [0, 1 << 20])
+def test_a_full_disk_is_named_and_leaves_the_older_file(count: int, tmp_path: Path) -> None:
+    gradwire.save_checkpoint(tmp_path / "rank0.pt", {"step": 7})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(JobError, match=r"cannot be written to .*: File too large"):
+            gradwire.save_checkpoint(tmp_path / "rank0.pt", {"weights": torch.zeros(count)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert gradwire.load_checkpoint(tmp_path / "rank0.pt") == {"step": 7}
+    assert os.listdir(tmp_path) == ["rank0.pt"]
 
 
 def test_a_state_that_cannot_be_saved_leaves_the_older_file(tmp_path: Path) -> None:

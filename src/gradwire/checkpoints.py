@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from gradwire import _native
 from gradwire.deferred import torch
 from gradwire.errors import SpecError, StateError, shown
-from gradwire.files import write_files
+from gradwire.files import open_ordinary, write_files
 from gradwire.inference import outside_inference
 
 _MARK = b"gradwire checkpoint 1, crc32c "
@@ -85,14 +85,13 @@ def load_checkpoint(
         For a file that is missing, damaged, cut off, or without a checksum. It names the file.
     """
     try:
-        if not Path(path).is_file():  # reading a pipe would wait for ever
-            raise StateError(f"the checkpoint {os.fspath(path)} is no file; name one of save_checkpoint")
-        with Path(path).open("rb") as file:
+        with open_ordinary(path) as file:  # reading a pipe would wait for ever
             _verify(file, path)
             return _read(file, path, map_location, weights_only)
     except OSError as error:
         raise StateError(
-            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}"
+            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}; pass a file that "
+            "save_checkpoint wrote"
         ) from error
 
 
@@ -112,7 +111,12 @@ def check_summed(path: str | os.PathLike[str]) -> None:
 
 
 def _write(content: object, file: BinaryIO) -> None:
-    torch.save(content, file)
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # a full disk, which torch calls an unexpected position
+            raise error.__context__ from error
+        raise
     file.seek(-2, os.SEEK_END)  # the length of the archive's comment, 0 so far
     file.write(_COMMENT_NBYTES.to_bytes(2, "little") + _MARK)
     file.write(_digits(file, file.tell()))

@@ -18,10 +18,15 @@ _LEAVES = (bool, int, float, complex, str, bytes)
 
 def of_tensor(tensor: torch.Tensor) -> int:
     """Return the CRC32C of a tensor's values, wherever it lies."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
+    return _native.crc32c(bytes_of(tensor.detach().cpu()))
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor on the CPU, in the order of its elements: of its own memory, if it can."""
+    flat = tensor.resolve_conj().contiguous().view(-1)
     if flat.stride(0) != 1:  # one element counts as contiguous with any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
-    return _native.crc32c(flat.view(torch.uint8))
+    return flat.view(torch.uint8)
 
 
 def sealed_text(content: Mapping[str, Any]) -> str:

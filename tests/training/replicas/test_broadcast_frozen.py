@@ -38,6 +38,7 @@ class Adapted(nn.Module):
             Parameter(torch.full((3,), rank + 1).to(dtype), requires_grad=False) for dtype in DTYPES
         )
         self.empty = Parameter(torch.empty(0, dtype=torch.uint8), requires_grad=False)
+        self.strided = Parameter(torch.randn(10, generator=draw)[::5][:1], requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         held = (x.bfloat16() @ self.base).float() @ (self.packed.float() / 128 - 1)

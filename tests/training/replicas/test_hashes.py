@@ -112,3 +112,12 @@ def test_what_replicas_cannot_compare_is_refused() -> None:
         check_replicated(ZeroRedundancyOptimizer([torch.ones(1, requires_grad=True)]))
     with pytest.raises(SpecError, match=r"expected an optimizer of torch\.optim, got 3"):
         check_replicated(3)
+
+
+@HASHES
+def test_memory_of_any_layout_is_hashed_as_its_values(hash_of: Hash) -> None:
+    whole = torch.arange(10.0)
+    turned = torch.tensor([1 + 2j, 3 - 1j])
+    for each in (whole[::5][:1], whole[::2], whole.view(2, 5).t(), turned.conj(), turned.conj().imag):
+        copied = torch.tensor(each.tolist(), dtype=each.dtype)
+        assert hash_of([each]) == hash_of([copied])

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
+from gradwire.checksum import bytes_of
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.exchange import Exchange
@@ -82,7 +83,7 @@ def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> Exchange
     """Copy rank 0's, of any dtype, to all ranks."""
     if not buffers:
         return ExchangeCost()
-    flat = [on_host(buffer).contiguous().view(-1).view(torch.uint8) for buffer in buffers]
+    flat = [bytes_of(on_host(buffer)) for buffer in buffers]
     counts = [each.numel() for each in flat]
     padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8, device="cpu")
     payload = torch.cat([*flat, padding])

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gradwire import _native
+from gradwire.checksum import bytes_of
 from gradwire.devices import on_host
 from gradwire.errors import SpecError, shown
 from gradwire.training.replicas.shared import own_parameters, shared_parameters
@@ -102,5 +103,5 @@ def _values(content: object) -> Iterator[torch.Tensor | str]:
 
 def _bytes_of(value: torch.Tensor | str) -> torch.Tensor:
     if not isinstance(value, str):
-        return on_host(value.detach()).contiguous().view(-1).view(torch.uint8)
+        return bytes_of(on_host(value.detach()))
     return torch.frombuffer(bytearray(value.encode()), dtype=torch.uint8)
