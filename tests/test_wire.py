@@ -196,8 +196,8 @@ def test_a_frame_of_another_step_is_refused_before_its_codec() -> None:
             open_frame(sealed(flags=flags), expected)
 
 
-@pytest.mark.parametrize("flags", [0, flags_of(4)])
-def test_a_last_frame_is_told_from_all_others(flags: int) -> None:
+@pytest.mark.parametrize("step", [None, 4])
+def test_a_last_frame_is_told_from_all_others(step: int | None) -> None:
     for places, has_left, count in (
         ([(1, 3)], True, 1),
         ([(1, 3), (0, 4)], False, 2),
@@ -206,26 +206,27 @@ def test_a_last_frame_is_told_from_all_others(flags: int) -> None:
         frame = parting_frame(places, has_left=has_left)
         assert Header.unpack(bytes(header_bytes(frame))).count == count
         with pytest.raises(OutOfStepError) as caught:
-            open_frame(frame, replace(EXPECTED, flags=flags))
+            open_frame(frame, replace(EXPECTED, flags=flags_of(step)))
         assert (caught.value.places, caught.value.has_left) == (tuple(places), has_left)
     for damaged in (with_header(frame, 8, b"\x01"), with_header(frame, 12, b"\x08"), frame[:40]):
         with pytest.raises(FrameError, match=r"a last frame has|checksum is wrong|truncated"):
-            check_step(damaged, flags)
+            check_step(damaged, step)
 
 
-def test_only_frames_of_earlier_steps_end_a_wait_for_none() -> None:
+@pytest.mark.parametrize("step", [5, LATE, 50_000, 3 * (LATE + 1)])
+def test_only_frames_of_earlier_steps_end_a_wait_for_none(step: int) -> None:
     for frame in (
-        sealed(flags=flags_of(5)),
-        sealed(flags=flags_of(6)),
+        sealed(flags=flags_of(step)),
+        sealed(flags=flags_of(step + 1)),
         sealed(),
-        parting_frame([(1, 5)], has_left=True),
+        parting_frame([(1, step)], has_left=True),
     ):
-        check_not_before(frame, 5, 1)
+        check_not_before(frame, step, 1)
     for frame, places in (
-        (sealed(flags=flags_of(4)), ((1, 4),)),
-        (parting_frame([(1, 4)], has_left=True), ((1, 4),)),
-        (parting_frame([(2, 4), (0, 5)], has_left=False), ((2, 4), (0, 5))),
+        (sealed(flags=flags_of(step - 1)), ((1, step - 1),)),
+        (parting_frame([(1, step - 1)], has_left=True), ((1, step - 1),)),
+        (parting_frame([(2, step - 1), (0, step)], has_left=False), ((2, step - 1), (0, step))),
     ):
         with pytest.raises(OutOfStepError) as caught:
-            check_not_before(frame, 5, 1)
+            check_not_before(frame, step, 1)
         assert caught.value.places == places

@@ -111,10 +111,12 @@ class OutOfStepError(FrameError):
         Ranks of the link and their steps, one or two; None instead of a rank for the sender of the frame.
     has_left
         Whether the first of them has closed its link, for whatever reason.
+    flags
+        Those of a frame of another step, for ``step_of``; 0 of a last frame.
     """
 
-    def __init__(self, places: Sequence[tuple[int | None, int]], *, has_left: bool) -> None:
-        self.places, self.has_left = tuple(places), has_left
+    def __init__(self, places: Sequence[tuple[int | None, int]], *, has_left: bool, flags: int = 0) -> None:
+        self.places, self.has_left, self.flags = tuple(places), has_left, flags
         steps = " and ".join(str(step) for _, step in self.places)
         super().__init__(
             f"the peer has closed its link at step {steps}" if has_left else f"ranks are at steps {steps}"
@@ -151,35 +153,34 @@ def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch
     return seal_frame(frame, len(payload), codec_id=PARTING, fingerprint=0, count=count, sequence=0)
 
 
-def check_step(frame: torch.Tensor, flags: int) -> None:
-    """Raise ``OutOfStepError`` for a last frame, and for one of another step than ``flags`` name.
+def check_step(frame: torch.Tensor, step: int | None) -> None:
+    """Raise ``OutOfStepError`` for a last frame, and for one of another step than ``step``.
 
-    Frames that name no step pass, and so do all frames where ``flags`` name none. Raises ``FrameError``.
+    Frames that name no step pass, and so do all frames where ``step`` is None. Raises ``FrameError``.
     """
-    _check_step(frame, Header.unpack(_head(frame)), flags)
+    _check_step(frame, Header.unpack(_head(frame)), flags_of(step), step)
 
 
 def check_not_before(frame: torch.Tensor, step: int, peer: int) -> None:
     """Raise ``OutOfStepError`` if ``peer`` has sent a frame of a step before ``step``, or left before it."""
     try:
-        check_step(frame, flags_of(step))
+        check_step(frame, step)
     except OutOfStepError as error:
         places = [(peer if rank is None else rank, its) for rank, its in error.places]
         if len(places) == 2 or places[0][1] < step:  # a peer may be ahead, or have left after this step
-            raise OutOfStepError(places, has_left=error.has_left) from error
+            raise OutOfStepError(places, has_left=error.has_left, flags=error.flags) from error
 
 
-def _check_step(frame: torch.Tensor, header: Header, flags: int) -> None:
+def _check_step(frame: torch.Tensor, header: Header, flags: int, step: int | None) -> None:
     if header.codec_id == PARTING:
         payload = _payload_of(frame, header, 2 * _PLACE.size)
         if (header.count, payload.numel()) not in ((1, 8), (2, 16), (3, 16)):
             raise FrameError(f"a last frame has {payload.numel()} bytes and the count {header.count}")
         raise OutOfStepError(list(_PLACE.iter_unpack(memory_of(payload))), has_left=header.count != 2)
     if (header.flags ^ flags) >> _STEP_SHIFT:
-        own = step_of(flags, 0)
-        came = None if own is None else step_of(header.flags, own)
+        came = None if step is None else step_of(header.flags, step)
         if came is not None:
-            raise OutOfStepError([(None, came)], has_left=False)
+            raise OutOfStepError([(None, came)], has_left=False, flags=header.flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def open_frame(
     """
     header = Header.unpack(_head(frame))
     if header.codec_id == PARTING or (header.flags ^ expected.flags) >> _STEP_SHIFT:
-        _check_step(frame, header, expected.flags)
+        _check_step(frame, header, expected.flags, step_of(expected.flags, 0))
     _check_codec(header, expected, codec_names)
     if (header.flags ^ expected.flags) & AVERAGE:
         came, wanted = ("an average" if it.flags & AVERAGE else "a sum" for it in (header, expected))

@@ -29,6 +29,13 @@ def test_frames_without_a_step_pass_and_frames_of_another_do_not() -> None:
         assert "is at step 5" in error
 
 
+@pytest.mark.parametrize("step", [LATE, 50_000, 3 * (LATE + 1)])
+def test_steps_of_a_long_run_are_named(step: int) -> None:
+    for error in run_ranks(2, reduced, [step, step + 1]):
+        assert f"rank 0 is at step {step}" in error
+        assert f"rank 1 is at step {step + 1}" in error
+
+
 def test_a_difference_is_between_ranks_of_the_link_at_two_steps() -> None:
     link = loopback(2)[0]
     link.step = 5

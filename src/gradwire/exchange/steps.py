@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gradwire.errors import FrameError, LinkError
 from gradwire.exchange.frames import incoming_buffers
 from gradwire.links.base import Link, Receiving
-from gradwire.wire import LATE, OutOfStepError, check_step, flags_of, parting_frame
+from gradwire.wire import LATE, OutOfStepError, check_step, parting_frame, step_of
 
 ADVICE = "let all ranks load the same checkpoint, and take the same number of steps"
 _MOST = 64
@@ -42,8 +42,11 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
     """Return how ranks differ, if ``error``, of a frame from ``peer``, says so."""
     if not isinstance(error, OutOfStepError) or link.step is None:
         return None
+    exact = step_of(error.flags, link.step)  # the door knows flags alone, which repeat
     places = [
-        (rank, step) for each, step in error.places if (rank := peer if each is None else each) is not None
+        (rank, step if each is not None or exact is None else exact)
+        for each, step in error.places
+        if (rank := peer if each is None else each) is not None
     ]
     if len(places) == 1:
         places.append((link.rank, link.step))
@@ -89,7 +92,7 @@ def leave(link: Link, found: Difference | None) -> None:
 
 def _difference_in(link: Link, receiving: Receiving, peer: int) -> Difference | None:
     try:
-        check_step(receiving.wait(0.0), flags_of(link.step))
+        check_step(receiving.wait(0.0), link.step)
     except OutOfStepError as error:
         return difference(link, error, peer)
     except (FrameError, LinkError):

@@ -118,7 +118,7 @@ def test_ignored_parameters_and_stand_ins_are_no_matter() -> None:
     averaged = AveragedParameters(model)
     module[2].bias = nn.Parameter(torch.ones(1))
     averaged.check()
-    scaled = {name: 2 * each for name, each in model.named_parameters()}
+    scaled: dict[str, torch.Tensor] = {}
     seen = list[bool]()
 
     def check(*_: object) -> None:
@@ -126,5 +126,9 @@ def test_ignored_parameters_and_stand_ins_are_no_matter() -> None:
         seen.append(model.module[1].weight is scaled["module.1.weight"])
 
     model.register_forward_pre_hook(check)
-    torch.func.functional_call(model, scaled, (torch.ones(2, 3),))
-    assert seen == [True]
+    for leaves in (False, True):
+        scaled |= {name: 2 * each for name, each in model.named_parameters()}
+        if leaves:
+            scaled |= {name: each.detach().requires_grad_() for name, each in scaled.items()}
+        torch.func.functional_call(model, scaled, (torch.ones(2, 3),))
+    assert seen == [True, True]

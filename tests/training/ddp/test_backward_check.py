@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -87,6 +89,49 @@ def test_outputs_are_found_wherever_they_are() -> None:
     assert not model.weight._backward_hooks, "a leaf would keep every hook"
 
 
+@dataclass
+class Part:
+    loss: torch.Tensor
+    owner: object = None
+    later: object = field(init=False)
+
+
+def test_outputs_may_hold_each_other_or_be_unset() -> None:
+    class Circular(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            part = Part(super().forward(x))
+            part.owner = [part]
+            return part, Part
+
+    model = Circular(3, 2)
+    _, rounds = _noted(model)
+    out, _ = model(X)
+    rounds.steps_done += 1
+    with pytest.raises(AttachError, match="DDP has averaged one backward pass"):
+        torch.autograd.backward(out.loss.sum())
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_output_can_be_saved() -> None:
+    model = nn.Linear(3, 2)
+    _noted(model)
+    torch.save(model(X), io.BytesIO())
+
+
+def test_what_is_added_within_no_sync_waits_for_the_next_average() -> None:
+    model = nn.Linear(3, 2)
+    _, rounds = _noted(model)
+    out = model(X)
+    torch.autograd.backward(out.sum(), retain_graph=True)
+    rounds.steps_done += 1
+    model.require_backward_grad_sync = False  # type: ignore[assignment]
+    torch.autograd.backward(out.sum(), retain_graph=True)
+    torch.autograd.backward((model(X) * out).sum(), retain_graph=True)  # as for states of earlier passes
+    model.require_backward_grad_sync = True  # type: ignore[assignment]
+    with pytest.raises(AttachError, match="DDP has averaged one backward pass"):
+        torch.autograd.backward(out.sum())
+
+
 def test_a_parameter_that_a_hook_has_changed_ends_the_run() -> None:
     model, given = nn.Linear(3, 2), list[GradwireError]()
 
@@ -113,6 +158,11 @@ def test_a_parameter_that_a_hook_has_changed_ends_the_run() -> None:
                 model.weight.add_(1.0)  # after its last bucket, as an optimizer does
             check.check_unwritten(bucket, give_up)
     assert len(given) == 1
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    model.require_backward_grad_sync = False  # type: ignore[assignment]
+    model(X)  # DDP still waits for a backward pass, and averages that of this one
+    check.check_unwritten(bucket, give_up)
 
 
 def test_a_copy_notes_nothing_and_can_be_attached() -> None:

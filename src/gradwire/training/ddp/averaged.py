@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 import torch
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.errors import AttachError
@@ -37,8 +38,10 @@ class AveragedParameters:
         if not replaced and not any(each.requires_grad for each in self._frozen):
             return
         for name, each in self._module.named_parameters():
-            if each in self._averaged or name in self._ignored or not (each.requires_grad and each.is_leaf):
-                continue  # one that is no leaf stands in for others, as torch.func.functional_call lets it
+            if each in self._averaged or name in self._ignored or not each.requires_grad:
+                continue
+            if not (isinstance(each, nn.Parameter) and each.is_leaf):
+                continue  # a tensor that stands in for a parameter, as torch.func.functional_call lets it
             how = "unfrozen" if each in self._frozen else "put in its place"
             raise AttachError(
                 f"{name} was {how} after DistributedDataParallel was made, which averages no gradient of it; "

@@ -6,12 +6,14 @@ rank's own. It also averages too late for an optimizer that steps in a hook of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, is_dataclass
 
 import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
-from torch.nn.parallel.distributed import _find_tensors
+from torch.utils.hooks import unserializable_hook
 
 from gradwire.errors import AttachError, GradwireError
 from gradwire.training.ddp.copies import CopiedNotes
@@ -33,19 +35,23 @@ class BackwardCheck:
     def __init__(self, rounds: Rounds, parameters: Iterable[torch.Tensor]) -> None:
         self._rounds, self._parameters = rounds, list(parameters)
         self._awaited: int | None = None  # the steps done when the last forward pass was noted
+        self._model: Callable[[], nn.Module | None] = lambda: None  # that of the pass
         self.versions: dict[torch.Tensor, int] = {}
 
     def __call__(self, model: nn.Module, _inputs: object, output: object) -> None:
         """Note a forward pass."""
         if torch.compiler.is_compiling():
             return
-        if not torch.is_grad_enabled() or not getattr(model, "require_backward_grad_sync", True):
+        if not torch.is_grad_enabled():
             return
-        self._awaited = self._rounds.steps_done
+        # DDP averages even a backward pass within no_sync(), if it has waited for one since a pass before.
         self.versions = {each: each._version for each in self._parameters if _has_hooks(each)}
-        for tensor in _find_tensors(output):  # type: ignore[no-untyped-call]
+        if not _synchronises(model):
+            return
+        self._awaited, self._model = self._rounds.steps_done, weakref.ref(model)
+        for tensor in _tensors_of(output):
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(self._pass)
+                tensor.register_hook(self._pass)  # type: ignore[no-untyped-call]
 
     def check_unwritten(self, bucket: DDPBucket, give_up: Callable[[GradwireError], GradwireError]) -> None:
         """Raise ``AttachError`` if a hook has changed a parameter before its gradient was averaged."""
@@ -61,9 +67,13 @@ class BackwardCheck:
         if bucket.is_last():
             self.versions = {}
 
+    @unserializable_hook  # type: ignore[untyped-decorator]
     def _pass(self, _gradient: torch.Tensor) -> None:
-        """Look at a backward pass that reaches an output of a noted forward pass."""
-        if self._awaited == self._rounds.steps_done or self._rounds.over:
+        """Look at a backward pass that reaches an output of a noted forward pass.
+
+        What it adds within ``no_sync`` is averaged with the next one.
+        """
+        if self._awaited == self._rounds.steps_done or self._rounds.over or not _synchronises(self._model()):
             return
         if any(map(_will_accumulate, self._parameters)):
             raise AttachError(
@@ -74,6 +84,28 @@ class BackwardCheck:
 
     def __reduce__(self) -> tuple[type[CopiedNotes], tuple[()]]:
         return CopiedNotes, ()
+
+
+def _tensors_of(output: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors in which DDP looks for unused parameters; parts may hold each other or be unset."""
+    seen, found = set[int](), [output]
+    while found:
+        each = found.pop()
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif id(each) not in seen:
+            seen.add(id(each))
+            if isinstance(each, list | tuple):
+                found += each
+            elif isinstance(each, dict):
+                found += each.values()
+            elif is_dataclass(each):
+                found += (getattr(each, part.name, None) for part in fields(each))
+
+
+def _synchronises(model: nn.Module | None) -> bool:
+    """Return whether DDP averages gradients now: it does, but for ``no_sync``."""
+    return bool(getattr(model, "require_backward_grad_sync", True))
 
 
 def _has_hooks(parameter: torch.Tensor) -> bool:
