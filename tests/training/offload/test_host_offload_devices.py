@@ -230,5 +230,5 @@ def test_what_does_not_go_together_is_refused() -> None:
         HostOffload(model, make_optimizer(model), "static:8", device=devices, fraction=0.5)
     with offloaded([devices[0]], fraction=0.6) as offload:
         state = offload.state_dict()
-    with offloaded([devices[0]]) as offload, pytest.raises(StateError, match="a HostOffload with 3 layers"):
+    with offloaded([devices[0]]) as offload, pytest.raises(StateError, match="expected a list of 3 for bits"):
         offload.load_state_dict(state | {"bits": [32]})

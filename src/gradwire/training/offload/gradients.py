@@ -26,9 +26,13 @@ from gradwire.training.offload.sums import GradientSums
 
 @dataclass
 class _Home:
-    """Where a replica's gradient goes, and from where."""
+    """Where a replica's gradient goes, and from where.
+
+    ``is_trained`` says whether the master required a gradient when that was last looked at.
+    """
 
     master: nn.Parameter
+    is_trained: bool
     layer: str
     number: int
     place: Place
@@ -93,12 +97,11 @@ class GradientReturn:
         for number, place in enumerate(places):
             stream = place.device.stream()
             self._homes |= {
-                replica: _Home(master, layer.name, number, place, stream)
+                replica: _Home(master, master.requires_grad, layer.name, number, place, stream)
                 for layer in place.layers
                 for master, replica in zip(layer.masters, layer.replicas, strict=True)
-                if replica.requires_grad
             }
-        self._sizes = Counter(home.layer for home in self._homes.values())
+        self._sizes = self._count()
         self._probes = {home.number: replica for replica, home in self._homes.items()}
         """A parameter of each place."""
         self._steps, self._ledger, self._sums = steps, ledger, GradientSums(len(places))
@@ -113,8 +116,10 @@ class GradientReturn:
         """The threads within ``hold``."""
         self._held: dict[torch.Tensor, int] = {}
         """The parameters whose gradients stay on the device meanwhile, and their places."""
-        register = torch.Tensor.register_post_accumulate_grad_hook
-        self._hooks: list[Any] = [register(each, self._take) for each in self._homes]  # type: ignore[no-untyped-call]
+        self._hooks: dict[torch.Tensor, Any] = {}
+        for replica, home in self._homes.items():
+            if home.is_trained:
+                self._hook(replica)
 
     def begin(self, number: int = 0) -> None:
         """Begin a forward pass at a place: note the thread that drives it, and whether DDP is around it."""
@@ -122,6 +127,7 @@ class GradientReturn:
             return  # backward computes a checkpoint's forward pass again, or no backward pass follows
         with self._lock:
             self._drivers[number] = threading.get_ident()
+            self._follow(number)
         ddp, probe = getattr(DistributedDataParallel, "_active_ddp_module", None), self._probes.get(number)
         if ddp is None or ddp is not self._ddps.get(number):
             around = ddp is not None and any(each is probe for each in ddp.module.parameters())
@@ -150,8 +156,31 @@ class GradientReturn:
 
     def close(self) -> None:
         """Let the replicas go."""
-        for each in self._hooks:
+        for each in self._hooks.values():
             each.remove()
+
+    def _hook(self, replica: torch.Tensor) -> None:
+        register = torch.Tensor.register_post_accumulate_grad_hook
+        self._hooks[replica] = register(replica, self._take)  # type: ignore[no-untyped-call]
+
+    def _follow(self, number: int) -> None:
+        """Freeze and unfreeze a replica's parameters as the user has done with the masters."""
+        changed = [
+            (replica, home)
+            for replica, home in self._homes.items()
+            if home.number == number and home.is_trained is not home.master.requires_grad
+        ]
+        for replica, home in changed:
+            home.is_trained = home.master.requires_grad
+            replica.requires_grad_(home.is_trained)
+            if home.is_trained and replica not in self._hooks:
+                self._hook(replica)
+        if changed:
+            self._sizes = self._count()
+
+    def _count(self) -> Counter[str]:
+        """Return how many gradients come of each layer."""
+        return Counter(home.layer for home in self._homes.values() if home.is_trained)
 
     def _take(self, replica: torch.Tensor) -> None:
         home = self._homes[replica]
