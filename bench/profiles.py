@@ -70,7 +70,8 @@ def compare(script: str, network: str, ranks: int, steps: int) -> Row:
             run([*gradwire("profile"), *profiled, *torchrun(ranks), *words])
         else:
             run(on_hosts(ranks, network, [*gradwire("profile"), *profiled, sys.executable, *words]))
-        first = json.loads(record.read_text(encoding="utf-8"))["estimates"][0]
+        found = json.loads(record.read_text(encoding="utf-8"))
+        first, plain_s = found["estimates"][0], found["observed"]["step_s"]
         start = [str(ATTACHED), str(result), str(plan), *words]
         if network == "loopback":
             run([*torchrun(ranks), *start])
@@ -78,7 +79,7 @@ def compare(script: str, network: str, ranks: int, steps: int) -> Row:
             run(on_hosts(ranks, network, [sys.executable, *start]))
         measured_s = json.loads(result.read_text(encoding="utf-8"))["step_s"]
     name = f"{first['plan']['codec']} {first['plan']['algorithm']}"
-    return Row(script, network, name, first["plain_s"], first["step_s"], measured_s)
+    return Row(script, network, name, plain_s, first["step_s"], measured_s)
 
 
 def table(rows: list[Row]) -> Table:

@@ -38,8 +38,14 @@ def test_the_page_has_what_was_observed_and_a_row_for_each_network(monkeypatch: 
 
 def test_the_verdict_follows_from_the_first_estimate(monkeypatch: Any) -> None:
     first = made(monkeypatch)[1][0]
-    faster, slower = replace(first, plain_s=0.4, step_s=0.2), replace(first, plain_s=0.2, step_s=0.4)
-    assert verdict(faster) == "On this network, a step would be 2.00 times as fast: 200ms instead of 400ms."
+    faster = replace(first, plain_s=0.4, step_s=0.2, spread=0.1)
+    slower = replace(faster, plain_s=0.2, step_s=0.4)
+    assert verdict(faster) == "On this network, a step would be 1.82-2.2x as fast: 200ms instead of 400ms."
+    for step_s in (0.37, 0.43):
+        even = verdict(replace(faster, step_s=step_s))
+        assert even.startswith("On this network, a step would take about as long with gradwire: ")
+    noisy = verdict(replace(faster, spread=0.16))
+    assert noisy.startswith("On this network, steps are too noisy to say what gradwire would gain: ")
     assert (
         verdict(slower) == "On this network, gradwire would not make a step shorter: 400ms instead of 200ms."
     )

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.auto.estimates.excerpts import KEPT_STEPS, joined, shares, stretch
-from gradwire.auto.times.step_times import StepTime, StepTimes
+from gradwire.auto.times.step_times import StepTimes
 from gradwire.profile.backward import after_backward
 from gradwire.profile.marks import marks_of
 from gradwire.profile.settings import Settings
@@ -113,8 +113,8 @@ class DdpWatch:
         return tuple(map(joined, self._excerpts))
 
     @property
-    def times(self) -> StepTime:
-        """The medians of the steps that count."""
+    def times(self) -> StepTimes:
+        """The times of the steps that count."""
         clock = _Told()
         times = StepTimes(clock)
         for ready, end in self._rows:
@@ -123,7 +123,7 @@ class DdpWatch:
                 times.handed_over(count)
             clock.now_s = self._marks.seconds(end)
             times.end()
-        return times.median
+        return times
 
     def remove(self) -> None:
         """Leave the model as it was."""

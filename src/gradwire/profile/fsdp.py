@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.auto.estimates.excerpts import KEPT_STEPS, joined, shares, stretch
-from gradwire.auto.times.step_times import StepTime, StepTimes
+from gradwire.auto.times.step_times import StepTimes
 from gradwire.errors import AttachError
 from gradwire.profile.backward import after_backward
 from gradwire.profile.settings import Settings
@@ -81,9 +81,9 @@ class FsdpWatch:
         return tuple(map(joined, self._excerpts))
 
     @property
-    def times(self) -> StepTime:
-        """The medians of the steps that count."""
-        return self._times.median
+    def times(self) -> StepTimes:
+        """The times of the steps that count."""
+        return self._times
 
     def remove(self) -> None:
         """Leave FSDP as it was."""

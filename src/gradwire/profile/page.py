@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire.auto.estimates.estimate import Estimate
 from gradwire.auto.estimates.observed import Observed
-from gradwire.auto.estimates.report import LEGEND, observation, table
+from gradwire.auto.estimates.report import LEGEND, gain, observation, table
 from gradwire.page import Report, Section, report_page
 from gradwire.timing.replay.line import Line
 from gradwire.units import counted, format_duration
@@ -33,9 +33,13 @@ def verdict(first: Estimate) -> str:
     """Return what gradwire would give on the first network, in a sentence."""
     where = f"On {'this network' if first.network == 'this one' else first.network}"
     plain, step = format_duration(first.plain_s), format_duration(first.step_s)
-    if first.step_s >= first.plain_s:
+    if first.is_noisy:
+        return f"{where}, steps are too noisy to say what gradwire would gain: {step} instead of {plain}."
+    if first.speedup * (1 + first.spread) <= 1:
         return f"{where}, gradwire would not make a step shorter: {step} instead of {plain}."
-    return f"{where}, a step would be {first.speedup:.2f} times as fast: {step} instead of {plain}."
+    if first.speedup <= 1 + first.spread:
+        return f"{where}, a step would take about as long with gradwire: {step} instead of {plain}."
+    return f"{where}, a step would be {gain(first, first.speedup)} as fast: {step} instead of {plain}."
 
 
 def _observed(values: Mapping[str, Any]) -> Observed:

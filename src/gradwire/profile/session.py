@@ -102,7 +102,7 @@ class Session:
         link = connect(watch.group, timeout_s, ExchangeError, "; do all ranks take as many steps?")
         exchange = Exchange(link, Plan())
         try:
-            together = compare(exchange, times, timeout_s, with_line=True)
+            together = compare(exchange, times.median, timeout_s, with_line=True, scatter=times.disagreement)
         finally:
             exchange.close()
         return Observed(
@@ -119,6 +119,7 @@ class Session:
             watch.gathers,
             together.line,
             watch.gradients,
+            scatter=together.scatter,
         )
 
     def _give_up(self, problem: str) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -15,12 +16,31 @@ from support.observations import FAST, estimator, observed
 SLOW = Line(5e-5, 12.5e6)
 
 
-def test_where_the_steps_were_observed_ddp_takes_what_it_took() -> None:
-    found = estimator(observed()).at(Place("this one", FAST, 4, is_here=True))
-    assert found.plain_s == pytest.approx(0.055)
+def test_both_sides_of_a_gain_come_from_one_model() -> None:
+    """What the model is off for the observed step makes a gain uncertain, and never larger."""
+    here = Place("this one", FAST, 4, is_here=True)
+    found = estimator(observed()).at(here)
     assert found.kind == "DDP"
-    predicted = estimator(observed()).at(Place("another", FAST, 4)).plain_s
-    assert predicted != pytest.approx(0.055, rel=1e-3)
+    assert found.plain_s == estimator(observed()).at(Place("another", FAST, 4)).plain_s
+    slower = observed(exposed_s=0.1)  # other work took the cores while the script was watched
+    noisy = estimator(slower).at(here)
+    assert noisy.speedup == pytest.approx(found.speedup)
+    assert noisy.spread == pytest.approx(1 - noisy.plain_s / 0.13)
+    assert noisy.is_noisy
+
+
+def test_steps_that_scatter_make_a_gain_uncertain() -> None:
+    where = Place("100mbit", SLOW, 4)
+    even = observed()
+    exact = observed(exposed_s=estimator(even).at(Place("", FAST, 4)).plain_s - even.compute_s)
+    assert estimator(exact).at(where).spread == pytest.approx(0, abs=1e-9)
+    for scatter, is_noisy in ((0.1, False), (0.2, True)):
+        found = estimator(replace(exact, scatter=scatter)).at(where)
+        assert found.spread == pytest.approx(scatter)
+        assert found.is_noisy is is_noisy
+        assert ("too noisy to say" in str(found)) is is_noisy
+    assert estimator(observed(line=None, scatter=0.05)).at(where).spread == 0.05
+    assert estimator(observed(attached="fp8", scatter=0.05)).at(where).spread == 0.05
 
 
 def test_a_slow_line_is_what_limits_and_a_codec_of_few_bytes_gains() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gradwire.auto.estimates.estimate import Estimate, places
-from gradwire.auto.estimates.report import observation, report, table
+from gradwire.auto.estimates.report import gain, observation, report, table
 from gradwire.tables import lines
 from gradwire.timing.replay.line import Line
 from support.observations import estimator, observed
@@ -16,7 +16,7 @@ def test_every_row_fits_a_terminal_and_says_what_limits() -> None:
     shown = lines(*report(observed(), [estimator(observed()).at(each) for each in where]))
     assert max(map(len, shown)) <= 80
     rows = [line.split() for line in shown]
-    assert ["this", "one", "4", "55"] in [row[:4] for row in rows]
+    assert ["this", "one", "4"] in [row[:3] for row in rows]
     assert any(row[:2] == ["100mbit", "256"] and "line" in row for row in rows)
     assert any("gain:" in line for line in shown)
 
@@ -36,6 +36,15 @@ def test_what_is_known_is_predicted_too() -> None:
 
 def _here() -> Estimate:
     return estimator(observed()).at(places(observed(), [], [], shared_machine=False)[0])
+
+
+def test_gains_are_ranges_unless_they_are_noisy() -> None:
+    found = replace(_here(), spread=0.1)
+    assert gain(found, 1.1) == "1-1.21x"
+    assert gain(replace(found, spread=0.0), 1.5) == "1.5x"
+    assert gain(replace(found, spread=0.151), 1.5) == "noisy"
+    rows = table([replace(found, spread=0.2)]).rows
+    assert rows[0][5:7] == ("noisy", "noisy")
 
 
 def test_long_steps_are_in_seconds() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import product
 
 from gradwire.auto.estimates.limits import Limit, limit_of
@@ -30,6 +31,10 @@ from gradwire.timing.replay.line import Line
 from gradwire.units import format_duration
 
 _SOURCE = Source("an estimate", "let all ranks run the same gradwire")
+
+
+NOISY = 0.15
+"""A gain that is uncertain by more than this share isn't stated."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ class Estimate:
     kind
         ``"DDP"`` or ``"FSDP2"``.
     plain_s
-        Seconds of a step without gradwire: as measured where the steps were observed, else predicted.
+        Seconds of a step without gradwire, predicted like ``step_s``, so that no error of one model counts as
+        a gain.
     plan
         The one with the least expected time to a loss.
     step_s, compute_s
@@ -70,6 +76,9 @@ class Estimate:
         Seconds with it that bring training as far as one exact step does.
     limit
         What takes most of ``step_s``, and its share.
+    spread
+        The share by which gains are uncertain: what the observed steps scatter, and what the prediction of
+        the observed step is off.
     """
 
     network: str
@@ -81,6 +90,12 @@ class Estimate:
     compute_s: float
     to_loss_s: float
     limit: Limit
+    spread: float = 0.0
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether gains are too uncertain to be stated."""
+        return self.spread > NOISY
 
     @property
     def speedup(self) -> float:
@@ -104,6 +119,7 @@ class Estimate:
             "speedup": self.speedup,
             "speedup_to_loss": self.speedup_to_loss,
             "limit": asdict(self.limit),
+            "spread": self.spread,
         }
 
     @classmethod
@@ -116,10 +132,14 @@ class Estimate:
 
     def __str__(self) -> str:
         took, plain = format_duration(self.step_s), format_duration(self.plain_s)
+        gains = (
+            "too noisy to say what that gains"
+            if self.is_noisy
+            else f"{self.speedup:.2f} times as fast, {self.speedup_to_loss:.2f} times to the same loss"
+        )
         return (
             f"{self.hosts} hosts at {self.network}: {name_plan(self.plan)}, {took} a step, where {self.kind} "
-            f"takes {plain}; {self.speedup:.2f} times as fast, {self.speedup_to_loss:.2f} times to the same "
-            f"loss; most of the step is {self.limit}"
+            f"takes {plain}; {gains}; most of the step is {self.limit}"
         )
 
 
@@ -174,12 +194,13 @@ class Estimator:
             place.network,
             place.hosts,
             self._observed.kind,
-            self._plain_s(place),
+            self.plain_s(place),
             replace(best.plan, bucket_nbytes=None),
             step_s,
             best.compute_s,
             step_s * (1 + best.extra.share),
             limit_of(best, place.line, gather_s, place.ranks_per_machine),
+            self._spread,
         )
 
     def step_s(self, place: Place, plan: Plan) -> float:
@@ -206,10 +227,14 @@ class Estimator:
         way = backend.NAME if backend.NAME in self._observed.form.algorithms else "ring"
         return self.step_s(place, Plan(codec=Identity(), algorithm=way))
 
-    def _plain_s(self, place: Place) -> float:
-        if place.is_here and self._observed.attached is None:
-            return self._observed.step_s
-        return self.plain_s(place)
+    @cached_property
+    def _spread(self) -> float:
+        """The share by which gains are uncertain."""
+        seen = self._observed
+        if seen.line is None or seen.attached is not None or seen.step_s == 0:
+            return seen.scatter
+        here = Place("this one", seen.line, seen.world, seen.ranks_per_machine, is_here=True)
+        return seen.scatter + abs(self.plain_s(here) / seen.step_s - 1)
 
     def _refused(self, hosts: int) -> set[tuple[Codec, str]]:
         """Return the codecs, and the algorithms over which an exchange loses more than it may."""

@@ -57,6 +57,8 @@ class Observed:
         steps.
     attached
         The spec of the codec that exchanged the gradients; None without gradwire.
+    scatter
+        The distance of the steps' quartiles from their middle, as a share of it; the largest of all ranks.
     """
 
     kind: str
@@ -73,6 +75,7 @@ class Observed:
     line: Line | None = None
     gradients: tuple[torch.Tensor, ...] = ()
     attached: str | None = None
+    scatter: float = 0.0
 
     @property
     def step_s(self) -> float:
@@ -120,23 +123,29 @@ class Observed:
 
 @dataclass(frozen=True)
 class Together:
-    """What all ranks have in common: the slowest times, the slowest line, and who shares rank 0's machine."""
+    """The slowest times and line of all ranks, their largest scatter, and the ranks on rank 0's machine."""
 
     times: StepTime
     ranks_per_machine: int
     line: Line | None
+    scatter: float = 0.0
 
 
-def compare(exchange: Exchange, times: StepTime, timeout_s: float, *, with_line: bool) -> Together:
-    """Return what all ranks have in common; all of them call this together. Raises ``ExchangeError``."""
-    row = [times.compute_s, times.backward_s, times.exposed_s, *_machine()]
+def compare(
+    exchange: Exchange, times: StepTime, timeout_s: float, *, with_line: bool, scatter: float = 0.0
+) -> Together:
+    """Return what all ranks have in common; all of them call this together. Raises ``ExchangeError``.
+
+    ``times`` and ``scatter`` are this rank's.
+    """
+    row = [times.compute_s, times.backward_s, times.exposed_s, scatter, *_machine()]
     if with_line:
         row += own_line(exchange.link)
     rows = gather(exchange, row, timeout_s)
     line = line_of([each[-LINE_FIELDS:] for each in rows]) if with_line else None
     last = -LINE_FIELDS if with_line else None
-    machines = [tuple(each[3:last]) for each in rows]
-    return Together(slowest(rows), machines.count(machines[0]), line)
+    machines = [tuple(each[4:last]) for each in rows]
+    return Together(slowest(rows), machines.count(machines[0]), line, max(each[3] for each in rows))
 
 
 def slowest(rows: Sequence[Sequence[float]]) -> StepTime:

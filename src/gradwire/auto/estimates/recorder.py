@@ -114,7 +114,13 @@ class Recorder:
         if not self.ready:
             return ""
         began = self._clock()
-        together = compare(exchange, self._times.median, timeout_s, with_line=rate is None)
+        together = compare(
+            exchange,
+            self._times.median,
+            timeout_s,
+            with_line=rate is None,
+            scatter=self._times.disagreement,
+        )
         text = ""
         if exchange.link.rank == 0:
             line = _told(rate) if together.line is None else together.line
@@ -135,6 +141,7 @@ class Recorder:
                 line=line,
                 gradients=tuple(self._excerpts),
                 attached=str(exchange.plan.codec),
+                scatter=together.scatter,
             )
             text = _text(observed, _place(rate, line, hosts or world, world, sharing))
         text = broadcast(exchange, text, timeout_s)

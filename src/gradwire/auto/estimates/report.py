@@ -11,9 +11,10 @@ from gradwire.tables import Column, Table, figure
 from gradwire.units import counted, format_duration, format_size
 
 LEGEND = (
-    "gain: how many times as fast a step is; to loss: how many times as fast training comes to the same "
-    "loss, with the extra steps that follow from the gradients' noise. limit: what takes most of the step "
-    "with gradwire; CPU: codecs and frames."
+    "All times are predicted by one model. gain: how many times as fast a step is; to loss: how many times "
+    "as fast training comes to the same loss, with the extra steps that follow from the gradients' noise. "
+    "Ranges follow from how much the observed steps scatter, and from how far the model is off for them; "
+    "noisy: by more than 15 %. limit: what takes most of the step with gradwire; CPU: codecs and frames."
 )
 
 
@@ -49,6 +50,14 @@ def observation(observed: Observed) -> str:
     )
 
 
+def gain(estimate: Estimate, ratio: float) -> str:
+    """Return one of an estimate's ratios as a range, such as ``1.2-1.4x``, or ``noisy``."""
+    if estimate.is_noisy:
+        return "noisy"
+    low, high = (f"{each:.3g}" for each in (ratio / (1 + estimate.spread), ratio * (1 + estimate.spread)))
+    return f"{low}x" if low == high else f"{low}-{high}x"
+
+
 def table(estimates: Sequence[Estimate]) -> Table:
     """Return a row for each estimate."""
     slowest_s = max(max(each.plain_s, each.step_s) for each in estimates)
@@ -70,8 +79,8 @@ def table(estimates: Sequence[Estimate]) -> Table:
             figure(scale * each.plain_s),
             f"{name_coding(each.plan.encoding)} {each.plan.algorithm}",
             figure(scale * each.step_s),
-            f"{each.speedup:.2f}x",
-            f"{each.speedup_to_loss:.2f}x",
+            gain(each, each.speedup),
+            gain(each, each.speedup_to_loss),
             str(each.limit),
         )
         for each in estimates
