@@ -12,6 +12,7 @@ import os
 import random
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ EXEMPT = {"job.data.datasets.load": "reads data sets, and raises DataError"}
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str, Reader]]]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield [*small_readers(tmp_path_factory.mktemp("readers")), *holders()]
+    with ExitStack() as closing:
+        yield [*small_readers(tmp_path_factory.mktemp("readers")), *holders(closing)]
     dist.destroy_process_group()
     gc.collect()
 
@@ -46,7 +48,8 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str
 def test_every_reader_of_the_package_is_here(readers: list[tuple[str, Reader]]) -> None:
     found = {name for path in ROOT.rglob("*.py") for name in _readers_in(path)}
     assert found - EXEMPT.keys() == {name for name, _ in readers}, "support/readers.py has one state for each"
-    kinds = {type(each) for each in methods()}
+    with ExitStack() as closing:
+        kinds = {type(each) for each in methods(closing)}
     assert {each for each in _below(Method) if not inspect.isabstract(each)} <= kinds
 
 

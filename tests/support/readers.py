@@ -185,13 +185,13 @@ def of_environment(damaged: Any) -> object:
         return Settings.of_environment()
 
 
-def holders() -> Iterator[tuple[str, Reader]]:
-    """Yield what loads a state and keeps it; a process group of one rank is there."""
+def holders(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
+    """Yield what loads a state and keeps it; a process group of one rank is there. ``closing`` ends all."""
     yield from _residuals()
     yield from _ledgers()
-    yield from _offloads()
-    yield from _attached()
-    yield from _methods()
+    yield from _offloads(closing)
+    yield from _attached(closing)
+    yield from _methods(closing)
 
 
 def _residuals() -> Iterator[tuple[str, Reader]]:
@@ -234,7 +234,7 @@ def _ledgers() -> Iterator[tuple[str, Reader]]:
     yield "training.ledger.page.read_summary", Reader(record, lambda it: str(read_summary(it)), is_json=True)
 
 
-def _offloads() -> Iterator[tuple[str, Reader]]:
+def _offloads(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
     awp, static = AWP(threshold=0.01, interval=3), Static(8)
     awp.observe([1.0, 2.0])
     name = "training.offload.awp.AWP.load_state_dict"
@@ -245,16 +245,18 @@ def _offloads() -> Iterator[tuple[str, Reader]]:
     for policy in policies:
         model = _model()
         offload = HostOffload(model, torch.optim.SGD(model.parameters(), lr=0.1), policy, device="cpu")
+        closing.callback(offload.close)
         offload(torch.ones(2, 4)).sum().backward()
         offload.optimizer.step()
         name = "training.offload.host_offload.HostOffload.load_state_dict"
         yield name, Reader(offload.state_dict(), offload.load_state_dict, offload.state_dict)
 
 
-def _attached() -> Iterator[tuple[str, Reader]]:
+def _attached(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
     for plan in ("topk:0.5", "auto"):
         own = {"auto": CHOICE.to_json()} if plan == "auto" else {}
         attached = gradwire.attach(DistributedDataParallel(_model()), plan)
+        closing.callback(attached.close)
         if plan != "auto":
             attached.load_state_dict(_residual_state())
         state = with_sum(attached.state_dict() | own)
@@ -277,8 +279,8 @@ def _residual_state() -> dict[str, Any]:
     return sealed({"rank": 0, "world": 1, "residuals": residuals})
 
 
-def _methods() -> Iterator[tuple[str, Reader]]:
-    for method in methods():
+def _methods(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
+    for method in methods(closing):
         alone = method.exchange.link.world == 1
         if isinstance(method, WorkerMethod) and alone:
             for _ in range(3):
@@ -291,8 +293,15 @@ def _methods() -> Iterator[tuple[str, Reader]]:
             yield name, Reader({0: state}, lambda it: redivide(every(it), 2))
 
 
-def methods() -> Iterator[Method]:
-    """Yield every method, several times where other settings make another state."""
+def methods(closing: ExitStack) -> Iterator[Method]:
+    """Yield every method, several times where other settings make another state. ``closing`` ends them."""
+    for method in _made():
+        alone = method.exchange.link.world == 1
+        closing.callback(method.close if alone else method.exchange.close)  # the others' peers don't exist
+        yield method
+
+
+def _made() -> Iterator[Method]:
     star = Plan.of("topk:0.5", algorithm="star")
     rounded, whole = _link(1), _link(1)
     for plan in (Plan.of("topk:0.5"), "auto"):

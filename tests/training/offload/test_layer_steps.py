@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
+from gradwire.training.offload.host_offload import HostOffload
 from gradwire.training.offload.layer_steps import LayerSteps
 
 Maker = Callable[[list[nn.Parameter], list[nn.Parameter]], torch.optim.Optimizer]
@@ -99,3 +102,36 @@ def test_each_backward_pass_wants_its_step() -> None:
 def test_an_optimizer_of_all_parameters_at_once_is_refused() -> None:
     with pytest.raises(SpecError, match="LBFGS updates all parameters at once"):
         LayerSteps(torch.optim.LBFGS([nn.Parameter(torch.ones(2))]))
+
+
+def test_a_step_after_a_failed_pass_waits_for_the_layers_that_it_stepped() -> None:
+    """Else ``optimizer.step()`` would find the optimizer with one layer's parameters alone."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    offload = HostOffload(model, optimizer, "static:32", device="cpu", step_in_backward=True)
+    may_end, begun = threading.Event(), threading.Event()
+
+    def hold(*_: Any) -> None:
+        if threading.current_thread().name.startswith("gradwire optimizer"):
+            begun.set()
+            may_end.wait(30)
+
+    def fail(_gradient: torch.Tensor) -> None:
+        raise RuntimeError("out of memory")
+
+    holding = optimizer.register_step_pre_hook(hold)
+    failing = next(offload.replicas[0].parameters()).register_hook(fail)  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError, match="out of memory"):
+        offload(torch.ones(2, 3)).sum().backward()
+    failing.remove()
+    assert begun.wait(30)
+    with ThreadPoolExecutor(1) as pool:
+        step = pool.submit(optimizer.step)
+        with pytest.raises(TimeoutError):
+            step.result(timeout=0.1)
+        may_end.set()
+        step.result(timeout=30)
+    holding.remove()
+    offload(torch.ones(2, 3)).sum().backward()  # which optimizer.step() must have come before
+    optimizer.step()
+    offload.close()

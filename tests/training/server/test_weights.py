@@ -21,10 +21,16 @@ def test_those_of_the_model_fit() -> None:
 @pytest.mark.parametrize(
     ("weights", "reason"),
     [
-        (None, r"bias is missing there and \(2,\) here"),
-        ({"weight": torch.zeros(2, 3)}, r"bias is missing there"),
-        ({**MODEL.state_dict(), "weight": torch.zeros(3, 3)}, r"weight is \(3, 3\) there and \(2, 3\) here"),
-        ({**MODEL.state_dict(), "scale": torch.zeros(1)}, r"scale is \(1,\) there and missing here"),
+        (None, r"'bias' is missing there and \(2,\) of torch.float32 here"),
+        ({"weight": torch.zeros(2, 3)}, r"'bias' is missing there"),
+        (
+            {**MODEL.state_dict(), "weight": torch.zeros(3, 3)},
+            r"'weight' is \(3, 3\) of torch.float32 there and \(2, 3\) of torch.float32 here",
+        ),
+        (
+            {**MODEL.state_dict(), "scale": torch.zeros(1)},
+            r"'scale' is \(1,\) of torch.float32 there and missing here",
+        ),
     ],
 )
 def test_others_are_refused(weights: Mapping[str, torch.Tensor] | None, reason: str) -> None:

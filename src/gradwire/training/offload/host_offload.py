@@ -276,6 +276,8 @@ class HostOffload:
     @outside_inference
     def _before_step(self) -> None:
         if self._steps is None or not self._steps.active:
+            if self._steps is not None:
+                self._steps.join()  # those of a backward pass that failed
             self._join()
 
     @outside_inference

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,8 +20,6 @@ class LayerSteps:
 
     Attributes
     ----------
-    active
-        Whether a step of some parameters is running, which calls the optimizer's hooks, too.
     awaits_step
         Whether backward has stepped parameters since the last ``optimizer.step()``.
     """
@@ -35,7 +34,12 @@ class LayerSteps:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradwire optimizer")
         self._jobs: list[Future[None]] = []
         self.awaits_step = False
-        self.active = False
+        self._stepping: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether this thread is in a step of some parameters, which calls the optimizer's hooks, too."""
+        return self._stepping == threading.get_ident()
 
     def begin(self) -> None:
         """Begin a backward pass. Raises ``SpecError`` if ``optimizer.step()`` didn't follow the last one."""
@@ -79,11 +83,11 @@ class LayerSteps:
         for group, own in zip(groups, every, strict=True):
             group["params"] = [each for each in own if each in parameters]
         self._optimizer.param_groups = [group for group in groups if group["params"]]
-        self.active = True
+        self._stepping = threading.get_ident()
         try:
             yield
         finally:
-            self.active = False
+            self._stepping = None
             self._optimizer.param_groups = groups
             for group, own in zip(groups, every, strict=True):
                 group["params"] = own
