@@ -261,3 +261,22 @@ def on_nan() -> str:
 def test_training_on_nan_is_in_the_summary(run_processes: RunProcesses) -> None:
     said = "NaN or infinity came out of 1 of "
     assert any(said in summary for summary in run_processes(2, on_nan)), "on the rank that has this shard"
+
+
+def compiled_on_rank_0_alone() -> list[torch.Tensor]:
+    model = make_model()
+    shard(model, Case())
+    if dist.get_rank() == 0:
+        model.compile(backend="eager")
+    with gradwire.attach_fsdp(model, "identity", timeout_s=20):
+        for number in range(3):
+            step(model, number)
+            with torch.no_grad():
+                loss_of(model, dist.get_rank(), number)
+    return [whole(parameter.grad) for parameter in model.parameters()]
+
+
+@pytest.mark.processes
+def test_ranks_may_compile_differently(run_processes: RunProcesses) -> None:
+    first, second = run_processes(2, compiled_on_rank_0_alone)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

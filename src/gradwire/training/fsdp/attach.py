@@ -250,7 +250,9 @@ def attach_fsdp(
         if ledger is None:
             undo.callback(books.close)
         undo.callback(lines.close)
-        undo.callback(module.register_forward_pre_hook(office.forward, prepend=True).remove)
+        # Ranks may compile differently, and what a compiled one traced would not run again.
+        forward = torch.compiler.disable(office.forward)  # type: ignore[no-untyped-call]
+        undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)
         for unit, layout in zip(units, layouts, strict=True):
             _install(unit, office, codec, layout, undo)
         return AttachedFsdp(plan, codec, books, residuals, office, undo.pop_all())

@@ -54,8 +54,7 @@ class Office:
 
     def forward(self, *_: object) -> None:
         """Let a forward pass that prepares a backward pass be part of the next step."""
-        if not torch.compiler.is_compiling():
-            self.lines.step = self.step + torch.is_grad_enabled()
+        self.lines.step = self.step + torch.is_grad_enabled()
 
     @property
     def step(self) -> int:
