@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -205,3 +207,22 @@ def test_two_places_gradients_of_one_backward_pass_are_added_in_their_order() ->
     assert model.weight.grad is not None
     assert set(model.weight.grad.flatten().tolist()) == {0.0}, "1e8 + 1 is 1e8"
     gradients.close()
+
+
+def test_a_block_of_a_thread_that_is_about_to_drive_holds_nothing_of_others() -> None:
+    model, opened, done = nn.Linear(3, 2), threading.Event(), threading.Event()
+    with returning(model) as (replica, gradients, _), ThreadPoolExecutor(1) as pool:
+
+        def wait_in_block() -> None:
+            with gradients.hold():
+                opened.set()
+                assert done.wait(30)
+
+        waiting = pool.submit(wait_in_block)
+        assert opened.wait(30)
+        gradients.begin()
+        backward(replica(torch.ones(1, 3)).sum())
+        came = [each is not None for each in grads(model)]
+        done.set()
+        waiting.result()
+    assert came == [True, True]

@@ -112,6 +112,7 @@ class GradientReturn:
         """What is around the replica of a place."""
         self._drivers: dict[int, int] = {}
         """The thread of a place's last forward pass."""
+        self._maker = threading.get_ident()
         self._holders = Counter[int]()
         """The threads within ``hold``."""
         self._held: dict[torch.Tensor, int] = {}
@@ -137,8 +138,8 @@ class GradientReturn:
     def hold(self) -> Iterator[None]:
         """Let gradients stay on a device, to be accumulated there; its next pass after the block brings them.
 
-        A block of a thread that drives a replica itself holds the gradients of what it drives, a block of
-        another thread those of all.
+        A block holds the gradients of what its thread drives. If the thread that has made this drives
+        nothing, its blocks hold those of all; another thread may only be about to drive something.
         """
         thread = threading.get_ident()
         with self._lock:
@@ -210,8 +211,9 @@ class GradientReturn:
                 raise
 
     def _is_held(self, number: int) -> bool:
-        drivers = self._drivers.values()
-        return any(each == self._drivers.get(number) or each not in drivers for each in self._holders)
+        if self._drivers.get(number) in self._holders:
+            return True
+        return self._maker in self._holders and self._maker not in self._drivers.values()
 
     def _load(self, replica: torch.Tensor, own: _Pass) -> None:
         gradient = replica.grad

@@ -186,7 +186,8 @@ class HostOffload:
     def no_sync(self) -> Iterator[None]:
         """Within the block, leave gradients on a device; its next backward pass after it brings the sum.
 
-        A block of a thread that drives a replica is for what that thread drives, a block of another for all.
+        A block is for what its thread drives. Where the thread that made the offload drives no replica
+        itself, its blocks are for all threads.
         """
         with self._gradients.hold():
             yield
