@@ -66,7 +66,9 @@ def test_ranks_whose_states_have_other_gradients_in_flight_are_named() -> None:
     def resumed(link: Link) -> str:
         run = Run("pipe", link)
         run.door.load_state_dict(states[link.rank][link.rank])
-        return failed(run, run.step)
+        error = failed(run, run.step)
+        run.door.close()
+        return error
 
     for error in run_ranks(2, resumed):
         assert (
@@ -84,6 +86,7 @@ def test_ranks_that_all_resume_go_on() -> None:
             for _ in range(STEPS):
                 run.step()
             run.door.drain()
+            run.door.close()
             return torch.cat([each.flatten() for each in out_of_step.weights(run.model)])
 
         first, second = run_ranks(2, resumed)
