@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
@@ -79,3 +81,21 @@ def test_who_left_at_the_same_step_has_closed_its_link(step: int | None) -> None
     assert overheard(links[0]) is None
     with pytest.raises(ExchangeError, match="rank 0 receiving from rank 1: rank 1 has closed its link"):
         Exchange(links[0], Plan()).all_reduce(torch.ones(8))
+
+
+@pytest.mark.parametrize(("step", "is_heard"), [(6, False), (7, True), (4, True)])
+def test_a_peer_that_went_on_to_the_next_step_is_no_reason_for_a_failure(step: int, is_heard: bool) -> None:
+    """Rank 0's link has failed while rank 1, which has all of this exchange, already sends the next one's."""
+    first, second = loopback(2, timeout_s=10)
+    first.step, second.step = 5, step
+    exchange = Exchange(second, Plan())
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(exchange.all_reduce, torch.ones(100))
+        with pytest.raises(TimeoutError):
+            pending.result(timeout=0.2)  # its first frame is on its way
+        found = overheard(first)
+        first.close()
+        with pytest.raises(ExchangeError):
+            pending.result(timeout=10)
+    assert (found == Difference(((1, step), (0, 5)))) is is_heard
+    assert found is None or is_heard

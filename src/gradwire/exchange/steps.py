@@ -94,7 +94,10 @@ def _difference_in(link: Link, receiving: Receiving, peer: int) -> Difference | 
     try:
         check_step(receiving.wait(0.0), link.step)
     except OutOfStepError as error:
-        return difference(link, error, peer)
+        found = difference(link, error, peer)
+        # A peer may have ended this exchange, and be on its way in the next one, when this rank's link fails.
+        went_on = found is not None and found.places == ((peer, (link.step or 0) + 1), (link.rank, link.step))
+        return None if went_on and all(each is None for each, _ in error.places) else found
     except (FrameError, LinkError):
         pass
     return None
