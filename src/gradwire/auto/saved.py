@@ -1,4 +1,4 @@
-"""What earlier runs have decided: the last decision of each in a file, and those in checkpoints."""
+"""Decisions of earlier runs: the last one of each in a file, and those in checkpoints."""
 
 from __future__ import annotations
 

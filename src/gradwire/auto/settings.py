@@ -110,5 +110,5 @@ class Auto:
 
 
 def terms_of(settings: Auto) -> str:
-    """Return what a choice depends on, as text: the limit and the candidates."""
+    """Return the limit and the candidates of a choice as text."""
     return f"{float(settings.max_lost_norm)}, {', '.join(map(str, settings.candidates))}"

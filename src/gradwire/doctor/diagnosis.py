@@ -1,4 +1,4 @@
-"""What the doctor is asked for, and what is known at the end of an examination."""
+"""The options and the outcome of an examination by the doctor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # which need torch
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What is asked for: a plan to try, where rank 0's record goes, how long waits last, a look at lines."""
+    """Options of an examination: a plan to try, rank 0's record, the timeout, and a measurement of lines."""
 
     plan_file: Path | None = None
     json_file: Path | None = None

@@ -35,7 +35,7 @@ class Basis(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a claim comes to, in the order of reports: what failed comes first."""
+    """The judgement of a claim, in the order of reports: failures come first."""
 
     DID_NOT_LEARN = "did not learn"
     NOT_REPRODUCED = "not reproduced"

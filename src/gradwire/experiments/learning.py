@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from types import MappingProxyType
 
 LEAST_SEEDS = 3
 """Trainings of each method: fewer have no interval worth the name."""
@@ -45,6 +46,15 @@ class Goal:
     def least(self) -> float:
         """The smallest accuracy of an exact training that counts."""
         return self.chance + self.share * (self.known - self.chance)
+
+
+GOALS = MappingProxyType(
+    {
+        "mnist": Goal(0.1, 0.985, "INCEPTIONN's accuracy of HDC, table I"),
+        "digits": Goal(0.1, 0.989, "the nearest neighbour's accuracy on these images"),
+    }
+)
+"""The goal of a training by its images."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,11 @@ class Trainings:
     def in_words(self) -> str:
         """Return both accuracies with their intervals: ``INC+C 0.953 ± 0.004 (exact 0.961 ± 0.003)``."""
         return f"{self.name} {_interval(self.accuracies)} (exact {_interval(self.exact)})"
+
+
+def exact_trainings(name: str, accuracies: Sequence[float], goal: Goal) -> Trainings:
+    """Return the trainings of an exact method, which others are compared with."""
+    return Trainings(name, accuracies, accuracies, goal)
 
 
 def _interval(accuracies: Sequence[float]) -> str:

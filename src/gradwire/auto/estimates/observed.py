@@ -134,7 +134,7 @@ class Together:
 def compare(
     exchange: Exchange, times: StepTime, timeout_s: float, *, with_line: bool, scatter: float = 0.0
 ) -> Together:
-    """Return what all ranks have in common; all of them call this together. Raises ``ExchangeError``.
+    """Compare the ranks' step times and lines; all of them call this together. Raises ``ExchangeError``.
 
     ``times`` and ``scatter`` are this rank's.
     """

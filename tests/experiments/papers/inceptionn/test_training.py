@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
+from gradwire.experiments.learning import GOALS
 from gradwire.experiments.papers.inceptionn.training import (
-    GOALS,
     WORKERS,
     _ring,
     data_name,

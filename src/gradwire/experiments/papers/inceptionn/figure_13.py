@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire.experiments.claim import Bound, Claim, Published, at_most, only
 from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.learning import Trainings
+from gradwire.experiments.learning import GOALS, exact_trainings
 from gradwire.experiments.papers.exhibit import each, exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 
@@ -75,15 +75,13 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _claims(network: str, rows: Sequence[Row]) -> Iterator[Claim]:
-    from gradwire.experiments.papers.inceptionn.training import GOALS
-
     def ends(codec: str, more: int = 0) -> list[float]:
         place = MORE - more if codec == CODEC else 0
         return [row["accuracies"][row["epochs"] - 1 - place] for row in rows if row["codec"] == codec]
 
     data = rows[0]["data"]
     exact = ends(EXACT)
-    learned = (Trainings(f"the exact training of {network}", exact, exact, GOALS[data]),)
+    learned = (exact_trainings(f"the exact training of {network}", exact, GOALS[data]),)
     yield Claim(
         f"{network}: accuracy lost at 2^-10 with two more epochs",
         only(fmean(exact) - fmean(ends(CODEC, MORE))),

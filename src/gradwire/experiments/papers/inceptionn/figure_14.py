@@ -20,7 +20,7 @@ from gradwire.experiments.claim import (
     within,
 )
 from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.learning import Trainings
+from gradwire.experiments.learning import GOALS, Trainings
 from gradwire.experiments.papers.exhibit import each, exhibit
 from gradwire.experiments.papers.inceptionn.networks import NETWORKS
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
@@ -112,8 +112,6 @@ class Found:
 
     def trainings(self, scheme: str) -> Trainings:
         """Return what a claim about a scheme rests on."""
-        from gradwire.experiments.papers.inceptionn.training import GOALS
-
         name = f"{self.network}, {scheme}"
         return Trainings(name, self.ends(scheme), self.ends(EXACT), GOALS[self.rows[0]["data"]])
 

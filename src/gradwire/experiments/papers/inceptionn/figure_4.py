@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire.experiments.claim import Claim, Published, at_least, at_most
 from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.learning import Trainings
+from gradwire.experiments.learning import GOALS, Trainings, exact_trainings
 from gradwire.experiments.papers.exhibit import each, exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 
@@ -92,10 +92,8 @@ def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]
 
 
 def _exact(rows: Sequence[Row], network: str) -> Trainings:
-    from gradwire.experiments.papers.inceptionn.training import GOALS
-
     accuracies = ends(rows, network, EXACT, 0)
-    return Trainings(f"the exact training of {network}", accuracies, accuracies, GOALS[rows[0]["data"]])
+    return exact_trainings(f"the exact training of {network}", accuracies, GOALS[rows[0]["data"]])
 
 
 ORIGINS = origins(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.experiments.claim import Claim, Published, at_least
 from gradwire.experiments.experiment import Cell, Reporter, Row
-from gradwire.experiments.learning import Trainings
+from gradwire.experiments.learning import GOALS, exact_trainings
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins
 
@@ -81,10 +81,8 @@ def describe(gradient: torch.Tensor) -> Mapping[str, Any]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Judge the range and the peak at each stage, by the mean over the seeds."""
-    from gradwire.experiments.papers.inceptionn.training import GOALS
-
     accuracies = [row["accuracy"] for row in rows if row["stage"] == STAGES[-1]]
-    exact = Trainings(rows[0]["network"], accuracies, accuracies, GOALS[rows[0]["data"]])
+    exact = exact_trainings(rows[0]["network"], accuracies, GOALS[rows[0]["data"]])
 
     def claim(text: str, figure: Callable[[Row], float], least: float, unit: str) -> Claim:
         figures = {stage: fmean(figure(row) for row in rows if row["stage"] == stage) for stage in STAGES}

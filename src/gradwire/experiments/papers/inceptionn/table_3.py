@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.experiments.claim import Bound, Claim, Explanation, Published, at_least
 from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.learning import Trainings
+from gradwire.experiments.learning import GOALS, Trainings, exact_trainings
 from gradwire.experiments.papers.exhibit import each, exhibit
 from gradwire.experiments.papers.inceptionn.networks import NETWORKS
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
@@ -124,10 +124,8 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _trainings(network: str, rows: Sequence[Row]) -> Trainings:
-    from gradwire.experiments.papers.inceptionn.training import GOALS
-
     accuracies = [row["accuracy"] for row in rows]
-    return Trainings(network, accuracies, accuracies, GOALS[rows[0]["data"]])
+    return exact_trainings(network, accuracies, GOALS[rows[0]["data"]])
 
 
 ORIGINS = origins(

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.experiments.learning import Goal
 from gradwire.experiments.papers.inceptionn.networks import NETWORKS, build
 
 if TYPE_CHECKING:  # torch's import takes seconds
@@ -28,11 +27,6 @@ MOMENTUM, WEIGHT_DECAY = 0.9, 5e-5
 """Of table I."""
 FALLS, FALL = 5, 0.2
 """The learning rate is divided by 5 after each fifth of a training, as table I has it for HDC."""
-GOALS = {
-    "mnist": Goal(0.1, 0.985, "table I's accuracy of HDC"),
-    "digits": Goal(0.1, 0.989, "the nearest neighbour's accuracy on these images"),
-}
-"""What counts as learned, by data."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.experiments.claim import Bound, Claim, Explanation, Published, at_most, near, only
 from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.learning import Trainings
+from gradwire.experiments.learning import exact_trainings
 from gradwire.experiments.papers.exhibit import each, exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 from gradwire.experiments.papers.pipe_sgd.figure_4 import GOAL
@@ -84,7 +84,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     }
     lost = mean(rows, "accuracy", 1, longest) - mean(rows, "accuracy", 2, longest)
     exact = [row["accuracy"] for row in rows if (row["pipeline"], row["steps"]) == (1, longest)]
-    learned = [Trainings("K = 1", exact, exact, GOAL)]
+    learned = [exact_trainings("K = 1", exact, GOAL)]
     return [
         Claim(
             "mean loss over T: slope of the logarithms",

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradwire.experiments.claim import RATIO, Basis, Bound, Claim, Published, only, within
 from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.learning import Trainings
+from gradwire.experiments.learning import exact_trainings
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
 from gradwire.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
@@ -153,7 +153,7 @@ def _accuracies(rows: Sequence[Row], network: str) -> Iterator[Claim]:
                 only(fmean(exact) - fmean(ends(name))),
                 Bound(-EQUAL, EQUAL),
                 published=Published(PLACE, published["D-Sync"] - accuracy),
-                rests_on=[Trainings(f"{network}, D-Sync", exact, exact, GOAL)],
+                rests_on=[exact_trainings(f"{network}, D-Sync", exact, GOAL)],
             )
 
 
