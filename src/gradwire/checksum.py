@@ -31,8 +31,12 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def sealed_text(content: Mapping[str, Any]) -> str:
     """Return ``content`` as JSON, with a checksum of its own."""
-    body = json.loads(json.dumps(content, default=float))
-    return json.dumps({**body, SUM: _of_text(body)})
+    return json.dumps(sealed_json(json.loads(json.dumps(content, default=float))))
+
+
+def sealed_json(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of JSON with a checksum of its own, which ``is_as_sealed`` compares."""
+    return {**body, SUM: _of_text(body)}
 
 
 def opened_text(text: str) -> tuple[dict[str, Any], bool]:

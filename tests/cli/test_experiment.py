@@ -16,8 +16,8 @@ def performed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any
     monkeypatch.chdir(tmp_path)
     found: list[tuple[Any, ...]] = []
 
-    def perform(chosen: object, options: object, out: Path, *, overwrite: bool) -> None:
-        found.append((chosen, options, out, overwrite))
+    def perform(chosen: object, options: object, out: Path, **how: bool) -> None:
+        found.append((chosen, options, out, how))
 
     monkeypatch.setattr(experiment, "perform", perform)
     return found
@@ -45,12 +45,14 @@ def test_options_become_those_of_the_experiment(
     said = "experiment scaling --hosts 2,4 --rate 1gbit --nbytes 1MB --out here --overwrite"
     assert main(said.split()) == 0
     options = scaling.Options((2, 4), "1gbit", 1_000_000)
-    assert performed == [(scaling.EXPERIMENT, options, Path("here"), True)]
+    assert performed == [
+        (scaling.EXPERIMENT, options, Path("here"), {"overwrite": True, "across_commits": False})
+    ]
     assert capsys.readouterr().out == "the record is in here\n"
     assert main(["experiment", "scaling"]) == 0
     assert performed[1][1] == scaling.Options()
     assert str(performed[1][2]).startswith("runs/scaling-2")
-    assert performed[1][3] is False
+    assert performed[1][3] == {"overwrite": False, "across_commits": False}
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_a_paper_is_run_and_judged_and_goes_on_from_its_folder(
     printed = capsys.readouterr().out
     assert "\n1 reproduced\n" in printed
     assert printed.endswith(
+        "\nMeasuring took about 0 s; the budget is about 3 s.\n"
         "the records are in runs/reproduce-quick\nthe page is runs/reproduce-quick/report.html\n"
     )
     assert "1 reproduced" in Path("runs/reproduce-quick/report.html").read_text()

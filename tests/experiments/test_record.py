@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gradwire.checksum import SUM, is_as_sealed
 from gradwire.errors import JobError
 from gradwire.experiments.record import RecordFile, read_rows
 from support.fake_experiment import Options, Squares
@@ -25,7 +26,9 @@ def written(folder: Path, finished: bool = False, **changed: object) -> dict[str
     """Write a record of one row, with other fields; return it."""
     opened(folder, overwrite=True).add(ROW, finished)
     path = folder / "record.json"
-    record = json.loads(path.read_text()) | changed
+    record = json.loads(path.read_text())
+    record.pop(SUM)
+    record |= changed
     path.write_text(json.dumps(record))
     return dict(record)
 
@@ -45,6 +48,19 @@ def test_an_unfinished_one_goes_on_with_its_rows(tmp_path: Path) -> None:
     assert again.rows == [ROW]
     again.add({"number": 2, "square": 4}, finished=True)
     assert len(json.loads((tmp_path / "record.json").read_text())["rows"]) == 2
+
+
+def test_seconds_and_rows_of_several_commits_add_up(tmp_path: Path) -> None:
+    first = written(tmp_path, commit="abc", measured_s=50.0)
+    assert "commits" not in first
+    again = RecordFile(EXPERIMENT, Options(), tmp_path, False, across_commits=True, expected_s=70.0)
+    assert 50 <= again.measured_s < 60
+    again.add({"number": 2, "square": 4}, finished=False)
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["commits"] == {"abc": 1, record["commit"]: 1}
+    assert record["expected_s"] == 70
+    assert 50 <= record["measured_s"] < 60
+    assert is_as_sealed(record)
 
 
 def test_an_older_one_without_a_commit_goes_on(tmp_path: Path) -> None:
@@ -91,6 +107,9 @@ def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path) -> None:
         ({"schema": "gradwire.experiment-squares/0"}, "an unfinished record of an older gradwire"),
         ({"schema": "gradwire.experiment-squares/9"}, "was written by a newer gradwire"),
         ({"schema": "gradwire.train/1"}, "its schema must be gradwire.experiment-squares/1"),
+        ({SUM: 1}, "was altered after it was written: expected the checksum 1 over its fields and rows"),
+        ({"measured_s": "long"}, "is damaged: 'measured_s' must be seconds"),
+        ({"measured_s": -1}, "is damaged: 'measured_s' must be seconds"),
         ({"rows": 7}, "is damaged: 'rows' must be a list of JSON objects"),
         ({"rows": [7]}, "is damaged: 'rows' must be a list of JSON objects"),
     ],

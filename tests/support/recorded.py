@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gradwire.checksum import SUM
 from gradwire.experiments.papers.exhibit import Exhibit
 from gradwire.experiments.papers.reproduce import reproduce
 from support.fake_exhibit import squares
@@ -23,9 +24,10 @@ def record(folder: Path, *exhibits: Exhibit[Any]) -> Path:
 
 
 def alter(folder: Path, exhibit: Exhibit[Any], change: Callable[[dict[str, Any]], object]) -> Path:
-    """Change an exhibit's record, and return its path."""
+    """Change an exhibit's record, which loses its checksum, and return its path."""
     path = folder / exhibit.name / "record.json"
     fields = json.loads(path.read_text())
+    fields.pop(SUM, None)
     change(fields)
     path.write_text(json.dumps(fields))
     return path

@@ -34,8 +34,10 @@ def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
 
 
 def about(seconds: float) -> str:
-    """Return a rest of time in words."""
-    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+    """Return a duration in words."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def print_line(text: str) -> None:

@@ -52,10 +52,15 @@ def _perform(experiment: Experiment[Any], arguments: Sequence[str]) -> None:
         "--out", type=folder_path, metavar="DIR", help=f"folder of the results (runs/{name}-TIME)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
+    parser.add_argument(
+        "--across-commits",
+        action="store_true",
+        help="go on with a record of another commit, which then says so",
+    )
     parser.add_argument("-h", "--help", action="help", help="show this text")
     words = parser.parse_args(arguments)
     options = experiment.read(words)
     out = words.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    perform(experiment, options, out, overwrite=words.overwrite)
+    perform(experiment, options, out, overwrite=words.overwrite, across_commits=words.across_commits)
     sys.stdout.write(f"the record is in {out}\n")
     write(out)

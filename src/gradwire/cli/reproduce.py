@@ -10,7 +10,15 @@ from gradwire.benchmark.display import print_line
 from gradwire.cli.parser import Parser, folder_path
 from gradwire.cli.report import write
 from gradwire.errors import JobError
-from gradwire.experiments.papers import EXHIBITS, PAPERS, chosen, failures, report, reproduce
+from gradwire.experiments.papers import (
+    EXHIBITS,
+    PAPERS,
+    chosen,
+    failures,
+    report,
+    reproduce,
+    seconds_in_words,
+)
 from gradwire.tables import WIDTH, Column, Table, lines, show
 
 INDENT = "  "
@@ -29,12 +37,20 @@ def run(arguments: Sequence[str]) -> int:
     exhibits = chosen(words.paper)
     out = words.out or Path("runs") / f"reproduce-{'full' if words.full else 'quick'}"
     try:
-        judged = reproduce(exhibits, out, print_line, full=words.full, overwrite=words.overwrite)
+        judged = reproduce(
+            exhibits,
+            out,
+            print_line,
+            full=words.full,
+            overwrite=words.overwrite,
+            across_commits=words.across_commits,
+        )
     except KeyboardInterrupt:
         sys.stderr.write(f"gradwire: what was measured is in {out}; repeat the command to go on\n")
         raise
     show("", *report(judged, PAPERS))
-    sys.stdout.write(f"\nthe records are in {out}\n")
+    took = seconds_in_words(judged)
+    sys.stdout.write(f"\n{took}\nthe records are in {out}\n" if took else f"\nthe records are in {out}\n")
     write(out)
     failed = [each for each in judged if each.failure]
     if failed:
@@ -71,6 +87,9 @@ def _parser() -> Parser:
         "--out", type=folder_path, metavar="DIR", help="folder of the records (runs/reproduce-quick)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace older records in DIR")
+    parser.add_argument(
+        "--across-commits", action="store_true", help="go on with records of other commits, which then say so"
+    )
     parser.add_argument("--list", action="store_true", help="list the tables and figures, and leave")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     return parser

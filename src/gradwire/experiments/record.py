@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gradwire import _native
+from gradwire.checksum import SUM, is_as_sealed, sealed_json
 from gradwire.errors import JobError, SpecError
 from gradwire.experiments.experiment import Experiment, Row
 from gradwire.files import check_folder_new, check_folder_writable, write_files
@@ -18,7 +20,9 @@ from gradwire.version import commit
 RECORD, PLOT = "record.json", "plot.png"
 REMEDY = "name another folder, or say --overwrite"
 SAME = ("options", "machine", "versions", "commit")
-"""Rows of one record share these fields."""
+"""Rows of one record share these fields; the commit only unless others are allowed."""
+COMMITS = "commits"
+"""The field that counts the rows of each commit, in a record that has rows of several."""
 
 
 class RecordFile:
@@ -32,10 +36,13 @@ class RecordFile:
         overwrite: bool,
         *,
         keeps_finished: bool = False,
+        across_commits: bool = False,
+        expected_s: float | None = None,
     ) -> None:
         """Read the rows of an unfinished record with the same options. Raises ``JobError``.
 
-        With ``keeps_finished``, those of a finished one, too, which then ``is_finished``.
+        With ``keeps_finished``, those of a finished one, too, which then ``is_finished``. With
+        ``across_commits``, those of another commit, too. ``expected_s`` is how long measuring should take.
         """
         self._fields = make_record(
             experiment.schema,
@@ -45,22 +52,36 @@ class RecordFile:
         self.folder = folder
         self.rows: list[Row] = []
         self.is_finished = False
+        self._expected_s, self._before_s, self._since = expected_s, 0.0, time.monotonic()
+        self._commits: dict[str, int] = {}
         check_folder_writable("--out", folder)
         if not overwrite and any((folder / name).exists() for name in (RECORD, PLOT)):
-            self.rows = self._earlier_rows(experiment, keeps_finished)
+            self._take_earlier(experiment, keeps_finished, across_commits)
+
+    @property
+    def measured_s(self) -> float:
+        """The seconds that measuring has taken until now, with those of the runs that this one continues."""
+        return self._before_s + time.monotonic() - self._since
 
     def add(self, row: Row, finished: bool) -> None:
         """Add a row and write the record."""
         self.rows.append(row)
+        name = str(self._fields["commit"])
+        self._commits[name] = self._commits.get(name, 0) + 1
         self.write({}, finished)
 
     def write(self, files: Mapping[str, bytes], finished: bool) -> None:
         """Write the record, and other files of the folder, all or none. Raises ``JobError``."""
-        record = {**self._fields, "finished": finished, "rows": self.rows}
-        content = {RECORD: to_json(record).encode(), **files}
+        record = {**self._fields, "measured_s": self.measured_s, "finished": finished, "rows": self.rows}
+        if self._expected_s is not None:
+            record["expected_s"] = self._expected_s
+        if len(self._commits) > 1:
+            record[COMMITS] = self._commits
+        sealed = sealed_json(json.loads(to_json(record)))
+        content = {RECORD: to_json(sealed).encode(), **files}
         write_files({self.folder / name: text for name, text in content.items()})
 
-    def _earlier_rows(self, experiment: Experiment[Any], keeps_finished: bool) -> list[Row]:
+    def _take_earlier(self, experiment: Experiment[Any], keeps_finished: bool, across_commits: bool) -> None:
         found = read_rows(self.folder / RECORD, experiment)
         self.is_finished = found["finished"]
         if self.is_finished and not keeps_finished:
@@ -73,14 +94,17 @@ class RecordFile:
             )
         now = _as_json(self._fields)
         for name in SAME:
-            if name == "commit" and name not in found:
-                continue  # of an older gradwire
+            if name == "commit" and (across_commits or name not in found):
+                continue  # not in records of an older gradwire
             if found.get(name) != now[name]:
+                other = ", or go on with --across-commits" if name == "commit" else ""
                 raise JobError(
                     f"--out {self.folder} holds {kind} record with other {name} "
-                    f"({_difference(found.get(name), now[name])}); repeat those to go on, or {REMEDY}"
+                    f"({_difference(found.get(name), now[name])}); repeat those to go on{other}, or {REMEDY}"
                 )
-        return list(found["rows"])
+        self.rows = [*found["rows"]]
+        self._before_s = found["measured_s"]
+        self._commits = dict(found.get(COMMITS) or {str(found.get("commit")): len(self.rows)})
 
 
 def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
@@ -92,12 +116,24 @@ def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
 
 
 def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[str, Any]:
-    """Return the fields of an experiment's record. Raises ``SpecError`` if the file holds something else."""
+    """Return the fields of an experiment's record. Raises ``SpecError`` if the file holds something else.
+
+    Raises ``JobError`` if its rows aren't rows, or if something altered it after it was written. A record of
+    an older gradwire may lack a checksum, and the seconds that it took, which are then 0.
+    """
     record = read_record(path, experiment.schema, f"record of the experiment {experiment.name}", remedy)
     rows = record.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise JobError(f"{path} is damaged: 'rows' must be a list of JSON objects; {remedy}")
-    return {**record, "finished": bool(record.get("finished", True))}
+    if not is_as_sealed(record):
+        raise JobError(
+            f"{path} was altered after it was written: expected the checksum {record[SUM]} over its fields "
+            f"and rows, got another; restore the file, or {remedy}"
+        )
+    measured_s = record.get("measured_s", 0.0)
+    if not isinstance(measured_s, int | float) or not measured_s >= 0:
+        raise JobError(f"{path} is damaged: 'measured_s' must be seconds; {remedy}")
+    return {**record, "measured_s": float(measured_s), "finished": bool(record.get("finished", True))}
 
 
 def _as_json(value: Any) -> Any:

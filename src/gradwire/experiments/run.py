@@ -24,6 +24,8 @@ def perform(
     overwrite: bool = False,
     quiet: bool = False,
     keeps_finished: bool = False,
+    across_commits: bool = False,
+    expected_s: float | None = None,
     advance: Advance | None = None,
 ) -> list[Row]:
     """Measure an experiment and return its rows in the order of its cells.
@@ -44,6 +46,10 @@ def perform(
         Whether to show neither progress nor the table.
     keeps_finished
         Whether to return the rows of a finished record in ``out``, instead of refusing to replace it.
+    across_commits
+        Whether to go on with a record of another commit, which then counts the rows of each.
+    expected_s
+        The seconds that measuring all cells should take, for the record.
     advance
         Shows progress in the place of the usual display.
 
@@ -57,7 +63,15 @@ def perform(
     record = (
         None
         if out is None
-        else RecordFile(experiment, options, out, overwrite, keeps_finished=keeps_finished)
+        else RecordFile(
+            experiment,
+            options,
+            out,
+            overwrite,
+            keeps_finished=keeps_finished,
+            across_commits=across_commits,
+            expected_s=expected_s,
+        )
     )
     rows = [] if record is None else in_order(cells, record.rows)
     remaining = [cell for cell in cells if not any(is_row_of(cell, row) for row in rows)]

@@ -11,7 +11,7 @@ from gradwire.page.picture import can_draw
 from gradwire.page.tables import table
 from gradwire.version import how_to_install
 
-MADE_WITH = ("machine", "versions", "commit")
+MADE_WITH = ("machine", "versions", "commit", "commits")
 """Fields of a record that say where it is from."""
 ID = "machine"
 TITLE = "Machine and versions"
@@ -55,9 +55,11 @@ def _lines(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return names and values; what has names of its own takes a line for each."""
     lines: list[tuple[str, str]] = []
     for name in MADE_WITH:
-        if name == "commit" and name not in fields:
+        if name.startswith("commit") and name not in fields:
             continue  # most kinds of records don't say it
         value = fields.get(name)
+        if name == "commits" and isinstance(value, Mapping):
+            value = {"rows by commit": value}
         several = value if isinstance(value, Mapping) else {name: value}
         lines += [(key, plain(each)) for key, each in several.items()]
     return lines

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from gradwire.checksum import SUM
 from gradwire.errors import JobError, LinkError
 from gradwire.experiments.claim import Verdict
-from gradwire.experiments.papers.reproduce import Judged, reproduce
+from gradwire.experiments.page import page, read_all
+from gradwire.experiments.papers.reproduce import Judged, reproduce, seconds_in_words
 from support.fake_exhibit import squares
 
 
@@ -19,11 +21,10 @@ def verdicts(judged: list[Judged]) -> list[list[Verdict]]:
 
 
 def altered(folder: Path, **changed: object) -> None:
-    """Change fields of a record, or the first row's square."""
+    """Change fields of a record, which loses its checksum."""
     path = folder / "record.json"
     record: dict[str, Any] = json.loads(path.read_text())
-    if "square" in changed:
-        record["rows"][0]["square"] = changed.pop("square")
+    record.pop(SUM, None)
     path.write_text(json.dumps(record | changed))
 
 
@@ -79,6 +80,49 @@ def test_the_full_run_has_its_own_options(tmp_path: Path) -> None:
     assert made.measured == [2, 1, 3, 4]
     with pytest.raises(JobError, match=r"holds a finished record with other options \(numbers was \[4, 3"):
         reproduce([exhibit], tmp_path, lambda _text: None)
+
+
+def test_a_row_that_was_altered_by_hand_is_refused(tmp_path: Path) -> None:
+    exhibit, _ = squares()
+    reproduce([exhibit], tmp_path, lambda _text: None)
+    path = tmp_path / "study-table-i" / "record.json"
+    path.write_text(path.read_text().replace('"square": 9', '"square": 99'))
+    with pytest.raises(JobError, match=r"was altered after it was written: expected the checksum \d+"):
+        reproduce([exhibit], tmp_path, lambda _text: None)
+    with pytest.raises(JobError, match="was altered after it was written"):
+        read_all(tmp_path, [exhibit])
+
+
+def test_a_record_of_another_commit_goes_on_where_that_is_allowed(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        reproduce([squares(breaks_after=2)[0]], tmp_path, lambda _text: None)
+    folder = tmp_path / "study-table-i"
+    altered(folder, commit="abc")
+    exhibit, made = squares()
+    with pytest.raises(JobError, match=r"repeat those to go on, or go on with --across-commits, or name"):
+        reproduce([exhibit], tmp_path, lambda _text: None)
+    for _ in range(2):  # a finished one counts, too
+        reproduce([exhibit], tmp_path, lambda _text: None, across_commits=True)
+        assert made.measured == [3]
+    record = json.loads((folder / "record.json").read_text())
+    assert record["commits"] == {"abc": 2, record["commit"]: 1}
+    assert "rows by commit" in page(read_all(tmp_path, [exhibit]), [exhibit], {"study": "a study"})
+
+
+def test_seconds_are_summed_over_the_runs(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        reproduce([squares(breaks_after=2)[0]], tmp_path, lambda _text: None)
+    altered(tmp_path / "study-table-i", measured_s=100.0)
+    exhibit, _ = squares()
+    judged = reproduce([exhibit, squares("table II")[0]], tmp_path, lambda _text: None)
+    assert judged[0].measured_s == pytest.approx(100, abs=20)
+    assert [each.expected_s for each in judged] == [3, 3]
+    assert seconds_in_words(judged[:1]) == "Measuring took about 2 min; the budget is about 3 s."
+    older = Judged(exhibit)
+    assert seconds_in_words([older]) == ""
+    assert seconds_in_words([judged[0], older]).startswith("Measuring of 1 of 2 tables and figures took ")
+    recorded = read_all(tmp_path, [exhibit])
+    assert seconds_in_words([each.judged for each in recorded]) == seconds_in_words(judged[:1])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire.errors import GradwireError, JobError, SpecError
 from gradwire.experiments.papers.exhibit import Exhibit
-from gradwire.experiments.papers.reproduce import Judged
+from gradwire.experiments.papers.reproduce import Judged, seconds_of
 from gradwire.experiments.record import RECORD, read_fields
 
 REMEDY = "repeat its gradwire reproduce with --overwrite"
@@ -59,7 +59,8 @@ def _read(path: Path, exhibit: Exhibit[Any]) -> Recorded:
     if not fields["finished"]:
         return Recorded(Judged(exhibit, failure=UNFINISHED), fields)
     try:
-        return Recorded(Judged(exhibit, tuple(exhibit.claims(fields["rows"]))), fields)
+        claims = tuple(exhibit.claims(fields["rows"]))
+        return Recorded(Judged(exhibit, claims, "", *seconds_of(fields)), fields)
     except GradwireError:
         raise
     except DAMAGES as error:

@@ -8,6 +8,7 @@ from gradwire.experiments.claim import Claim, Verdict, shown
 from gradwire.experiments.page.plot import plot
 from gradwire.experiments.page.recorded import Recorded
 from gradwire.experiments.papers.report import NOT_RUN, counts, in_words, notes
+from gradwire.experiments.papers.reproduce import seconds_in_words
 from gradwire.page.made_with import options_in_words
 from gradwire.page.markup import Markup, element, together
 from gradwire.page.picture import figure
@@ -55,9 +56,11 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
         )
         for each in recorded
     ]
+    judged = [each.judged for each in recorded]
     parts = [
         element("h2", "Summary", id="summary"),
-        element("p", in_words([each.judged for each in recorded]), class_="answer"),
+        element("p", in_words(judged), class_="answer"),
+        *_paragraph(seconds_in_words(judged)),
         *_failed(recorded),
         table("Verdicts by paper", ("paper", *present), by_paper, ("all", *_counts(recorded, present))),
         table("Verdicts by table or figure", ("name", "question", *present), by_exhibit),
@@ -86,6 +89,11 @@ def _failed(recorded: Sequence[Recorded]) -> list[Markup]:
     return [table("What failed", ("name", "claim", "verdict", "here", "rule", "why"), rows)] if rows else []
 
 
+def _paragraph(text: str) -> list[Markup]:
+    """Return a note; nothing without text."""
+    return [element("p", text, class_="note")] if text else []
+
+
 def _counts(recorded: Sequence[Recorded], names: Sequence[str]) -> list[Number]:
     found = counts([each.judged for each in recorded])
     return [Number(str(found[name]), found[name]) for name in names]
@@ -111,6 +119,7 @@ def exhibit_section(each: Recorded) -> Markup:
         summary_of = element("summary", "Where its options and numbers come from")
         parts.append(element("details", summary_of, element("ul", *listed)))
     parts.append(element("p", options_in_words(each.fields["options"]), class_="note"))
+    parts += _paragraph(seconds_in_words([each.judged]))
     return element("section", together(*parts, between="\n"), aria_labelledby=exhibit.name)
 
 

@@ -10,7 +10,7 @@ from gradwire.errors import SpecError
 from gradwire.experiments.papers import a2dtwp, ai_smart_nic, inceptionn, pipe_sgd, study
 from gradwire.experiments.papers.exhibit import Exhibit
 from gradwire.experiments.papers.report import failures, report
-from gradwire.experiments.papers.reproduce import Judged, reproduce
+from gradwire.experiments.papers.reproduce import Judged, reproduce, seconds_in_words
 
 PAPERS = MappingProxyType(
     {
@@ -43,4 +43,14 @@ def chosen(name: str | None) -> list[Exhibit[Any]]:
     return found
 
 
-__all__ = ["EXHIBITS", "PAPERS", "Exhibit", "Judged", "chosen", "failures", "report", "reproduce"]
+__all__ = [
+    "EXHIBITS",
+    "PAPERS",
+    "Exhibit",
+    "Judged",
+    "chosen",
+    "failures",
+    "report",
+    "reproduce",
+    "seconds_in_words",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from gradwire.benchmark.display import about
 from gradwire.errors import GradwireError
 from gradwire.experiments.claim import Claim
 from gradwire.experiments.papers.exhibit import Exhibit
-from gradwire.experiments.record import RecordFile
+from gradwire.experiments.record import RECORD, REMEDY, RecordFile, read_fields
 from gradwire.experiments.run import perform
 
 LONGEST = 60
@@ -22,11 +22,16 @@ LONGEST = 60
 
 @dataclass(frozen=True)
 class Judged:
-    """An exhibit with its claims, or why this machine couldn't run it."""
+    """An exhibit with its claims, or why this machine couldn't run it.
+
+    ``expected_s`` and ``measured_s`` are the seconds that its record expects and took; None if it has none.
+    """
 
     exhibit: Exhibit[Any]
     claims: Sequence[Claim] = ()
     failure: str = ""
+    expected_s: float | None = None
+    measured_s: float | None = None
 
 
 def reproduce(
@@ -36,6 +41,7 @@ def reproduce(
     *,
     full: bool = False,
     overwrite: bool = False,
+    across_commits: bool = False,
 ) -> list[Judged]:
     """Run exhibits, and return their claims in the same order.
 
@@ -50,6 +56,8 @@ def reproduce(
         Whether to run for hours instead of minutes.
     overwrite
         Whether to replace older records.
+    across_commits
+        Whether records of other commits count, and are continued.
 
     Raises
     ------
@@ -58,11 +66,19 @@ def reproduce(
         another machine, version, commit, or of other options.
     """
     for each in exhibits:
-        RecordFile(each.experiment, each.options(full), out / each.name, overwrite, keeps_finished=True)
+        RecordFile(
+            each.experiment,
+            each.options(full),
+            out / each.name,
+            overwrite,
+            keeps_finished=True,
+            across_commits=across_commits,
+        )
     clock = _Clock([each.seconds[full] for each in exhibits])
     judged = []
     for number, each in enumerate(exhibits):
-        judged.append(_perform(each, number, out, say, clock, full=full, overwrite=overwrite))
+        how = {"overwrite": overwrite, "across_commits": across_commits}
+        judged.append(_perform(each, number, out, say, clock, full=full, **how))
         clock.done(number)
         rest = clock.rest_s(number + 1, 0.0)
         left = f"; {about(rest)} left" if number + 1 < len(exhibits) else ""
@@ -79,7 +95,7 @@ def _perform(
     clock: _Clock,
     *,
     full: bool,
-    overwrite: bool,
+    **how: bool,
 ) -> Judged:
     options = each.options(full)
     cells = len(each.experiment.cells(options))
@@ -94,14 +110,35 @@ def _perform(
             each.experiment,
             options,
             out / each.name,
-            overwrite=overwrite,
             quiet=True,
             keeps_finished=True,
+            expected_s=each.seconds[full],
             advance=advance,
+            **how,
         )
+        fields = read_fields(out / each.name / RECORD, each.experiment, REMEDY)
     except GradwireError as error:
         return Judged(each, failure=str(error))
-    return Judged(each, each.claims(rows))
+    return Judged(each, each.claims(rows), "", *seconds_of(fields))
+
+
+def seconds_of(fields: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return the seconds that a record expects and took; None for what an older one doesn't say."""
+    return fields.get("expected_s"), fields["measured_s"] or None
+
+
+def seconds_in_words(judged: Sequence[Judged]) -> str:
+    """Return how long measuring took and was expected to take; nothing if no record says it."""
+    known = [
+        (each.expected_s, each.measured_s)
+        for each in judged
+        if each.expected_s is not None and each.measured_s is not None
+    ]
+    if not known:
+        return ""
+    expected_s, measured_s = (sum(each) for each in zip(*known, strict=True))
+    of = "" if len(known) == len(judged) else f" of {len(known)} of {len(judged)} tables and figures"
+    return f"Measuring{of} took {about(measured_s)}; the budget is {about(expected_s)}."
 
 
 class _Clock:

@@ -10,8 +10,9 @@ from typing import Any
 from gradwire.experiments.claim import Bound, Claim, Published, at_most, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS, exact_trainings
-from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
+from gradwire.experiments.papers.side_by_side import side_by_side
 
 PLACE = "figure 13"
 EXACT, CODEC = "exact", "inceptionn:2^-10"
@@ -113,7 +114,7 @@ EXHIBIT = exhibit(
     PLACE,
     "how many more epochs does the NIC's codec take?",
     cells=cells,
-    run=each(measure),
+    run=side_by_side(measure),
     claims=claims,
     quick=Options(("HDC, 5 layers, Xavier",), (("digits", 12), ("mnist", 1)), (1, 2, 3)),
     full=Options(

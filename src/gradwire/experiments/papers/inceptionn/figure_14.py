@@ -21,9 +21,10 @@ from gradwire.experiments.claim import (
 )
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS, Trainings
-from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.inceptionn.networks import NETWORKS
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
+from gradwire.experiments.papers.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     import torch
@@ -223,7 +224,7 @@ EXHIBIT = exhibit(
     PLACE,
     "what ratio, error, and accuracy do truncation and the NIC's codec have?",
     cells=cells,
-    run=each(measure),
+    run=side_by_side(measure),
     claims=claims,
     quick=Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
     full=Options((*NETWORKS,), (1, 2, 3), 600),

@@ -10,8 +10,9 @@ from typing import Any
 from gradwire.experiments.claim import Claim, Published, at_least, at_most
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS, Trainings, exact_trainings
-from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
+from gradwire.experiments.papers.side_by_side import side_by_side
 
 PLACE = "figure 4"
 BITS = (16, 22, 24)
@@ -109,7 +110,7 @@ EXHIBIT = exhibit(
     PLACE,
     "what do truncated gradients and weights cost in accuracy?",
     cells=cells,
-    run=each(measure),
+    run=side_by_side(measure),
     claims=claims,
     quick=Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
     full=Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 600),

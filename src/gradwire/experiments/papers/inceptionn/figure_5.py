@@ -8,10 +8,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gradwire.experiments.claim import Claim, Published, at_least
-from gradwire.experiments.experiment import Cell, Reporter, Row
+from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS, exact_trainings
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins
+from gradwire.experiments.papers.side_by_side import groups_side_by_side
 
 if TYPE_CHECKING:
     import torch
@@ -43,28 +44,21 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
-    """Train once for each seed, and describe the gradient at each stage."""
+def measure(options: Options, cells: Sequence[Cell]) -> list[Row]:
+    """Train once for the cells of one seed, and describe the gradient at each stage."""
     from gradwire.experiments.papers.inceptionn.training import dataset, train
 
-    for seed in dict.fromkeys(cell["seed"] for cell in cells):
-        own = [cell for cell in cells if cell["seed"] == seed]
-        found: dict[str, Mapping[str, Any]] = {}
-        last = options.steps - 1
-        stages = {min(last, options.steps // 20): "early", options.steps // 2: "middle", last: "final"}
+    found: dict[str, Mapping[str, Any]] = {}
+    last = options.steps - 1
+    stages = {min(last, options.steps // 20): "early", options.steps // 2: "middle", last: "final"}
 
-        def watch(
-            step: int,
-            gradient: torch.Tensor,
-            found: dict[str, Mapping[str, Any]] = found,
-            stages: Mapping[int, str] = stages,
-        ) -> None:
-            if step in stages:
-                found[stages[step]] = describe(gradient.double())
+    def watch(step: int, gradient: torch.Tensor) -> None:
+        if step in stages:
+            found[stages[step]] = describe(gradient.double())
 
-        done = train(dataset(own[0]["data"]), options.network, options.steps, seed, watch=watch)
-        for cell in own:
-            report({**cell, **found[cell["stage"]], "accuracy": done.accuracies[-1]})
+    data, seed = cells[0]["data"], cells[0]["seed"]
+    done = train(dataset(data), options.network, options.steps, seed, watch=watch)
+    return [{**cell, **found[cell["stage"]], "accuracy": done.accuracies[-1]} for cell in cells]
 
 
 def describe(gradient: torch.Tensor) -> Mapping[str, Any]:
@@ -123,7 +117,7 @@ EXHIBIT = exhibit(
     PLACE,
     "how are gradients distributed early, midway, and at the end?",
     cells=cells,
-    run=run,
+    run=groups_side_by_side(measure, ("seed",)),
     claims=claims,
     quick=Options("CNN", (1, 2, 3), 168),
     full=Options("CNN", (1, 2, 3), 600),

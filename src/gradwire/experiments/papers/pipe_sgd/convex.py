@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from gradwire.experiments.claim import Bound, Claim, Explanation, Published, at_most, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import exact_trainings
-from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 from gradwire.experiments.papers.pipe_sgd.figure_4 import GOAL
 from gradwire.experiments.papers.pipe_sgd.lengths import Options, cells, mean, pipelines, slopes, train
+from gradwire.experiments.papers.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +131,7 @@ EXHIBIT = exhibit(
     f"{PLACE}, convex",
     "how does a convex training's loss fall with T steps and K under way?",
     cells=cells,
-    run=each(measure),
+    run=side_by_side(measure),
     claims=claims,
     quick=Options((1, 2, 4), (100, 400, 1600), (1, 2)),
     full=Options((1, 2, 3, 4), (100, 200, 400, 800, 1600, 3200), (1, 2, 3, 4, 5)),

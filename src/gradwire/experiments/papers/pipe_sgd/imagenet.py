@@ -11,11 +11,12 @@ from typing import Any
 from gradwire.experiments.claim import RATIO, Basis, Bound, Claim, Published, only, within
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import exact_trainings
-from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.exhibit import exhibit, row_of
 from gradwire.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 from gradwire.experiments.papers.pipe_sgd.figure_4 import EQUAL, GOAL, OVER_D, OVER_PS
 from gradwire.experiments.papers.pipe_sgd.on_links import WAYS, Task, Trainee, train
+from gradwire.experiments.papers.side_by_side import side_by_side
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s, worker_aggregator_s
 from gradwire.timing.closed_form.step_time import pipelined_s, sync_s
 
@@ -190,7 +191,7 @@ EXHIBIT = exhibit(
     f"{PLACE}, ImageNet",
     "what accuracy do AlexNet and ResNet-18 reach, and how much shorter are their steps?",
     cells=cells,
-    run=each(measure),
+    run=side_by_side(measure),
     claims=claims,
     quick=Options((ALEXNET, RESNET), (16, 8), (0,)),
     full=Options((ALEXNET, RESNET), (40, 20), (0, 1, 2, 3, 4)),

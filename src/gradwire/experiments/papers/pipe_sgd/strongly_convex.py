@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.experiments.claim import Claim, Explanation, Published, at_most, near
 from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 from gradwire.experiments.papers.pipe_sgd.convex import FASTER
 from gradwire.experiments.papers.pipe_sgd.lengths import Options, cells, mean, pipelines, slopes, train
+from gradwire.experiments.papers.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +98,7 @@ EXHIBIT = exhibit(
     f"{PLACE}, strongly convex",
     "how does a strongly convex training's loss fall with T steps and K under way?",
     cells=cells,
-    run=each(measure),
+    run=side_by_side(measure),
     claims=claims,
     quick=Options((1, 2, 4), (100, 400, 1600), (1, 2, 3)),
     full=Options((1, 2, 3, 4), (100, 200, 400, 800, 1600, 3200), tuple(range(1, 21))),
