@@ -114,9 +114,21 @@ def exact_trainings(name: str, accuracies: Sequence[float], goal: Goal) -> Train
     return Trainings(name, accuracies, accuracies, goal)
 
 
+def half_width(values: Sequence[float]) -> float:
+    """Return half of the 95 % interval of a mean; infinite for less than two values.
+
+    Examples
+    --------
+    >>> round(half_width([1.0, 2.0, 3.0]), 3)
+    2.483
+    """
+    if len(values) < 2:
+        return math.inf
+    return float(T_95[min(len(values) - 2, len(T_95) - 1)] * stdev(values) / len(values) ** 0.5)
+
+
 def _interval(accuracies: Sequence[float]) -> str:
-    """Return a mean with the half-width of its 95 % interval."""
+    """Return a mean with half of its 95 % interval."""
     if len(accuracies) < 2:
         return f"{fmean(accuracies):.3f} (one seed)" if accuracies else "-"
-    around = T_95[min(len(accuracies) - 2, len(T_95) - 1)] * stdev(accuracies) / len(accuracies) ** 0.5
-    return f"{fmean(accuracies):.3f} ± {around:.3f}"
+    return f"{fmean(accuracies):.3f} ± {half_width(accuracies):.3f}"

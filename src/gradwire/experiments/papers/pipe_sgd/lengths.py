@@ -1,17 +1,27 @@
-"""Trainings of several lengths, with several numbers of steps under way, and how their losses fall."""
+"""Trainings of several lengths on four workers, with K steps under way, and how fast their losses fall."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from gradwire.experiments.claim import Bound, Claim, Explanation, Published, at_most, only
 from gradwire.experiments.experiment import Cell, Row
+from gradwire.experiments.learning import Trainings, half_width
 
 if TYPE_CHECKING:
     import torch
+
+    from gradwire.links import Link
+
+WORKERS = 4
+"""As published."""
+WIDEST = 0.1
+"""The half-width of a slope's interval beyond which the slope says nothing."""
+FASTER = "the rate is a bound from above, and this loss falls faster than it must."
 
 
 @dataclass(frozen=True)
@@ -24,41 +34,58 @@ class Options:
 
 
 def cells(options: Options) -> list[Cell]:
-    """Return a cell for each K, T, and seed."""
+    """Return a cell for each K, seed, and T."""
     return [
         {"pipeline": pipeline, "steps": steps, "seed": seed}
         for pipeline in options.pipelines
-        for steps in options.steps
         for seed in options.seeds
+        for steps in options.steps
     ]
 
 
-def train(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-    cell: Cell,
-    loss: Callable[[], torch.Tensor],
-    before: Callable[[int], None] = lambda _step: None,
-) -> None:
-    """Take a cell's steps by the paper's Pipe-SGD on one rank, ``before(step)`` ahead of each, from 0 up."""
-    from gradwire.links import loopback
+@dataclass(frozen=True)
+class Worker:
+    """What one worker trains: its loss in each step, and what is done ahead of a step, from 0 up."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Callable[[], torch.Tensor]
+    before: Callable[[int], None] = lambda _step: None
+
+
+def train(pipeline: int, steps: int, worker: Callable[[int], Worker]) -> list[Worker]:
+    """Train by the paper's Pipe-SGD on ``WORKERS`` ranks, which are threads; return them by rank.
+
+    ``worker`` gets a rank. All start with the weights of the first.
+    """
+    from gradwire.experiments.papers.threads import on_threads
     from gradwire.plan import Plan
     from gradwire.training import PipeSGD
 
-    (link,) = loopback(1)
-    method = PipeSGD(model, optimizer, Plan(pipeline=cell["pipeline"]), correction="none", group=link)
-    method.synchronise()
-    for step in range(cell["steps"]):
-        before(step)
-        method.step(loss)
-    method.drain()
-    method.close()
-    link.close()
+    def work(link: Link) -> Worker:
+        own = worker(link.rank)
+        method = PipeSGD(own.model, own.optimizer, Plan(pipeline=pipeline), correction="none", group=link)
+        method.synchronise()
+        for step in range(steps):
+            own.before(step)
+            method.step(own.loss)
+        method.drain()
+        method.close()
+        return own
+
+    return on_threads(WORKERS, work, None)
 
 
-def mean(rows: Sequence[Row], what: str, pipeline: int, steps: int) -> float:
-    """Return the mean over the seeds."""
-    return fmean(row[what] for row in rows if (row["pipeline"], row["steps"]) == (pipeline, steps))
+def drawn(seed: int, rank: int) -> torch.Generator:
+    """Return the random numbers of one worker."""
+    import torch
+
+    return torch.Generator().manual_seed(1000 * seed + rank)
+
+
+def values(rows: Sequence[Row], what: str, pipeline: int, steps: int) -> list[float]:
+    """Return a figure of each seed."""
+    return [row[what] for row in rows if (row["pipeline"], row["steps"]) == (pipeline, steps)]
 
 
 def pipelines(rows: Sequence[Row]) -> list[int]:
@@ -66,13 +93,13 @@ def pipelines(rows: Sequence[Row]) -> list[int]:
     return [*dict.fromkeys(row["pipeline"] for row in rows)]
 
 
-def slopes(rows: Sequence[Row], what: str) -> dict[str, float | None]:
-    """Return, for each K, the slope of a loss's logarithm over that of the length."""
-    lengths = sorted({row["steps"] for row in rows})
-    return {
-        f"K = {pipeline}": slope([(log(steps), log(mean(rows, what, pipeline, steps))) for steps in lengths])
-        for pipeline in pipelines(rows)
-    }
+def slopes(rows: Sequence[Row], what: str, pipeline: int) -> list[float]:
+    """Return, for each seed, the slope of a figure's logarithm over that of the length."""
+    own = [row for row in rows if row["pipeline"] == pipeline]
+    return [
+        slope([(log(row["steps"]), log(row[what])) for row in own if row["seed"] == seed])
+        for seed in dict.fromkeys(row["seed"] for row in own)
+    ]
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
@@ -80,3 +107,35 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     middle = [fmean(each) for each in zip(*points, strict=True)]
     over = sum((x - middle[0]) * (y - middle[1]) for x, y in points)
     return over / sum((x - middle[0]) ** 2 for x, _ in points)
+
+
+def rates(
+    rows: Sequence[Row], what: str, text: str, published: Published, rests_on: Sequence[Trainings] = ()
+) -> Iterator[Claim]:
+    """Yield, for each K, that the slope is the published one within its own 95 % interval over the seeds.
+
+    A second claim says that these intervals are narrow enough to tell.
+    """
+    around: dict[str, float | None] = {}
+    assert isinstance(published.value, float)
+    for pipeline in pipelines(rows):
+        found = slopes(rows, what, pipeline)
+        around[f"K = {pipeline}"] = half_width(found)
+        tolerance = min(half_width(found), WIDEST)
+        yield Claim(
+            f"{text} with K = {pipeline}, over {len(found)} seeds",
+            only(fmean(found)),
+            Bound(published.value - tolerance, published.value + tolerance),
+            unit="",
+            published=published,
+            better=Explanation(FASTER, at_most(published.value)),
+            rests_on=rests_on,
+        )
+    yield Claim(
+        f"{text}: half of its 95 % interval",
+        around,
+        at_most(WIDEST),
+        of_each=True,
+        unit="",
+        rests_on=rests_on,
+    )
