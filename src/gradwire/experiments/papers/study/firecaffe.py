@@ -17,7 +17,9 @@ FEW, MANY = 128, 256
 SPEEDUP_FEW, SPEEDUP_MANY, COMMUNICATING_FEW = 47.0, 60.0, 0.5
 WEEKS_H, CLUSTER_H = 3 * 7 * 24.0, 10.5
 GOOGLENET_NBYTES = 53e6
-WITHIN = 0.1
+WITHIN = 0.05
+"""If "approximately half" of the time is 0.45 to 0.55, predictions differ by 3.4 %, and the two digits of 47
+and of 60 are 1.9 % more."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,10 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         ),
         Claim(
             "three weeks over 10.5 hours",
-            only(WEEKS_H / (WEEKS_H * steps[FEW])),
-            near(WEEKS_H / CLUSTER_H, 0.05),
+            only(WEEKS_H / CLUSTER_H),
+            near(SPEEDUP_FEW, WITHIN),
             unit="x",
-            published=Published(
-                PLACE, WEEKS_H / CLUSTER_H, "three weeks over 10.5 hours are 48x, and 47x is published."
-            ),
+            published=Published(PLACE, SPEEDUP_FEW),
             basis=Basis.ARITHMETIC,
         ),
     ]
@@ -97,7 +97,7 @@ ORIGINS = origins(
     WEEKS_H=paper("section 1"),
     CLUSTER_H=paper("section 1"),
     GOOGLENET_NBYTES=paper("figure 8"),
-    WITHIN=chosen("published speed-ups have two digits"),
+    WITHIN=chosen("by the digits of what is published"),
     gpus=paper("section 1"),
 )
 EXHIBIT = exhibit(

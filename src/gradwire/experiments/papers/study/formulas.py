@@ -1,107 +1,134 @@
-"""Equations 1 to 4: the formulas' seconds, and those of exchanges over links whose rate is known."""
+"""Equations 1 to 4: the formulas' seconds, and those of exchanges over TCP between 2 to 16 hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
 
-from gradwire.experiments.claim import Claim, Published, near, only
-from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.papers.exhibit import each, exhibit
+from gradwire.experiments.claim import Bound, Claim, Explanation, Published, near, only
+from gradwire.experiments.experiment import Cell, Reporter, Row
+from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, chosen, origins
-from gradwire.timing.closed_form.formulas import (
-    AlphaBetaGamma,
-    butterfly_s,
-    parameter_server_s,
-    ring_s,
-    tree_s,
-)
+from gradwire.experiments.papers.study import on_hosts
+from gradwire.experiments.papers.study.on_hosts import FORMULAS, over_own, own_best_s, rate
 
 PLACE = "equations 1 to 4"
-FORMULAS = {
-    "parameter server": parameter_server_s,
-    "tree": tree_s,
-    "ring": ring_s,
-    "butterfly": butterfly_s,
-}
-NBYTES_PER_S, LATENCY_S = 10e6, 2e-3
+LARGE_NBYTES, SMALL_NBYTES = 4_000_000, 64
+"""The bandwidth term is nearly all of the time of a large gradient, and the latency term of a small one."""
 WITHIN = 0.15
 """The share by which the median of a cell may differ from its formula."""
+BUDGET_S = 3.0
+"""Of a cell's exchanges, of which there is one at least."""
+AT_ONCE = "the server receives from all workers at once, and the formula adds their latencies up."
 
 
 @dataclass(frozen=True)
 class Options:
-    """Numbers of servers, bytes of a gradient, and exchanges of each cell."""
+    """Numbers of hosts, the rate of all of them together, and the most exchanges of a cell."""
 
-    servers: tuple[int, ...]
-    nbytes: int
-    repeats: int
+    hosts: tuple[int, ...]
+    total_mbit: int
+    most: int
 
 
 def cells(options: Options) -> list[Cell]:
-    """Return a cell for each algorithm and number of servers."""
+    """Return a cell for each number of hosts, algorithm, and size."""
     return [
-        {"algorithm": algorithm, "servers": servers, "nbytes": options.nbytes}
+        {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": nbytes, "algorithm": algorithm}
+        for hosts in options.hosts
         for algorithm in FORMULAS
-        for servers in options.servers
+        for nbytes in (LARGE_NBYTES, SMALL_NBYTES)
     ]
 
 
-def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
-    """Exchange; the parameter server is one host more than there are workers."""
-    from gradwire.experiments.papers.threads import exchange_s
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Exchange on a testbed for each number of hosts."""
+    from gradwire.experiments.hosts.network import measure_cells
 
-    is_server = cell["algorithm"] == "parameter server"
-    algorithm, world = "star" if is_server else cell["algorithm"], cell["servers"] + is_server
-    link = AlphaBetaGamma(LATENCY_S, 1 / NBYTES_PER_S)
-    return {
-        "seconds": exchange_s(
-            world, algorithm, "identity", cell["nbytes"], NBYTES_PER_S, LATENCY_S, options.repeats
-        ),
-        "formula_s": FORMULAS[cell["algorithm"]](cell["servers"], cell["nbytes"], link),
-    }
+    measure_cells(on_hosts.__name__, cells, report, {"most": options.most, "budget_s": BUDGET_S})
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare each algorithm's measured seconds with its equation's."""
-    found = []
-    for number, algorithm in enumerate(FORMULAS, start=1):
-        ratios = {
-            str(row["servers"]): median(row["seconds"]) / row["formula_s"]
-            for row in rows
-            if row["algorithm"] == algorithm
-        }
-        text = f"{algorithm}: measured time over the formula's"
-        published = Published(f"equation {number}", 1.0)
-        found.append(
-            Claim(text, ratios, near(1.0, WITHIN), of_each=True, unit="", published=published)
-            if ratios
-            else Claim(text, only(None), near(1.0, WITHIN), unit="", published=published)
+    hosts = sorted({row["hosts"] for row in rows})
+    found = {(row["hosts"], row["algorithm"], row["nbytes"]): row for row in rows}
+    return [
+        claim
+        for number, algorithm in enumerate(FORMULAS, start=1)
+        for claim in (
+            _bandwidth(
+                number, algorithm, {each: found.get((each, algorithm, LARGE_NBYTES)) for each in hosts}
+            ),
+            *_latency(
+                number, algorithm, {each: found.get((each, algorithm, SMALL_NBYTES)) for each in hosts}
+            ),
         )
-    return found
+    ]
+
+
+def _bandwidth(number: int, algorithm: str, rows: dict[int, Row | None]) -> Claim:
+    return Claim(
+        f"{algorithm} of 4 MB: measured time over the formula's",
+        {str(hosts): None if row is None else over_own(row) for hosts, row in rows.items()},
+        near(1.0, WITHIN),
+        of_each=True,
+        unit="",
+        published=Published(f"equation {number}", 1.0),
+    )
+
+
+def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterator[Claim]:
+    """Yield a claim on the fewest and on the most hosts, of which each core has several."""
+    for hosts in dict.fromkeys((min(rows, default=0), max(rows, default=0))):
+        row = rows.get(hosts)
+        yield Claim(
+            f"{algorithm} of 64 bytes on {hosts} hosts: measured time over the formula's",
+            only(None if row is None else over_own(row)),
+            near(1.0, WITHIN),
+            unit="",
+            published=Published(f"equation {number}", 1.0),
+            otherwise=None if row is None else _processors(row),
+            better=_at_once(row) if algorithm == "star" and row is not None else None,
+        )
+
+
+def _processors(row: Row) -> Explanation:
+    """Return the bound of work that waits for cores: the formula's time, and the work over the cores."""
+    work_s, formula_s = row["processor_s"] / row["cores"], own_best_s(row)
+    return Explanation(
+        f"{row['hosts']} hosts share {row['cores']} cores, which are busy for {1e6 * work_s:,.0f} us of an "
+        f"exchange that takes {1e6 * formula_s:,.0f} us by the formula.",
+        Bound(1 - WITHIN, (1 + WITHIN) * (formula_s + work_s) / formula_s),
+    )
+
+
+def _at_once(row: Row) -> Explanation:
+    """Return the bound of latencies that pass at once: those of one worker, there and back."""
+    return Explanation(AT_ONCE, Bound((1 - WITHIN) * 2 * row["line_latency_s"] / own_best_s(row), 1.0))
 
 
 ORIGINS = origins(
-    NBYTES_PER_S=TWO_CORES,
-    LATENCY_S=TWO_CORES,
+    LARGE_NBYTES=RUN_TIME,
+    SMALL_NBYTES=chosen("one float for each of 16 hosts"),
     WITHIN=chosen("a formula has no additions and no processor time"),
-    servers=RUN_TIME,
-    nbytes=RUN_TIME,
-    repeats=RUN_TIME,
+    BUDGET_S=RUN_TIME,
+    hosts=chosen("those of figure 8"),
+    total_mbit=TWO_CORES,
+    most=RUN_TIME,
 )
 EXHIBIT = exhibit(
     "study",
     PLACE,
     "do exchanges take as long as their formulas say?",
     cells=cells,
-    run=each(measure),
+    run=run,
     claims=claims,
-    quick=Options((2, 4, 8), 1_000_000, 3),
-    full=Options((2, 4, 8, 16), 4_000_000, 9),
-    scaling="ranks are threads of one process, whose links are paced to 80 Mbit/s and 2 ms; gradients of 1 "
-    "MB (4 MB with --full). A formula has no additions and no processor time.",
+    quick=Options((2, 4), 1600, 5),
+    full=Options((2, 4, 8, 16), 1600, 9),
+    scaling="hosts are network namespaces of one machine that exchange over TCP. All lines together have 1.6 "
+    "Gbit/s, because all hosts share two cores. The formulas' rate and latency are those measured between "
+    "two of the hosts. One of the star's hosts is the server.",
     origins=ORIGINS,
-    seconds=(22, 200),
+    seconds=(20, 100),
+    version=2,
 )
