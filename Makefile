@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser reports-browser lint types layers check sanitize aarch64 release bench clean
+.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser reports-browser measured figures lint types layers check sanitize aarch64 release bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -57,10 +57,18 @@ reports-browser: .venv/ready ## reports in Chromium: click through them, and axe
 	$(BIN)/python scripts/browse.py build/reports --out build/browse
 	$(BIN)/python scripts/click_reports.py build/reports
 
-lint: .venv/ready ## format, lint, spelling and prose
+measured: .venv/ready ## measure the figures of the documentation on this machine (an hour), and write their tables
+	$(BIN)/python scripts/figures.py measure
+	$(BIN)/python scripts/figures.py write
+
+figures: .venv/ready ## write the documentation's tables from the records in docs/measured
+	$(BIN)/python scripts/figures.py write
+
+lint: .venv/ready ## format, lint, spelling, prose, and figures without a record
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python scripts/check_prose.py
+	$(BIN)/python scripts/figures.py check
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples src tests bench native scripts
 
 types: .venv/ready ## strict types

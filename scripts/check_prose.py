@@ -27,6 +27,7 @@ PHRASES = {
     r"tells? the truth": "say what is exact, or what is reported",
     r"hides? bare": "'doesn't hide'",
     r"by the kernel's hand": "'by the kernel'",
+    r"(later|latest) runs?": "say what is; history belongs to the changelog",
     r"who (comes|reads|writes|waits|asks|calls|catches|knows|does not)\b": "'a caller that', 'anyone who'",
     r"is no (number|text|tensor|rank|list|count|rate|codec|size|float)\b": "'isn't a ...'",
 }

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gradwire.codecs import parse
 from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check_known
 from gradwire.experiments.hosts.network import check_networks, measure_cells
-from gradwire.experiments.training_speed import curve_of
+from gradwire.experiments.speeds import curve_of
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.testbed.run.variables import KEPT_MEMORY

@@ -11,11 +11,11 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.codecs import parse
+from gradwire.experiments.speeds import ATTACHED, EQUAL, HOOK
 from gradwire.experiments.training import runs
 from gradwire.experiments.training.methods import Method
 from gradwire.experiments.training.runs import COUNTED, PATIENCE, in_words, measure, train
 from gradwire.experiments.training.tasks import Task
-from gradwire.experiments.training_speed import EQUAL
 from gradwire.launch.group import joined_group
 from gradwire.plan import Plan
 from support.lone_rank import Alone
@@ -45,8 +45,9 @@ class Falling(Method):
 class Weighed(Task):
     """A task whose held-out loss is the weight."""
 
-    def held_out_loss(self, model: torch.nn.Module) -> float:
-        return next(model.parameters()).item()
+    def judged(self, model: torch.nn.Module) -> tuple[float, float]:
+        loss = next(model.parameters()).item()
+        return loss, 1 - loss
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def task() -> Task:
         (None, BLOCKS),  # plain DDP
         (0.5, COUNTED),  # reached in the first block: the others make the median
         (2**-7, 7),
-        (0.0, PATIENCE * BLOCKS),
+        (0.0, round(PATIENCE * BLOCKS)),
         (math.inf, COUNTED),  # not judged
     ],
 )
@@ -85,6 +86,7 @@ def test_it_ends_at_the_loss_or_when_patience_does(target: float | None, blocks:
     seconds = [spent_s for _, spent_s, _ in found["curve"]]
     assert seconds == sorted(seconds)
     assert len(found["blocks"]) == blocks
+    assert found["accuracies"] == [1 - loss for _, _, loss in found["curve"]]
     assert found["local_s"] == pytest.approx(0.5 / BLOCK)
 
 
@@ -108,7 +110,7 @@ def test_all_methods_but_two_are_judged_by_ddp(
     monkeypatch.setattr(runs, "TASKS", {"falling": lambda *_: task()})
     monkeypatch.setattr(runs, "methods", lambda _plans: dict.fromkeys(methods, lambda _task: Falling()))
     ranks = Alone()
-    cells = [{"task": "falling", "method": method} for method in methods]
+    cells = [{"task": "falling", "seed": 1, "method": method} for method in methods]
     measure(ranks, cells, target=given)  # type: ignore[arg-type]
     assert asked == targets
     assert [(row["method"], row["plan"]) for row in ranks.rows] == [(method, "") for method in methods]
@@ -121,7 +123,7 @@ def test_a_planned_method_says_its_plan(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(runs, "train", lambda *_: {"curve": []})
     monkeypatch.setattr(runs, "TASKS", {"falling": lambda *_: task()})
     ranks = Alone()
-    measure(ranks, [{"task": "falling", "method": name} for name in runs.PLANNED], target=1.0)  # type: ignore[arg-type]
+    measure(ranks, [{"task": "falling", "seed": 0, "method": name} for name in runs.PLANNED])  # type: ignore[arg-type]
     assert [row["plan"] for row in ranks.rows] == ["fp8 ring 256K"] * 2
 
 
@@ -129,11 +131,11 @@ def test_a_method_that_chooses_itself_says_what_it_chose(monkeypatch: pytest.Mon
     class Chosen(Falling):
         plan = Plan(parse("bf16"), "tree", 1 << 18)
 
-    monkeypatch.setattr(runs, "methods", lambda _plans: {"auto on DDP": lambda _task: Chosen()})
+    monkeypatch.setattr(runs, "methods", lambda _plans: {ATTACHED: lambda _task: Chosen()})
     monkeypatch.setattr(runs, "train", lambda *_: {"curve": []})
     monkeypatch.setattr(runs, "TASKS", {"falling": lambda *_: task()})
     ranks = Alone()
-    measure(ranks, [{"task": "falling", "method": "auto on DDP"}], target=1.0)  # type: ignore[arg-type]
+    measure(ranks, [{"task": "falling", "seed": 0, "method": ATTACHED}])  # type: ignore[arg-type]
     assert [row["plan"] for row in ranks.rows] == ["bf16 tree 256K"]
 
 
@@ -151,5 +153,20 @@ def test_every_method_is_made_and_pipelines_are_those_of_their_names() -> None:
         name for name in made if "PipeSGD" in name
     }
     assert {name for name in made if made[name] in ("attached", "chosen_in_the_run")} == {
-        name for name in made if name.endswith("on DDP")
+        name for name in made if name.endswith("on DDP") or name == ATTACHED
     }
+
+
+def test_a_task_begins_from_the_seed_of_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def made(_rank: int, _world: int, _files: object, seed: int) -> Task:
+        begun.append(seed)
+        return task()
+
+    monkeypatch.setattr(runs, "train", lambda *_: {"curve": [(1, 1.0, 2.0)]})
+    monkeypatch.setattr(runs, "TASKS", {"falling": made})
+    monkeypatch.setattr(runs, "methods", lambda _plans: dict.fromkeys(["DDP", HOOK], lambda _: Falling()))
+    cells = [{"task": "falling", "seed": 2, "method": method} for method in ("DDP", HOOK)]
+    measure(Alone(), cells)  # type: ignore[arg-type]
+    assert begun == [2, 2]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from gradwire.experiments.training.tasks import CONTEXT, HELD_OUT_CONTEXTS, TASKS, Files, Task
+from gradwire.experiments.training.tasks import CONTEXT, HELD_OUT_CONTEXTS, TASKS, Files, Task, goal_of_bytes
 
 NBYTES = {"mnist-mlp": 2.6e6, "cifar-cnn": 4.4e6, "wide-mlp": 74e6, "gpt": 43e6}
 """What docs/training_speed.md says; scikit-learn's digits are smaller images than MNIST's."""
@@ -26,6 +28,33 @@ def test_ranks_begin_with_equal_weights_and_have_batches_of_their_own(name: str)
     assert torch.equal(first.held_out[0], second.held_out[0])
     nbytes = 4 * sum(each.numel() for each in first.model.parameters())
     assert 0.4 * NBYTES[name] < nbytes < 1.1 * NBYTES[name]
+    assert first.data == ("Python's reference" if name == "gpt" else "digits")
+    assert first.goal is not None, "every task says what counts as learned"
+    assert 0 < first.goal.chance < first.goal.known < 1
+
+
+@pytest.mark.parametrize("name", ["mnist-mlp", "cifar-cnn", "gpt"])
+def test_a_seed_has_weights_and_batches_of_its_own_and_the_same_judge(name: str) -> None:
+    first, second = made(name, 0), TASKS[name](0, 4, Files(), 1)
+    assert not torch.equal(next(first.batches)[0], next(second.batches)[0])
+    assert not all(map(torch.equal, first.model.parameters(), second.model.parameters()))
+    assert torch.equal(first.held_out[0], second.held_out[0])
+    assert first.goal == second.goal
+
+
+def test_the_goal_of_bytes_is_that_of_counted_pairs(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"ababac" * 1000)
+    goal = goal_of_bytes(text)
+    assert (round(goal.chance, 2), round(goal.known, 2)) == (0.5, 0.83)  # 'a', and 'b' after 'a'
+
+
+def test_a_task_is_judged_by_loss_and_accuracy() -> None:
+    task = made("mnist-mlp", 0)
+    loss, accuracy = task.judged(task.model)
+    assert loss == task.held_out_loss(task.model)
+    logits = task.model.eval()(task.held_out[0])
+    assert accuracy == pytest.approx(float((logits.argmax(1) == task.held_out[1]).float().mean()))
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from gradwire.codecs import parse
 from gradwire.experiments.experiment import Cell
 from gradwire.experiments.hosts.ranks import MOST_STOLEN, Ranks, stolen_s
+from gradwire.experiments.speeds import ALONE, ATTACHED, JUDGE, PIPELINED, UNJUDGED, target_of
 from gradwire.experiments.training.methods import (
     Method,
     OnDDP,
@@ -24,18 +26,18 @@ from gradwire.experiments.training.methods import (
     torch_methods,
 )
 from gradwire.experiments.training.tasks import TASKS, Files, Task
-from gradwire.experiments.training_speed import EQUAL, JUDGE, UNJUDGED
 from gradwire.machine import cores
 from gradwire.plan import Plan
 from gradwire.planner import Workload, choose_plan
 
 CODECS = ["bf16", "errbound:rel=0.05", "errbound:rel=0.25,block=1024", "fp8", "quantize:8", "quantize:4"]
 """What the planner may choose from: codecs that suit gradients of any scale."""
-NAMED = ["fp8", "quantize:4"]
-"""What a user might choose; the first one is the default."""
+NAMED = {"fp8": "ring", "ecsq:0.5": "pairwise", "quantize:4": "ring"}
+"""What a user might choose, and the algorithm; the first one is the default."""
+DEFAULT = next(iter(NAMED))
 PLANNED = {"planned, on DDP": 1, "planned, PipeSGD": 2}
 """Methods whose plan the planner chooses, and their pipelines."""
-PATIENCE = 2
+PATIENCE = 1.5
 """A method that needs more than so many times DDP's steps has not reached the loss."""
 COUNTED = 4
 """Blocks that any method trains at least, so that its step time is a median."""
@@ -50,11 +52,11 @@ def measure(
     device: str = "cpu",
     target: float | None = None,
 ) -> None:
-    """Train the cells' task with each of their methods; ``target`` is the loss to reach, if it is known."""
+    """Train the cells' task, from their seed, with each method; ``target`` is the loss to reach, if known."""
     files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
     def new_task() -> Task:
-        return TASKS[cells[0]["task"]](ranks.rank, ranks.world, files).on(device)
+        return TASKS[cells[0]["task"]](ranks.rank, ranks.world, files, cells[0]["seed"]).on(device)
 
     wanted = [cell["method"] for cell in cells]
     plans = planned(ranks, new_task()) if any(name in PLANNED for name in wanted) else {}
@@ -65,29 +67,30 @@ def measure(
         method = known[name](task)
         run = train(ranks, method, task, loss)
         if name == JUDGE:
-            target = run["curve"][-1][2] * EQUAL
+            target = target_of(run)
         plan = plans.get(name, method.plan)
-        ranks.report(cell, {"plan": "" if plan is None else in_words(plan), **run})
+        about = {"data": task.data, "goal": None if task.goal is None else asdict(task.goal)}
+        ranks.report(cell, {"plan": "" if plan is None else in_words(plan), **about, **run})
 
 
 def methods(plans: dict[str, Plan]) -> dict[str, Callable[[Task], Method]]:
     """Return every method by its name; ``plans`` are the planner's."""
-    found: dict[str, Callable[[Task], Method]] = {"alone": partial(OnDDP, exchanging=False)}
+    found: dict[str, Callable[[Task], Method]] = {ALONE: partial(OnDDP, exchanging=False)}
     found |= torch_methods()
     named = {
         f"{codec} {suffix}": plan
-        for codec in NAMED
+        for codec, algorithm in NAMED.items()
         for suffix, plan in (
-            ("on DDP", Plan(parse(codec), bucket_nbytes=25 << 20)),
-            ("PipeSGD", Plan(parse(codec), pipeline=2)),
+            ("on DDP", Plan(parse(codec), algorithm, bucket_nbytes=25 << 20)),
+            ("PipeSGD", Plan(parse(codec), algorithm, pipeline=2)),
         )
     }
     for name, plan in (plans | named).items():
         found[name] = partial(Pipelined if plan.pipeline > 1 else attached, plan=plan)
-    stale = Plan(parse(NAMED[0]), pipeline=2)
-    found[f"{NAMED[0]} PipeSGD, stale"] = partial(Pipelined, plan=stale, correction="none")
-    found["auto on DDP"] = chosen_in_the_run
-    found["auto, PipeSGD"] = partial(Pipelined, plan=None)
+    stale = Plan(parse(DEFAULT), pipeline=2)
+    found[f"{DEFAULT} PipeSGD, stale"] = partial(Pipelined, plan=stale, correction="none")
+    found[ATTACHED] = chosen_in_the_run
+    found[PIPELINED] = partial(Pipelined, plan=None)
     found["DDP again"] = OnDDP
     return found
 
@@ -153,7 +156,7 @@ def computed_s(task: Task) -> float:
     Beside the computation, a step loads a batch, and passes DDP and the interpreter; and hosts that share
     cores begin their exchange when the last one has computed.
     """
-    method, spent = attached(task, Plan(parse(NAMED[0]))), []
+    method, spent = attached(task, Plan(parse(DEFAULT))), []
     for _ in range(COUNTED):
         method.train(task.block)
         spent.append(method.computed_s / task.block)
@@ -164,8 +167,9 @@ def computed_s(task: Task) -> float:
 def train(ranks: Ranks, method: Method, task: Task, target: float | None) -> dict[str, Any]:
     """Train until the held-out loss is ``target``, or for as many blocks as DDP; return the curve."""
     curve: list[tuple[int, float, float]] = []
+    accuracies: list[float] = []
     blocks: list[tuple[float, float]] = []
-    most = task.blocks if target is None else PATIENCE * task.blocks
+    most = task.blocks if target is None else round(PATIENCE * task.blocks)
     if target == float("inf"):
         most = COUNTED
     total_s = 0.0
@@ -178,7 +182,8 @@ def train(ranks: Ranks, method: Method, task: Task, target: float | None) -> dic
         share = (stolen_s() - stolen) / float(spent_s) / cores()
         dist.all_reduce(spent_s, dist.ReduceOp.MAX)
         total_s += float(spent_s)
-        loss = ranks.gather(task.held_out_loss(method.model) if ranks.rank == 0 else None)[0]
+        loss, accuracy = ranks.gather(task.judged(method.model) if ranks.rank == 0 else None)[0]
+        accuracies.append(accuracy)
         curve.append((number * task.block, total_s, loss))
         blocks.append((share, float(spent_s) / task.block))
         if target is not None and loss <= target and number >= COUNTED:
@@ -189,4 +194,11 @@ def train(ranks: Ranks, method: Method, task: Task, target: float | None) -> dic
     calm = [seconds for share, seconds in later if share <= MOST_STOLEN] or [
         seconds for _, seconds in later[:3]
     ]
-    return {"step_s": statistics.median(calm), "curve": curve, "blocks": blocks, "local_s": local_s}
+    step_s = statistics.median(calm)
+    return {
+        "step_s": step_s,
+        "curve": curve,
+        "accuracies": accuracies,
+        "blocks": blocks,
+        "local_s": local_s,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pydoc_data.topics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from gradwire.devices import device_of
 from gradwire.experiments.a2dtwp.images import SIDE, read_images
+from gradwire.experiments.learning import GOALS, Goal
 from gradwire.job.data import Dataset, load
 from gradwire.job.models import build
 
@@ -44,7 +45,7 @@ class Task:
     """One training.
 
     ``block`` steps are timed at once, ``blocks`` times with plain DDP, whose last held-out loss is then the
-    one that the others have to reach.
+    one that the others have to reach. ``data`` names what it learns from, ``goal`` what counts as learned.
     """
 
     name: str
@@ -55,6 +56,8 @@ class Task:
     block: int
     blocks: int
     criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = _cross_entropy
+    data: str = ""
+    goal: Goal | None = None
 
     def on(self, device: str) -> Task:
         """Return this training with its model, and each batch, on a device."""
@@ -73,41 +76,54 @@ class Task:
 
     def held_out_loss(self, model: nn.Module) -> float:
         """Return the loss on what is never trained on."""
+        return float(self.criterion(self._output(model), self.held_out[1]))
+
+    def judged(self, model: nn.Module) -> tuple[float, float]:
+        """Return the loss and the accuracy of a classifier on what is never trained on."""
+        logits, classes = self._output(model), self.held_out[1]
+        right = (logits.argmax(-1) == classes).float().mean()
+        return float(self.criterion(logits, classes)), float(right)
+
+    def _output(self, model: nn.Module) -> torch.Tensor:
         model.eval()
         with torch.no_grad():
-            value = float(self.loss(model, self.held_out))
+            output: torch.Tensor = model(self.held_out[0])
         model.train()
-        return value
+        return output
 
 
-def mnist_mlp(rank: int, world: int, files: Files) -> Task:
+def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> Task:
     """Make 784-500-500-10 with a global batch of 100: 2.7 MB (Pipe-SGD, table 1)."""
     images = _images(files.mnist)
-    model = build("mlp", images.image_shape, 10, SEED)
-    return _image_task(
-        "MNIST-MLP", model, images, 100 // world, rank, lr=0.05, momentum=0.9, block=50, blocks=6
-    )
+    model = build("mlp", images.image_shape, 10, SEED + seed)
+    made = _image_task(images, 100 // world, _stream(rank, seed), lr=0.05, momentum=0.9)
+    return made("MNIST-MLP", model, block=50, blocks=6)
 
 
-def wide_mlp(rank: int, _world: int, files: Files) -> Task:
+def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
     """Make fully connected layers of 74 MB, a batch of 8 on every rank, plain SGD."""
     images = _images(files.mnist)
-    model = wide_layers(images, SEED)
-    return _image_task("74 MB MLP", model, images, 8, rank, lr=0.05, momentum=0.0, block=6, blocks=10)
+    model = wide_layers(images, SEED + seed)
+    made = _image_task(images, 8, _stream(rank, seed), lr=0.1, momentum=0.0)
+    return made("74 MB MLP", model, block=6, blocks=10)
 
 
-def cifar_cnn(rank: int, _world: int, files: Files) -> Task:
+def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
     """Make two convolutions and two fully connected layers of 4.4 MB, 16 images a rank, momentum."""
     images = read_images(files.images)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+        torch.manual_seed(SEED + seed)
         first = nn.Conv2d(3, 32, 5, stride=2, padding=2), nn.ReLU()
         second = nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU()
         ends = nn.Linear(64 * (SIDE // 4) ** 2, 256), nn.ReLU(), nn.Linear(256, images.classes)
         model = nn.Sequential(*first, *second, nn.Flatten(), *ends)
     (held_out,) = images.validation(HELD_OUT, HELD_OUT)
-    batches = images.batches(16, 1000 + rank)
-    return Task("CIFAR CNN", model, partial(_sgd, lr=0.02, momentum=0.9), batches, held_out, 50, 8)
+    batches = images.batches(16, _stream(rank, seed))
+    optimizer = partial(_sgd, lr=0.02, momentum=0.9)
+    data = "digits" if files.images is None else f"CIFAR-{images.classes}"
+    return Task(
+        "CIFAR CNN", model, optimizer, batches, held_out, 50, 8, data=data, goal=GOALS.get(data.lower())
+    )
 
 
 def wide_layers(images: Dataset, seed: int) -> nn.Module:
@@ -119,9 +135,31 @@ def wide_layers(images: Dataset, seed: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], 10))
 
 
-def small_gpt(rank: int, _world: int, files: Files) -> Task:
+def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
     """Make a GPT of 6 layers, 43 MB, on the bytes of a text, by default Python's language reference."""
-    return text_task(files.text, width=384, layers=6, heads=6, batch=1, rank=rank)
+    made = text_task(files.text, width=384, layers=6, heads=6, batch=1, rank=rank, seed=seed)
+    data = "Python's reference" if files.text is None else files.text.name
+    optimizer = partial(torch.optim.AdamW, lr=3e-4)
+    return replace(
+        made,
+        optimizer=lambda net: optimizer(net.parameters()),
+        blocks=14,
+        data=data,
+        goal=goal_of_bytes(files.text),
+    )
+
+
+def goal_of_bytes(text: Path | None) -> Goal:
+    """Return what counts as learned: most of the gain of counted pairs over always the most frequent byte.
+
+    Pairs are counted in what is trained on, and both guesses judged by what is held out.
+    """
+    training, _ = _parts_of(text)
+    _, (held_out, following) = text_batches(text, 1, 0)
+    counts = torch.bincount(256 * training[:-1] + training[1:], minlength=1 << 16).view(256, 256)
+    guesses = counts.sum(0).argmax(), counts.argmax(1)[held_out]
+    chance, known = (float((guess == following).float().mean()) for guess in guesses)
+    return Goal(chance, known, "the accuracy of counts of pairs of bytes, without a network")
 
 
 def text_task(
@@ -133,11 +171,12 @@ def text_task(
     batch: int,
     rank: int = 0,
     half: int | None = None,
+    seed: int = 0,
 ) -> Task:
     """Make a GPT on the bytes of a text, by default of Python's reference, or one half of it (0, 1)."""
-    training, held_out = text_batches(text, batch, rank, half)
+    training, held_out = text_batches(text, batch, 1000 * seed + rank, half)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+        torch.manual_seed(SEED + seed)
         model = GPT(width=width, layers=layers, heads=heads)
     return Task(
         "small GPT",
@@ -154,12 +193,16 @@ def text_batches(
     text: Path | None, batch: int, rank: int, half: int | None = None
 ) -> tuple[Iterator[Batch], Batch]:
     """Return a rank's contexts of nine tenths of a text, or of one half of it, and some of the last tenth."""
+    training, held_out = _parts_of(text, half)
+    return _contexts(training, batch, rank), next(_contexts(held_out, HELD_OUT_CONTEXTS, -1))
+
+
+def _parts_of(text: Path | None, half: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     read = "\n".join(pydoc_data.topics.topics.values()).encode() if text is None else text.read_bytes()
     data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()
     if half is not None:
         data = data.chunk(2)[half]
-    training, held_out = data[: -len(data) // 10], data[-len(data) // 10 :]
-    return _contexts(training, batch, rank), next(_contexts(held_out, HELD_OUT_CONTEXTS, -1))
+    return data[: -len(data) // 10], data[-len(data) // 10 :]
 
 
 TASKS = {"mnist-mlp": mnist_mlp, "cifar-cnn": cifar_cnn, "wide-mlp": wide_mlp, "gpt": small_gpt}
@@ -191,31 +234,28 @@ def _moved(batch: Batch, device: str) -> Batch:
     return batch[0].to(device), batch[1].to(device)
 
 
+@cache
 def _images(folder: Path | None) -> Dataset:
     """Return MNIST where its files are named, else the digits that scikit-learn carries."""
     return load("digits") if folder is None else load("mnist", folder)
 
 
+def _stream(rank: int, seed: int) -> int:
+    """Return the seed of a rank's own batches."""
+    return 1000 * (1 + seed) + rank
+
+
 def _image_task(
-    name: str,
-    model: nn.Module,
-    images: Dataset,
-    batch: int,
-    rank: int,
-    *,
-    lr: float,
-    momentum: float,
-    block: int,
-    blocks: int,
-) -> Task:
-    return Task(
-        name,
-        model,
-        partial(_sgd, lr=lr, momentum=momentum),
-        _drawn(images, batch, rank),
-        next(images.test_batches(HELD_OUT)),
-        block,
-        blocks,
+    images: Dataset, batch: int, stream: int, *, lr: float, momentum: float
+) -> Callable[..., Task]:
+    data = images.name
+    return partial(
+        Task,
+        optimizer=partial(_sgd, lr=lr, momentum=momentum),
+        batches=_drawn(images, batch, stream),
+        held_out=next(images.test_batches(HELD_OUT)),
+        data=data,
+        goal=GOALS[data],
     )
 
 
@@ -223,8 +263,8 @@ def _sgd(net: nn.Module, lr: float, momentum: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(net.parameters(), lr=lr, momentum=momentum)
 
 
-def _drawn(images: Dataset, batch: int, rank: int) -> Iterator[Batch]:
-    generator = torch.Generator().manual_seed(1000 + rank)
+def _drawn(images: Dataset, batch: int, stream: int) -> Iterator[Batch]:
+    generator = torch.Generator().manual_seed(stream)
     while True:
         yield images.train_batch(torch.randint(len(images.train_labels), (batch,), generator=generator))
 

@@ -1,0 +1,290 @@
+"""Measure the figures of the documentation, write their tables, and refuse tables that no record backs.
+
+``measure [NAME ...]`` performs the experiments of ``FIGURES`` on this machine, one record each under
+``docs/measured``. To go on after an interruption, repeat it. ``write`` puts the records' tables into the
+pages, between a pair of comments. ``check`` fails if they aren't there, or if a page has another table of
+figures that ``docs/measured/unrecorded.toml`` doesn't list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from gradwire.checksum import SUM
+from gradwire.errors import GradwireError, SpecError
+from gradwire.experiments import EXPERIMENTS, Experiment, perform
+from gradwire.experiments.experiment import Row
+from gradwire.experiments.record import COMMITS, RECORD, read_fields
+from gradwire.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, summary
+from gradwire.machine import describe_machine
+from gradwire.tables import Table
+
+ROOT = Path(__file__).parent.parent
+MEASURED = Path("docs", "measured")
+UNRECORDED = MEASURED / "unrecorded.toml"
+COMMAND = "python scripts/figures.py"
+FIGURES: Mapping[str, str] = MappingProxyType(
+    {
+        "mnist-mlp-4-hosts": "training-speed --tasks mnist-mlp",
+        "mnist-mlp-2-hosts": "training-speed --tasks mnist-mlp --hosts 2",
+        "wide-mlp-4-hosts": "training-speed --tasks wide-mlp",
+        "gpt-4-hosts": "training-speed --tasks gpt",
+        "weight-delta": "weight-delta",
+        "cifar-cnn-4-hosts": "training-speed --tasks cifar-cnn",
+    }
+)
+"""What is measured, by the names of records, as words of ``gradwire experiment``."""
+AGAIN = "measure it again"
+SUMMARY = "summary"
+TASKS = MappingProxyType(
+    {
+        "mnist-mlp-4-hosts": "MNIST-MLP, 2.7 MB",
+        "wide-mlp-4-hosts": "MLP, 74 MB",
+        "gpt-4-hosts": "GPT, 43 MB",
+    }
+)
+METHODS = MappingProxyType(
+    {
+        JUDGE: "plain DDP",
+        HOOK: "PyTorch's bfloat16 hook",
+        "PowerSGD 1": "PyTorch's PowerSGD hook, rank 1",
+        ATTACHED: "`gradwire.attach(model)`",
+        PIPELINED: "`gradwire.PipeSGD(model, optimizer)`",
+    }
+)
+"""Columns and rows of the summary."""
+KINDS = ("measured elsewhere", "published", "computed", "setting")
+"""Why a table of figures needs no record: older ones that were measured without one; a paper's; a formula's,
+or counts that a test checks; and what a user sets."""
+BLOCK = re.compile(r"<!-- measured: (?P<name>\S+) -->\n(?P<text>.*?)<!-- end of measured -->", re.DOTALL)
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+TABLE = re.compile(r"^(?P<head>\|.*\|)\n\|[-:| ]+\|\n(?P<body>(?:\|.*\|\n?)*)", re.MULTILINE)
+UNIT = r"(?:ms|s|us|µs|min|h|x|%|times|[kMG]?B/s|[MG]bit/s|[kM]B|MHz)"
+FIGURE = re.compile(rf"[*<>~≤≥+-]*\d[\d.,]*\s?{UNIT}(?![\w-])")
+NUMBER = re.compile(r"[*<>~≤≥+-]*\d[\d,]*(?P<decimals>\.\d+)?[*]*(?![\w.:-])")
+QUANTITY = re.compile(
+    rf"\b{UNIT[:-1]}|seconds?|speed-?ups?|faster|time|ratio|errors?|loss|accuracy|measured|predicted|median)(?!\w)|%"
+)
+LEAST, LONGEST = 2, 60
+"""Cells that make a table one of figures, and the characters of a cell that isn't prose."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write, or check; return the exit code."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure", help="perform experiments and keep their records")
+    measuring.add_argument("names", metavar="NAME", nargs="*", help=f"some of {', '.join(FIGURES)}")
+    measuring.add_argument("--overwrite", action="store_true", help="measure again what is finished")
+    measuring.add_argument("--across-commits", action="store_true", help="go on with another commit's record")
+    commands.add_parser("write", help="put the records' tables into the pages")
+    commands.add_parser("check", help="fail if a page has a table of figures without a record")
+    words = parser.parse_args(arguments)
+    try:
+        if words.command == "measure":
+            names, across = words.names or list(FIGURES), words.across_commits
+            measure(names, overwrite=words.overwrite, across_commits=across)
+            return 0
+        if words.command == "write":
+            write(ROOT)
+        found = list(check(ROOT))
+    except GradwireError as error:
+        found = [str(error)]
+    for problem in found:
+        sys.stderr.write(f"{problem}\n")
+    return 1 if found else 0
+
+
+def measure(
+    names: Sequence[str], *, overwrite: bool = False, across_commits: bool = False, root: Path = ROOT
+) -> None:
+    """Perform the experiments whose records aren't finished; one that is interrupted goes on next time."""
+    unknown = [name for name in names if name not in FIGURES]
+    if unknown:
+        raise SpecError(f"expected some of {', '.join(FIGURES)}, got {unknown[0]!r}")
+    for name in names:
+        experiment, options = experiment_of(FIGURES[name])
+        folder = root / MEASURED / name / machine_name()
+        if not overwrite and is_finished(folder / RECORD, experiment):
+            sys.stdout.write(f"{name}: kept; to measure it again, pass --overwrite\n")
+            continue
+        sys.stdout.write(f"{name}: gradwire experiment {FIGURES[name]}\n")
+        perform(experiment, options, folder, overwrite=overwrite, across_commits=across_commits)
+
+
+def experiment_of(words: str) -> tuple[Experiment[Any], Any]:
+    """Return an experiment and its options for the words of a command line."""
+    name, *rest = words.split()
+    experiment, parser = EXPERIMENTS[name], argparse.ArgumentParser()
+    experiment.add_arguments(parser)
+    return experiment, experiment.read(parser.parse_args(rest))
+
+
+def machine_name() -> str:
+    """Return this kind of machine as the name of a folder."""
+    machine = describe_machine()
+    plain = re.sub(r"\(\w+\)|[^a-z0-9]+", " ", str(machine["processor"]).lower()).split()
+    return "-".join([f"{machine['cores']}-cores", *plain])
+
+
+def is_finished(path: Path, experiment: Experiment[Any]) -> bool:
+    """Return whether a record is there, of the present schema, and complete."""
+    if not path.exists():
+        return False
+    fields = _fields(path, experiment)
+    return bool(fields["finished"]) and fields["schema"] == experiment.schema
+
+
+def write(root: Path) -> None:
+    """Put the records' tables into all pages."""
+    for path in pages(root):
+        before = path.read_text(encoding="utf-8")
+        after = BLOCK.sub(lambda found: _block(found["name"], root), before)
+        if after != before:
+            path.write_text(after, encoding="utf-8")
+
+
+def check(root: Path) -> Iterator[str]:
+    """Yield the blocks that aren't what the records say, and the tables of figures that no record backs."""
+    listed = Counter[tuple[str, str]]()
+    for entry in unrecorded(root):
+        listed[entry["page"], entry["head"]] += 1
+    for path in pages(root):
+        text, page = path.read_text(encoding="utf-8"), path.relative_to(root).as_posix()
+        for found in BLOCK.finditer(text):
+            if found[0] != _block(found["name"], root):
+                yield f"{page}: {found['name']} isn't what its records say; run {COMMAND} write"
+        for head in figure_tables(text):
+            if listed[page, head]:
+                listed[page, head] -= 1
+                continue
+            yield (
+                f"{page}: no record backs the table of figures {head!r}; measure it ({COMMAND} measure), or "
+                f"say in {UNRECORDED} why it has none"
+            )
+    for (page, head), count in listed.items():
+        if count:
+            yield f"{UNRECORDED}: {page} has no such table of figures: {head!r}; remove the entry"
+
+
+def pages(root: Path) -> list[Path]:
+    """Return the pages whose figures need records."""
+    return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+
+
+def unrecorded(root: Path) -> list[Mapping[str, str]]:
+    """Return the tables of figures that have no record, each with its reason."""
+    entries = tomllib.loads((root / UNRECORDED).read_text(encoding="utf-8")).get("table", [])
+    for entry in entries:
+        if entry.keys() != {"page", "head", "kind", "reason"} or entry["kind"] not in KINDS:
+            raise SpecError(
+                f"{UNRECORDED}: expected page, head, kind ({', '.join(KINDS)}), and reason, got {entry}"
+            )
+    return list(entries)
+
+
+def figure_tables(page: str) -> Iterator[str]:
+    """Yield the heads of a page's tables of figures, outside blocks and code."""
+    for found in TABLE.finditer(BLOCK.sub("", FENCE.sub("", page))):
+        head = _cells(found["head"])
+        rows = [_cells(line) for line in found["body"].splitlines()]
+        columns = list(zip(*[row for row in rows if len(row) == len(head)], strict=True))[1:]
+        figures = [
+            cell
+            for name, column in zip(head[1:], columns, strict=False)
+            for cell in column
+            if len(cell) <= LONGEST and _is_figure(cell, f"{head[0]} {name}")
+        ]
+        if len(figures) >= LEAST:
+            yield " | ".join(head)
+
+
+def _is_figure(cell: str, head: str) -> bool:
+    """Return whether a cell is a number with a unit, with decimals, or of a quantity that its head names."""
+    number = NUMBER.match(cell)
+    return bool(FIGURE.match(cell) or (number and (number["decimals"] or QUANTITY.search(head))))
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip()[1:-1])]
+
+
+def _block(name: str, root: Path) -> str:
+    """Return a block with its comments. Raises ``SpecError`` for one that nothing measures."""
+    if name not in (*FIGURES, SUMMARY):
+        raise SpecError(f"expected a block measured: {', '.join([*FIGURES, SUMMARY])}; got {name!r}")
+    text = rendered_summary(root) if name == SUMMARY else rendered(name, root)
+    return f"<!-- measured: {name} -->\n\n{text}\n\n<!-- end of measured -->"
+
+
+def rendered(name: str, root: Path) -> str:
+    """Return a figure's tables as Markdown, for each machine with a record; pages have the note's words."""
+    experiment, _ = experiment_of(FIGURES[name])
+    parts = []
+    for record in records(name, root):
+        table = [each for each in experiment.table(record["rows"]) if each and each != NOTE]
+        parts.append("\n\n".join([f"**{_machine(record)}**", *map(markdown, table)]))
+    return "\n\n".join(parts) or not_measured(name)
+
+
+def rendered_summary(root: Path) -> str:
+    """Return the summary as Markdown, one table for each machine that has records of its tasks."""
+    by_machine: dict[str, dict[str, Sequence[Row]]] = {}
+    for name, title in TASKS.items():
+        for record in records(name, root):
+            by_machine.setdefault(_machine(record, with_versions=False), {})[title] = record["rows"]
+    parts = [
+        f"{machine}:\n\n{markdown(summary(found, METHODS))}" for machine, found in sorted(by_machine.items())
+    ]
+    return "\n\n".join(parts) or not_measured(*TASKS)
+
+
+def not_measured(*names: str) -> str:
+    """Return what stands in the place of a table without a record."""
+    return f"*Not measured yet on this code: `{COMMAND} measure {' '.join(names)}`.*"
+
+
+def records(name: str, root: Path) -> list[dict[str, Any]]:
+    """Return the finished records of a figure, one for each machine."""
+    experiment, _ = experiment_of(FIGURES[name])
+    paths = sorted((root / MEASURED / name).glob(f"*/{RECORD}"))
+    return [_fields(path, experiment) for path in paths if is_finished(path, experiment)]
+
+
+def _fields(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
+    fields = read_fields(path, experiment, AGAIN)
+    if SUM not in fields:
+        raise SpecError(f"{path} has no checksum; {AGAIN}")
+    return fields
+
+
+def markdown(part: str | Table) -> str:
+    """Return a paragraph, or a table, as Markdown; figures stand at the right."""
+    if isinstance(part, str):
+        return part
+    table = part.without_empty()
+    heads = [f"{column.name}, {column.unit}" if column.unit else column.name for column in table.columns]
+    rules = ["---" if column.is_text else "---:" for column in table.columns]
+    lines = [heads, rules, *table.rows]
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+
+
+def _machine(record: Mapping[str, Any], *, with_versions: bool = True) -> str:
+    machine, versions = record["machine"], record["versions"]
+    text = f"{machine['cores']} cores of {machine['processor']}"
+    if not with_versions:
+        return text
+    commits = [str(each)[:10] for each in record.get(COMMITS) or [record.get("commit")]]
+    return f"{text}, PyTorch {versions['torch']}, gradwire {versions['gradwire']} at {', '.join(commits)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
