@@ -1,5 +1,8 @@
 """All exceptions of gradwire. A message says what was wanted, what came, and what to do."""
 
+LOSSY_LOGGER = "gradwire.lossy"
+"""The name of the logger that gets every ``LossyWarning``, too."""
+
 
 class GradwireError(Exception):
     """The base class of all errors that gradwire raises on purpose."""

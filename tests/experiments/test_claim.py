@@ -108,7 +108,7 @@ def test_a_declared_failure_is_judged_by_its_rule() -> None:
 def test_fewer_than_three_seeds_are_too_few() -> None:
     claim = replace(RATIOS, rests_on=[trainings(0.95, 0.96, seeds=2)])
     assert claim.verdict is Verdict.TOO_SHORT
-    assert "3 trainings" in claim.explained
+    assert "because INC+C has 2 trainings; a verdict takes 3 of each method" in claim.explained
     assert replace(claim, wanted=at_least(9.0)).verdict is Verdict.NOT_REPRODUCED
 
 

@@ -8,7 +8,7 @@ from gradwire.errors import JobError
 from gradwire.launch.context import RankContext, Task
 from gradwire.launch.local import run_local
 from support.processes import children
-from support.tasks import fail_with_an_echo, introduce, leave_without_a_word, tell_where_it_listens
+from support.tasks import fail_with_an_echo, introduce, leave_without_a_word, tell_where_it_listens, warn
 
 pytestmark = pytest.mark.processes
 
@@ -44,6 +44,13 @@ def test_the_cause_is_told_from_its_echo() -> None:
 def test_who_leaves_without_a_word_is_named_with_the_last_event() -> None:
     with pytest.raises(JobError, match=r"^sailor 1 ended at hello; the other processes were ended"):
         run_local(make_task(leave_without_a_word, 2), lambda _: None)
+
+
+def test_lossy_warnings_of_ranks_are_logged_here(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[str] = []
+    run_local(make_task(warn, 2), heard.append)
+    assert heard == ["warned"] * 2
+    assert sorted(caplog.messages) == ["rank 0: hello", "rank 1: hello"]
 
 
 def test_no_rank_listens_where_another_host_could_call() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 
 from faults.outside import listening
-from gradwire.errors import LinkError, SpecError
+from gradwire.errors import LOSSY_LOGGER, LinkError, SpecError
 from gradwire.launch.context import RankContext
 from gradwire.launch.group import joined_group
 from gradwire.links.rendezvous.addresses import listening_address
@@ -25,6 +26,11 @@ def fail_with_an_echo(context: RankContext[str], _: str) -> None:
         raise LinkError("rank 1 is gone")
     time.sleep(0.3)
     raise SpecError("the cause")
+
+
+def warn(context: RankContext[str], sentence: str) -> None:
+    logging.getLogger(LOSSY_LOGGER).warning(f"rank {context.rank}: {sentence}")
+    context.report("warned")
 
 
 def leave_without_a_word(context: RankContext[str], word: str) -> None:

@@ -16,6 +16,7 @@ from gradwire.benchmark.display import print_line
 from gradwire.errors import DataError
 from gradwire.experiments.claim import Claim, at_least, only
 from gradwire.experiments.experiment import Cell, Row
+from gradwire.experiments.heard import pass_on
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.reproduce import reproduce
 from gradwire.experiments.papers.side_by_side import groups_side_by_side, side_by_side
@@ -23,6 +24,8 @@ from gradwire.experiments.papers.side_by_side import groups_side_by_side, side_b
 GO = "go"
 """The file in ``folder`` for which large numbers wait."""
 LARGE = 10
+LOUD = 7
+"""The number whose cell comes with a lossy warning."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
     number = cell["number"]
     while number >= LARGE and not (options.folder / GO).exists():
         time.sleep(0.01)
+    if number == LOUD:
+        pass_on("rank 0: fp8 loses 99.0%")
     if number < 0:
         raise DataError(f"{number} has no root")
     if number == 0:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from gradwire.experiments.learning import LEAST_SEEDS, Trainings
 from gradwire.tables import figure
+from gradwire.units import counted
 
 NO_NUMBER = "in words"
 """In the place of a published figure without one."""
@@ -162,6 +163,8 @@ class Claim:
         The trainings that times, ratios, and speed-ups come from.
     not_run
         Why there are no figures, if the claim wasn't tried.
+    other_tool
+        What the rows name in the place of the tool that the claim is about; nothing if they name that one.
     """
 
     text: str
@@ -176,6 +179,7 @@ class Claim:
     basis: Basis = Basis.MEASURED
     rests_on: Sequence[Trainings] = ()
     not_run: str = ""
+    other_tool: str = ""
 
     @property
     def title(self) -> str:
@@ -200,6 +204,8 @@ class Claim:
             return Verdict.NOT_RUN
         if self.not_learned:
             return Verdict.DID_NOT_LEARN
+        if self.other_tool:
+            return Verdict.NOT_REPRODUCED
         if self.is_met:
             if any(each.is_short for each in self.rests_on):
                 return Verdict.TOO_SHORT
@@ -222,10 +228,19 @@ class Claim:
             Verdict.DID_NOT_LEARN: "; ".join(self.not_learned),
             Verdict.EXCEEDED: "" if self.better is None else f"because {self.better.reason}",
             Verdict.EXPLAINED: "" if self.otherwise is None else f"because {self.otherwise.reason}",
-            Verdict.TOO_SHORT: f"because a verdict takes {LEAST_SEEDS} trainings of each method",
+            Verdict.TOO_SHORT: f"because {self._few}",
+            Verdict.NOT_REPRODUCED: f"because {self.other_tool}" if self.other_tool else "",
             Verdict.NOT_RUN: self.not_run,
         }
         return f"{self.title}: {verdict}, {reasons[verdict]}" if reasons.get(verdict) else ""
+
+    @property
+    def _few(self) -> str:
+        """Which methods have too few trainings for a verdict, and how many it takes."""
+        short = [
+            f"{each.name} has {counted(each.seeds, 'training')}" for each in self.rests_on if each.is_short
+        ]
+        return f"{'; '.join(short)}; a verdict takes {LEAST_SEEDS} of each method, for an interval"
 
     def _keeps(self, bound: Bound) -> bool:
         judged = [*self.figures.values()] if self.of_each else [self.mean]

@@ -83,7 +83,12 @@ class Trainings:
     @property
     def is_short(self) -> bool:
         """Whether there are fewer trainings than an interval takes."""
-        return min(len(self.accuracies), len(self.exact)) < LEAST_SEEDS
+        return self.seeds < LEAST_SEEDS
+
+    @property
+    def seeds(self) -> int:
+        """The trainings of this method, or of the exact one, if these are fewer."""
+        return min(len(self.accuracies), len(self.exact))
 
     @property
     def problem(self) -> str:

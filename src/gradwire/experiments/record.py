@@ -46,7 +46,7 @@ class RecordFile:
         """
         self._fields = make_record(
             experiment.schema,
-            {"question": experiment.question, "options": _as_json(asdict(options)), "commit": commit()},
+            {"question": experiment.question, "options": as_json(asdict(options)), "commit": commit()},
             target=_native.target(),
         )
         self.folder = folder
@@ -92,7 +92,7 @@ class RecordFile:
                 f"--out {self.folder} holds {kind} record of an older gradwire, whose schema is "
                 f"{found['schema']} instead of {experiment.schema}; {REMEDY}"
             )
-        now = _as_json(self._fields)
+        now = as_json(self._fields)
         for name in SAME:
             if name == "commit" and (across_commits or name not in found):
                 continue  # not in records of an older gradwire
@@ -136,7 +136,7 @@ def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[st
     return {**record, "measured_s": float(measured_s), "finished": bool(record.get("finished", True))}
 
 
-def _as_json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return what JSON makes of a value: tuples become lists, and paths their last names."""
     return json.loads(json.dumps(value, default=lambda path: path.name))
 

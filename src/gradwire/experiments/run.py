@@ -11,6 +11,7 @@ from pathlib import Path
 from gradwire.benchmark.display import Advance, progress
 from gradwire.errors import JobError
 from gradwire.experiments.experiment import Experiment, Options, Reporter, Row, in_order, in_words, is_row_of
+from gradwire.experiments.heard import HeardWarnings
 from gradwire.experiments.record import PLOT, RecordFile
 from gradwire.tables import show
 from gradwire.version import how_to_install
@@ -77,9 +78,10 @@ def perform(
     remaining = [cell for cell in cells if not any(is_row_of(cell, row) for row in rows)]
     before = tuple(rows)
     display = progress(len(cells), quiet, done=len(rows)) if advance is None else nullcontext(advance)
-    with display as tell:
+    with display as tell, HeardWarnings() as heard:
 
         def report(row: Row) -> None:
+            row = heard.joined(row)
             rows.append(row)
             if record is not None:
                 record.add(row, finished=False)

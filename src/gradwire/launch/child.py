@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from threading import Thread
+from threading import Lock, Thread
+from typing import Any
 
-from gradwire.launch.context import Event, Failed, Finished, Options, RankContext, describe_failure
+from gradwire.errors import LOSSY_LOGGER
+from gradwire.launch.context import Event, Failed, Finished, Options, RankContext, Warned, describe_failure
 from gradwire.launch.rendezvous import join_store
 
 
@@ -19,20 +22,42 @@ def main(
     world: int,
     port: int,
     timeout_s: float,
-    connection: Connection[Event | Finished | Failed, None],
+    connection: Connection[Event | Finished | Failed | Warned, None],
 ) -> None:
     """Be a rank: everything it has to say goes through ``connection``."""
     Thread(target=_end_with_parent, name="gradwire lifeline", daemon=True).start()
-    context: RankContext[Event] = RankContext(
-        rank, world, connection.send, lambda: join_store(port, timeout_s)
-    )
+    send = _one_at_a_time(connection.send)
+    logging.getLogger(LOSSY_LOGGER).addHandler(_Telling(send))
+    context: RankContext[Event] = RankContext(rank, world, send, lambda: join_store(port, timeout_s))
     try:
         work(context, options)
-        connection.send(Finished(rank))
+        send(Finished(rank))
     except BaseException as error:
-        connection.send(describe_failure(context, error))
+        send(describe_failure(context, error))
         connection.close()
         os._exit(1)  # not sys.exit: a thread that waits for a peer must not keep the process
+
+
+class _Telling(logging.Handler):
+    """Sends the lossy warnings of this process to its starter."""
+
+    def __init__(self, send: Callable[[Warned], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._send(Warned(record.getMessage()))
+
+
+def _one_at_a_time(send: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a function that sends from any thread."""
+    sending = Lock()
+
+    def send_alone(message: object) -> None:
+        with sending:
+            send(message)
+
+    return send_alone
 
 
 def _end_with_parent() -> None:

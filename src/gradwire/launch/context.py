@@ -83,6 +83,13 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Warned:
+    """A rank's lossy warning, which its starter logs, too."""
+
+    sentence: str
+
+
+@dataclass(frozen=True)
 class Failed:
     """A rank gives up.
 

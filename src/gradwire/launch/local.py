@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context, resource_tracker
@@ -10,9 +11,9 @@ from multiprocessing.context import ForkServerProcess
 from time import monotonic
 from typing import Generic, NoReturn
 
-from gradwire.errors import JobError
+from gradwire.errors import LOSSY_LOGGER, JobError
 from gradwire.launch import child
-from gradwire.launch.context import Event, Failed, Finished, Options, Task
+from gradwire.launch.context import Event, Failed, Finished, Options, Task, Warned
 from gradwire.launch.rendezvous import open_store
 from gradwire.launch.signals import ending_on_signals
 from gradwire.testbed.run.interrupts import interrupts_held
@@ -22,6 +23,8 @@ GRACE_S = 1.0
 JOIN_S = 5.0
 """How long a process that has reported its end may take for it."""
 _CONTEXT = get_context("forkserver")
+_LOSSY = logging.getLogger(LOSSY_LOGGER)
+_LOSSY.addHandler(logging.NullHandler())  # ranks have printed their warnings themselves
 
 
 def run_local(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
@@ -41,7 +44,7 @@ class _Children(Generic[Options, Event]):
     def __init__(self, task: Task[Options, Event], port: int) -> None:
         self._task, self._port = task, port
         self._processes: list[ForkServerProcess] = []
-        self._pipes: dict[Connection[None, Event | Finished | Failed], int] = {}
+        self._pipes: dict[Connection[None, Event | Finished | Failed | Warned], int] = {}
         self._last: Event | None = None
 
     def __enter__(self) -> _Children[Options, Event]:
@@ -68,6 +71,8 @@ class _Children(Generic[Options, Event]):
                 elif isinstance(message, Finished):
                     finished.add(rank)
                     self._pipes = {pipe: other for pipe, other in self._pipes.items() if other != rank}
+                elif isinstance(message, Warned):
+                    _LOSSY.warning(message.sentence)
                 else:
                     self._last = message
                     show(message)
@@ -88,7 +93,9 @@ class _Children(Generic[Options, Event]):
         self._processes.append(process)
         self._pipes[receiving] = rank
 
-    def _receive(self, timeout_s: float | None) -> Iterator[tuple[int, Event | Finished | Failed | None]]:
+    def _receive(
+        self, timeout_s: float | None
+    ) -> Iterator[tuple[int, Event | Finished | Failed | Warned | None]]:
         """Yield what has come, with its rank; None for a rank that is gone without a message."""
         for pipe in wait(list(self._pipes), timeout_s):
             assert isinstance(pipe, Connection)

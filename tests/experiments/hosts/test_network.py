@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import GradwireError, JobError
+from gradwire.experiments.heard import HeardWarnings
 from gradwire.experiments.hosts import network
 from gradwire.experiments.hosts.network import MARK, Rows, check_networks, measure_cells, run_on_hosts
 from support.beds import needs_namespaces
@@ -41,6 +42,16 @@ def test_other_lines_are_shown_with_their_host(capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == "h0 | a library speaks\nh1 | gradwire-row {}\nh0 | a warning\n"
+
+
+def test_lossy_warnings_of_hosts_are_logged_here_however_they_are_cut() -> None:
+    text = b"/x/ddp.py:7: LossyWarning: rank 1: fp8 loses 99.0%\n  step()\n/x: UserWarning: no\n"
+    rows = Rows(lambda _row: None)
+    with HeardWarnings() as heard:
+        for begin in range(0, len(text), 9):
+            rows(1, "err", text[begin : begin + 9])
+        rows(0, "err", b"a: LossyWarning: never ended")
+        assert heard.joined({}) == {"lossy": ["rank 1: fp8 loses 99.0%"]}
 
 
 @pytest.mark.parametrize("network", [(1, "1gbit"), (0, "1gbit"), (65, "1gbit"), (2, "1"), (2, "1kbit")])

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gradwire.experiments.claim import Claim, Explanation, Published, Verdict, at_least, only
+from gradwire.experiments.claim import Basis, Claim, Explanation, Published, Verdict, at_least, only
+from gradwire.experiments.learning import Goal, Trainings
 from gradwire.experiments.page.recorded import Recorded, read_all
 from gradwire.experiments.page.sections import MARKS, exhibit_section, summary
 from gradwire.experiments.papers.reproduce import Judged
@@ -21,7 +22,8 @@ def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tm
     alter(record(tmp_path), STUDY, lambda fields: [row.update(square=4) for row in fields["rows"]])
     page = Page(summary(read_all(tmp_path, BOTH), TITLES, ["study-figure-8"]))
     assert "1 explained, 1 reproduced" in page.text
-    assert page.rows[1:4] == [
+    assert page.rows[1] == ["measured here", "2", "1 explained, 1 reproduced"]
+    assert page.rows[3:6] == [
         ["study: a study of <b>squares</b>", "1", "0"],
         ["pipe-sgd: a pipeline", "0", "1"],
         ["all", "1", "1"],
@@ -30,9 +32,40 @@ def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tm
     assert "What failed" not in page.text
     alter(tmp_path, STUDY, lambda fields: [row.update(square=1) for row in fields["rows"]])
     failed = Page(summary(read_all(tmp_path, BOTH), TITLES, []))
-    assert failed.rows[1] == ["study-table-i", "largest", "\u2717 not reproduced", "1", failed.rows[1][4], ""]
-    assert failed.text.index("What failed") < failed.text.index("Verdicts by paper")
+    why = "1, and the rule is >= 9; explained: >= 4"
+    assert ["study-table-i", "largest", "\u2717 not reproduced", why] in failed.rows
+    places = [failed.text.index(part) for part in ("What was measured", "What failed", "Verdicts by paper")]
+    assert places == sorted(places)
+    assert "2 of 2 tables and figures were shortened; their rows say in what." in failed.text
     assert "Without a record here: study-figure-8." in page.text
+
+
+def test_the_summary_has_what_was_measured_then_modelled_then_what_failed_and_why() -> None:
+    rule = Published("figure 2", 9.0, is_limit=True)
+    dead = Trainings("WA+C", [0.1] * 3, [0.95] * 3, Goal(0.1, 0.98, "table I"))
+    claims = [
+        Claim("ratio", {"a": 9.0, "b": 2.0}, at_least(9), of_each=True, unit="x", published=rule),
+        Claim("model", only(9), at_least(9), unit="", basis=Basis.MODELLED),
+        Claim("sum", only(9), at_least(9), unit="", basis=Basis.ARITHMETIC),
+        Claim("speed-up", only(23.8), at_least(2), unit="x", rests_on=[dead]),
+        Claim("Snappy", only(1.2), at_least(1), unit="x", other_tool="expected snappy, got zlib."),
+        Claim("SZ", only(None), at_least(1), not_run="pysz is missing."),
+    ]
+    failed = Judged(BOTH[1], failure="a host is gone")
+    page = Page(summary([Recorded(Judged(STUDY, claims), FIELDS), Recorded(failed, FIELDS)], TITLES, []))
+    assert page.rows[1:5] == [
+        ["measured here", "3", "1 did not learn, 2 not reproduced"],
+        ["modelled", "1", "1 modelled"],
+        ["not evidence: calibrated, or arithmetic", "1", "1 arithmetic"],
+        ["not run", "2", "reasons below"],
+    ]
+    assert [row[1] for row in page.rows[6:10]] == ["speed-up", "ratio", "Snappy", BOTH[1].experiment.question]
+    assert page.rows[6][3] == (
+        "WA+C ends at 0.100 \u00b1 0.000, more than 2 points from 0.950 \u00b1 0.000 without it"
+    )
+    assert page.rows[7][3] == "5.50x (b: 2.00x), and the rule is each >= 9.00x"
+    assert page.rows[8][3] == "expected snappy, got zlib."
+    assert page.rows[9][3] == "a host is gone"
 
 
 def test_a_section_has_figures_rule_verdict_reasons_erratum_scaling_and_options() -> None:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
+import pytest
+
+from gradwire.errors import JobError
 from gradwire.experiments import perform
-from gradwire.experiments.claim import Claim, at_least, only
+from gradwire.experiments.claim import Basis, Claim, Published, at_least, only
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.papers.origins import Origin, calibrated, origins, paper
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,41 @@ def test_its_experiment_measures_cell_by_cell() -> None:
     rows = perform(EXHIBIT.experiment, EXHIBIT.options(full=True), quiet=True)
     assert rows == [{"number": 2, "square": 4}, {"number": 3, "square": 9}]
     assert perform(EXHIBIT.experiment, EXHIBIT.options(full=False), quiet=True) == rows[1:]
+
+
+@pytest.mark.parametrize(
+    ("origin", "basis"),
+    [
+        (calibrated("table II, AlexNet's row"), Basis.CALIBRATED),
+        (calibrated("table III"), Basis.MEASURED),
+        (paper("table II"), Basis.MEASURED),
+    ],
+)
+def test_a_constant_that_was_fitted_turns_the_verdict(origin: Origin, basis: Basis) -> None:
+    fitted = Claim("of 3", only(9), at_least(9), unit="", published=Published("table II", 9, is_limit=True))
+    made = dataclasses.replace(EXHIBIT, claims=lambda _rows: [fitted], origins=origins(numbers=origin))
+    (claim,) = made.judge([])
+    assert claim.basis is basis
+    assert claim.verdict.value == ("calibrated" if basis is Basis.CALIBRATED else "reproduced")
+
+
+def test_a_short_run_names_what_it_has_less_of() -> None:
+    assert EXHIBIT.shortened({"numbers": [3]}) == {"numbers": "3 instead of 2, 3"}
+    assert EXHIBIT.shortened({"numbers": [2, 3]}) == {}
+
+
+def test_rows_must_have_all_words_of_the_cells() -> None:
+    cells = [{"method": method, "data": "digits", "seed": 1} for method in ("ring", "star")]
+    made = dataclasses.replace(
+        EXHIBIT, experiment=dataclasses.replace(EXHIBIT.experiment, cells=lambda _options: cells)
+    )
+    rows = [{**cell, "data": "mnist"} for cell in cells]
+    made.check_rows({"numbers": [3]}, rows)
+    with pytest.raises(
+        JobError, match="lacks rows: expected some with method star, got none; measure it anew"
+    ):
+        made.check_rows({"numbers": [3]}, rows[:1])
+    made.check_rows({"numbers": [7]}, rows[:1])  # options of an older gradwire have cells of their own
 
 
 def test_its_claims_come_from_the_rows() -> None:

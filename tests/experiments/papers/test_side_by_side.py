@@ -16,11 +16,12 @@ import pytest
 from gradwire.errors import JobError
 from gradwire.experiments import perform
 from gradwire.experiments.claim import Verdict
+from gradwire.experiments.papers.report import notes
 from gradwire.experiments.papers.reproduce import reproduce
 from gradwire.machine import cores
 from support.processes import children
 from support.project import ROOT
-from support.waiting_exhibit import GO, LARGE, measure, waiting
+from support.waiting_exhibit import GO, LARGE, LOUD, measure, waiting
 
 pytestmark = pytest.mark.processes
 
@@ -47,6 +48,19 @@ def test_rows_have_the_same_bits_as_one_after_the_other(tmp_path: Path) -> None:
     assert {row["threads"] for row in found} == {1}
     cells = exhibit.experiment.cells(exhibit.quick)
     assert found == [{**cell, **measure(exhibit.quick, cell)} for cell in cells]
+
+
+def test_a_lossy_warning_stays_with_its_cell_and_is_shown(tmp_path: Path) -> None:
+    exhibit = waiting(tmp_path, 1, 2, LOUD, 4)
+    (judged,) = reproduce([exhibit], tmp_path / "out", lambda _text: None)
+    rows = json.loads((tmp_path / "out" / "study-table-i" / "record.json").read_text())["rows"]
+    assert {row["number"]: row.get("lossy") for row in rows} == {
+        1: None,
+        2: None,
+        LOUD: ["rank 0: fp8 loses 99.0%"],
+        4: None,
+    }
+    assert any("rank 0: fp8 loses 99.0%" in note for note in notes(judged))
 
 
 def test_cells_of_a_group_are_measured_together(tmp_path: Path) -> None:

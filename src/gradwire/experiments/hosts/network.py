@@ -9,12 +9,15 @@ from itertools import groupby
 
 from gradwire.errors import JobError
 from gradwire.experiments.experiment import Cell, Report
+from gradwire.experiments.heard import pass_on
 from gradwire.testbed.bed import Testbed, inherited_environment
 from gradwire.testbed.network.topology import USUAL_MTU_NBYTES, Topology
 from gradwire.testbed.run.output import Stream, show
 
 MARK = b"gradwire-row "
 """Precedes each row on rank 0's standard output, where libraries may write, too."""
+WARNING = b": LossyWarning: "
+"""What stands before a lossy warning where Python prints it."""
 LEAST_HOSTS = 2
 
 
@@ -89,16 +92,22 @@ def run_on_hosts(
 
 
 class Rows:
-    """Takes the output of hosts: reports rank 0's rows and shows all other lines on standard error."""
+    """Takes the output of hosts: reports rank 0's rows and shows all other lines on standard error.
+
+    Lossy warnings among them are logged here, too.
+    """
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._rest = b""
+        self._begun: dict[int, bytes] = {}
 
     def __call__(self, host: int, stream: Stream, text: bytes) -> None:
         """Take output; a row may come in parts."""
         if (host, stream) != (0, "out"):
             show(host, "err", text)
+            if stream == "err":
+                self._hear(host, text)
             return
         *lines, self._rest = (self._rest + text).split(b"\n")
         for line in lines:
@@ -106,3 +115,10 @@ class Rows:
                 self._report(json.loads(line.removeprefix(MARK)))
             else:
                 show(host, "err", line)
+
+    def _hear(self, host: int, text: bytes) -> None:
+        *lines, self._begun[host] = (self._begun.get(host, b"") + text).split(b"\n")
+        for line in lines:
+            _, mark, sentence = line.partition(WARNING)
+            if mark:
+                pass_on(sentence.decode(errors="replace"))

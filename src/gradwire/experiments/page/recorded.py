@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire.errors import GradwireError, JobError, SpecError
 from gradwire.experiments.papers.exhibit import Exhibit
-from gradwire.experiments.papers.reproduce import Judged, seconds_of
+from gradwire.experiments.papers.reproduce import Judged, judge
 from gradwire.experiments.record import RECORD, read_fields
 
 REMEDY = "repeat its gradwire reproduce with --overwrite"
@@ -59,8 +59,7 @@ def _read(path: Path, exhibit: Exhibit[Any]) -> Recorded:
     if not fields["finished"]:
         return Recorded(Judged(exhibit, failure=UNFINISHED), fields)
     try:
-        claims = tuple(exhibit.claims(fields["rows"]))
-        return Recorded(Judged(exhibit, claims, "", *seconds_of(fields)), fields)
+        return Recorded(judge(exhibit, fields, fields["rows"]), fields)
     except GradwireError:
         raise
     except DAMAGES as error:

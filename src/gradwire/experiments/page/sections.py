@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from gradwire.experiments.claim import Claim, Verdict, shown
 from gradwire.experiments.page.plot import plot
 from gradwire.experiments.page.recorded import Recorded
-from gradwire.experiments.papers.report import NOT_RUN, counts, in_words, notes
-from gradwire.experiments.papers.reproduce import seconds_in_words
+from gradwire.experiments.papers.report import NOT_RUN, by_basis, counts, notes, title_in_words
+from gradwire.experiments.papers.reproduce import Judged, seconds_in_words
 from gradwire.page.made_with import options_in_words
 from gradwire.page.markup import Markup, element, together
 from gradwire.page.picture import figure
 from gradwire.page.tables import Cell, Mark, Number, marked, table
+from gradwire.units import counted
 
 COLUMNS = ("claim", "verdict", "where", "published", "here", "rule")
 LEGEND = (
@@ -50,7 +51,7 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
     ]
     by_exhibit: list[Sequence[Cell]] = [
         (
-            element("a", each.judged.exhibit.name, href=f"#{each.judged.exhibit.name}"),
+            _link(each.judged),
             each.judged.exhibit.experiment.question,
             *_counts([each], present),
         )
@@ -59,9 +60,11 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
     judged = [each.judged for each in recorded]
     parts = [
         element("h2", "Summary", id="summary"),
-        element("p", in_words(judged), class_="answer"),
-        *_paragraph(seconds_in_words(judged)),
+        element("p", _answer(judged), class_="answer"),
+        _bases(judged),
         *_failed(recorded),
+        *_paragraph(_short(judged)),
+        *_paragraph(seconds_in_words(judged)),
         table("Verdicts by paper", ("paper", *present), by_paper, ("all", *_counts(recorded, present))),
         table("Verdicts by table or figure", ("name", "question", *present), by_exhibit),
     ]
@@ -70,23 +73,73 @@ def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Se
     return together(*parts, between="\n")
 
 
-def _failed(recorded: Sequence[Recorded]) -> list[Markup]:
-    """Return the table of what failed, with the reasons that are known; nothing where all rules are kept."""
+def _bases(judged: Sequence[Judged]) -> Markup:
+    """Return the table of what was measured and what wasn't."""
     rows: list[Sequence[Cell]] = [
-        (
-            element("a", each.judged.exhibit.name, href=f"#{each.judged.exhibit.name}"),
-            claim.title,
-            marked(MARKS[claim.verdict]),
-            Number(shown(claim.mean, claim.unit), claim.mean),
-            _rule(claim),
-            "; ".join(claim.not_learned),
-        )
+        (name, Number(str(count), count), verdicts) for name, count, verdicts in by_basis(judged)
+    ]
+    return table("What was measured, and what was modelled", ("figures", "number", "verdicts"), rows)
+
+
+def _answer(judged: Sequence[Judged]) -> str:
+    """Return how many figures were measured, and their verdicts; the table has the others."""
+    name, count, verdicts = (*by_basis(judged), ("nothing", 0, ""))[0]
+    return (
+        f"{name.capitalize()}: {counted(count, 'figure')}. {verdicts.capitalize()}."
+        if count
+        else "Nothing was run."
+    )
+
+
+def _short(judged: Sequence[Judged]) -> str:
+    """Return how many exhibits have shorter runs than --full; nothing where none has."""
+    short = sum(bool(each.shortened) for each in judged)
+    return (
+        f"{short} of {len(judged)} tables and figures were shortened; their rows say in what."
+        if short
+        else ""
+    )
+
+
+def _failed(recorded: Sequence[Recorded]) -> list[Markup]:
+    """Return the table of what failed, and why; nothing where all rules are kept."""
+    rows: list[Sequence[Cell]] = [
+        (_link(each.judged), claim.title, marked(MARKS[claim.verdict]), _why(claim))
         for verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_REPRODUCED)
         for each in recorded
         for claim in each.judged.claims
         if claim.verdict is verdict
     ]
-    return [table("What failed", ("name", "claim", "verdict", "here", "rule", "why"), rows)] if rows else []
+    rows += [
+        (
+            _link(each.judged),
+            each.judged.exhibit.experiment.question,
+            marked(MARKS[NOT_RUN]),
+            each.judged.failure,
+        )
+        for each in recorded
+        if each.judged.failure
+    ]
+    return [table("What failed, and why", ("name", "claim", "verdict", "why"), rows)] if rows else []
+
+
+def _link(each: Judged) -> Markup:
+    return element("a", each.exhibit.name, href=f"#{each.exhibit.name}")
+
+
+def _why(claim: Claim) -> str:
+    """Return why a claim failed: its trainings, another tool, or else the figure beside its rule."""
+    if claim.not_learned or claim.other_tool:
+        return "; ".join(claim.not_learned) or claim.other_tool
+    worst = ""
+    if claim.of_each and len(claim.figures) > 1:
+        broken = [
+            f"{name}: {shown(value, claim.unit)}"
+            for name, value in claim.figures.items()
+            if not claim.wanted.holds(value)
+        ]
+        worst = f" ({', '.join(broken)})"
+    return f"{shown(claim.mean, claim.unit)}{worst}, and the rule is {_rule(claim)}"
 
 
 def _paragraph(text: str) -> list[Markup]:
@@ -110,7 +163,7 @@ def exhibit_section(each: Recorded) -> Markup:
     if each.judged.failure:
         parts.append(element("p", marked(MARKS[NOT_RUN])))
     if claims:
-        parts.append(table(caption, COLUMNS, [_claim(claim, exhibit.place) for claim in claims]))
+        parts.append(table(caption, COLUMNS, [_claim(each.judged, claim) for claim in claims]))
         picture = plot(claims, exhibit.name, f"{exhibit.paper}, {exhibit.place}. {LEGEND}")
         parts += [] if picture is None else [figure(picture)]
     parts += [element("p", note) for note in notes(each.judged)]
@@ -123,13 +176,13 @@ def exhibit_section(each: Recorded) -> Markup:
     return element("section", together(*parts, between="\n"), aria_labelledby=exhibit.name)
 
 
-def _claim(claim: Claim, place: str) -> list[Cell]:
+def _claim(each: Judged, claim: Claim) -> list[Cell]:
     published = claim.published
     value = None if published is None else published.value
     return [
-        claim.title,
+        title_in_words(each, claim),
         marked(MARKS[claim.verdict]),
-        place if published is None else published.place,
+        each.exhibit.place if published is None else published.place,
         Number(
             "" if published is None else published.in_words(claim.unit),
             min(value) if isinstance(value, tuple) else value,

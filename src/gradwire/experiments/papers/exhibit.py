@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Generic
 
-from gradwire.experiments.claim import Claim
+from gradwire.errors import JobError
+from gradwire.experiments.claim import Basis, Claim
 from gradwire.experiments.claims_table import claims_table
 from gradwire.experiments.experiment import Cell, Experiment, Options, Reporter, Row
-from gradwire.experiments.papers.origins import Origins
+from gradwire.experiments.papers.origins import Origins, Source
+from gradwire.experiments.record import as_json
+from gradwire.page.made_with import plain
 from gradwire.tables import Table
 
+DATA = "data"
+"""The name of a cell's images."""
 NO_ORIGINS: Origins = MappingProxyType({})
 Run = Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
 Judge = Callable[[Sequence[Row]], Sequence[Claim]]
@@ -60,6 +65,39 @@ class Exhibit(Generic[Options]):
         """Return the options of a run."""
         return self.full if full else self.quick
 
+    def judge(self, rows: Sequence[Row]) -> list[Claim]:
+        """Return the claims for all rows. What was fitted to a published figure isn't compared with it.
+
+        A measured claim becomes calibrated if a number of the exhibit was set from its figure or its table.
+        """
+        fitted = [each.where for each in self.origins.values() if each.source is Source.CALIBRATED]
+        return [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
+
+    def shortened(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return the recorded options that differ from those of ``--full``, each with both values."""
+        full = as_json(asdict(self.full))  # type: ignore[call-overload]
+        return {
+            name: f"{plain(options[name])} instead of {plain(value)}"
+            for name, value in full.items()
+            if name in options and options[name] != value
+        }
+
+    def check_rows(self, options: Mapping[str, Any], rows: Sequence[Row]) -> None:
+        """Raise ``JobError`` unless the rows of a finished record have all comparators of its options.
+
+        These are the words by which cells differ. Images and what depends on them aren't among them, because
+        a record may be judged where there are others.
+        """
+        for own in (self.quick, self.full):
+            if as_json(asdict(own)) == options:  # type: ignore[call-overload]
+                wanted, found = _words(self.experiment.cells(own)), _words(rows)
+                missing = [f"{name} {value}" for name, value in wanted if (name, value) not in found]
+                if missing:
+                    raise JobError(
+                        f"the record of {self.name} lacks rows: expected some with {missing[0]}, got none; "
+                        "measure it anew with --overwrite"
+                    )
+
 
 def exhibit(
     paper: str,
@@ -92,6 +130,23 @@ def exhibit(
         version=version,
     )
     return Exhibit(paper, place, experiment, quick, full, claims, scaling, seconds, origins)
+
+
+def _unless_fitted(claim: Claim, fitted: Sequence[str]) -> Claim:
+    if claim.basis is not Basis.MEASURED or claim.published is None:
+        return claim
+    whole = re.compile(rf"\b{re.escape(claim.published.place)}\b")  # not "table II" in "table III"
+    is_fitted = any(whole.search(where.split(",")[0]) for where in fitted)
+    return replace(claim, basis=Basis.CALIBRATED) if is_fitted else claim
+
+
+def _words(cells: Sequence[Cell]) -> dict[tuple[str, str], None]:
+    return {
+        (name, value): None
+        for cell in cells
+        for name, value in cell.items()
+        if isinstance(value, str) and name != DATA
+    }
 
 
 def _name(paper: str, place: str) -> str:

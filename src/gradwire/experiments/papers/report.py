@@ -6,12 +6,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gradwire.experiments.claim import Basis, Claim, Verdict, shown
+from gradwire.experiments.heard import warnings_in_words
 from gradwire.experiments.papers.reproduce import Judged
 from gradwire.tables import Column, Table
 
 NOT_RUN = str(Verdict.NOT_RUN)
 VERDICTS = (*map(str, Verdict),)
 """In the order of reports."""
+BASES = {
+    "measured here": (Basis.MEASURED,),
+    "modelled": (Basis.MODELLED,),
+    "not evidence: calibrated, or arithmetic": (Basis.CALIBRATED, Basis.ARITHMETIC),
+}
+"""Where figures come from, in the order of the page."""
 COLUMNS = (
     Column.of_text("verdict"),
     Column.of_text("where"),
@@ -52,6 +59,20 @@ def in_words(judged: Sequence[Judged]) -> str:
     return f"{_listed(measured) or 'nothing measured'}{apart}"
 
 
+def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
+    """Return where figures come from, how many there are of each, and their verdicts.
+
+    What was measured comes first, and what wasn't run last.
+    """
+    claims = [claim for each in judged for claim in each.claims]
+    lines = []
+    for name, kinds in BASES.items():
+        own = Counter(str(claim.verdict) for claim in claims if claim.basis in kinds and not claim.not_run)
+        lines.append((name, own.total(), _listed(own)))
+    idle = sum(bool(claim.not_run) for claim in claims) + sum(bool(each.failure) for each in judged)
+    return [line for line in (*lines, (NOT_RUN, idle, "reasons below")) if line[1]]
+
+
 def _listed(found: Counter[str]) -> str:
     names = sorted(found, key=lambda name: (VERDICTS.index(name.partition(" (")[0]), name))
     return ", ".join(f"{found[name]} {name}" for name in names if found[name])
@@ -82,11 +103,16 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
         yield (
             claim.verdict,
             place,
-            claim.title,
+            title_in_words(each, claim),
             "" if claim.published is None else claim.published.in_words(claim.unit),
             figures_in_words(claim),
             claim.wanted.in_words(claim.unit),
         )
+
+
+def title_in_words(each: Judged, claim: Claim) -> str:
+    """Return a claim's title, in a short run with the options that are too short for a final verdict."""
+    return f"{claim.title} (short: {', '.join(each.shortened)})" if each.shortened else claim.title
 
 
 def _order(line: Sequence[str]) -> int:
@@ -114,4 +140,10 @@ def notes(each: Judged) -> list[str]:
             found.append(f"{claim.title} rests on: {'; '.join(own.in_words() for own in claim.rests_on)}.")
         if claim.published is not None and claim.published.erratum:
             found.append(f"Erratum of {claim.published.place}: {claim.published.erratum}")
-    return [*dict.fromkeys(found), f"{each.exhibit.place}, here: {each.exhibit.scaling}"]
+    found.append(f"{each.exhibit.place}, here: {each.exhibit.scaling}")
+    if each.shortened:
+        listed = "; ".join(f"{name} {values}" for name, values in each.shortened.items())
+        found.append(f"{each.exhibit.place} is too short for a final verdict: {listed}.")
+    if each.lossy:
+        found.append(f"{each.exhibit.place}: {warnings_in_words(each.lossy)}")
+    return [*dict.fromkeys(found)]

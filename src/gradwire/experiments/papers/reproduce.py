@@ -5,13 +5,15 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradwire.benchmark.display import about
 from gradwire.errors import GradwireError
 from gradwire.experiments.claim import Claim
+from gradwire.experiments.experiment import Row
+from gradwire.experiments.heard import lossy_warnings
 from gradwire.experiments.papers.exhibit import Exhibit
 from gradwire.experiments.record import RECORD, REMEDY, RecordFile, read_fields
 from gradwire.experiments.run import perform
@@ -24,7 +26,14 @@ LONGEST = 60
 class Judged:
     """An exhibit with its claims, or why this machine couldn't run it.
 
-    ``expected_s`` and ``measured_s`` are the seconds that its record expects and took; None if it has none.
+    Attributes
+    ----------
+    expected_s, measured_s
+        The seconds that its record expects and took; None if an older one doesn't say it.
+    shortened
+        The options that a short run has less of than ``--full``, each with both values.
+    lossy
+        The lossy warnings that came while it was measured.
     """
 
     exhibit: Exhibit[Any]
@@ -32,6 +41,25 @@ class Judged:
     failure: str = ""
     expected_s: float | None = None
     measured_s: float | None = None
+    shortened: Mapping[str, str] = field(default_factory=dict)
+    lossy: Sequence[str] = ()
+
+
+def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row]) -> Judged:
+    """Judge an exhibit by the rows and fields of its finished record.
+
+    Raises ``JobError`` for a record without the rows of a comparator, and whatever the exhibit's claims raise
+    for rows without their names.
+    """
+    exhibit.check_rows(fields["options"], rows)
+    return Judged(
+        exhibit,
+        tuple(exhibit.judge(rows)),
+        expected_s=fields.get("expected_s"),
+        measured_s=fields["measured_s"] or None,
+        shortened=exhibit.shortened(fields["options"]),
+        lossy=lossy_warnings(rows),
+    )
 
 
 def reproduce(
@@ -116,15 +144,9 @@ def _perform(
             advance=advance,
             **how,
         )
-        fields = read_fields(out / each.name / RECORD, each.experiment, REMEDY)
+        return judge(each, read_fields(out / each.name / RECORD, each.experiment, REMEDY), rows)
     except GradwireError as error:
         return Judged(each, failure=str(error))
-    return Judged(each, each.claims(rows), "", *seconds_of(fields))
-
-
-def seconds_of(fields: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return the seconds that a record expects and took; None for what an older one doesn't say."""
-    return fields.get("expected_s"), fields["measured_s"] or None
 
 
 def seconds_in_words(judged: Sequence[Judged]) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic
 
 from gradwire.experiments.experiment import Cell, Options, Reporter, Row, in_words
+from gradwire.experiments.heard import HeardWarnings
 from gradwire.experiments.papers.exhibit import Run
 from gradwire.experiments.papers.threads import TIMEOUT_S
 from gradwire.machine import cores
@@ -86,8 +87,9 @@ def _take_groups(context: RankContext[Row], work: _Work[Any]) -> None:
 
     torch.set_num_threads(1)
     store = context.join_store()
-    while (number := store.add("groups taken", 1) - 1) < len(work.groups):
-        group = work.groups[number]
-        context.doing = f"measuring {in_words(group[0], ())}"
-        for row in work.measure(work.options, group):
-            context.report(row)
+    with HeardWarnings() as heard:
+        while (number := store.add("groups taken", 1) - 1) < len(work.groups):
+            group = work.groups[number]
+            context.doing = f"measuring {in_words(group[0], ())}"
+            for row in work.measure(work.options, group):
+                context.report(heard.joined(row))

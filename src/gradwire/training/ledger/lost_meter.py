@@ -18,7 +18,7 @@ import torch
 
 from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
-from gradwire.errors import LossyError, LossyWarning, copied
+from gradwire.errors import LOSSY_LOGGER, LossyError, LossyWarning, copied
 from gradwire.exchange import Exchange, Norms
 from gradwire.plan import Plan
 from gradwire.training.ledger.ledger import Ledger
@@ -31,7 +31,7 @@ SEVERAL = 3
 """So many samples are several."""
 
 _LARGEST = float(torch.finfo(torch.float32).max)
-_LOG = logging.getLogger("gradwire.lossy")
+_LOG = logging.getLogger(LOSSY_LOGGER)
 _LOG.addHandler(logging.NullHandler())  # a program without logging reads the warning alone, once
 
 

@@ -11,6 +11,7 @@ from gradwire.experiments.papers.inceptionn import figure_7
 from gradwire.experiments.papers.inceptionn.figure_7 import (
     CODECS,
     EXHIBIT,
+    PACKAGES,
     SNAPPY,
     SZ,
     Options,
@@ -20,7 +21,8 @@ from gradwire.experiments.papers.inceptionn.figure_7 import (
 
 def row(codec: str, seconds: float, ratio: float) -> dict[str, object]:
     sizes = {"nbytes": 233_000_000, "payload_nbytes": 233e6 / ratio}
-    return {"codec": codec, **sizes, "encode_s": [seconds], "decode_s": [seconds / 4]}
+    times = {"encode_s": [seconds], "decode_s": [seconds / 4]}
+    return {"codec": codec, **sizes, **times, "tool": f"{PACKAGES.get(codec, 'gradwire')} 1.0"}
 
 
 def rows(**seconds: float) -> list[dict[str, object]]:
@@ -47,6 +49,17 @@ def test_verdicts_follow_from_the_times() -> None:
     assert verdicts(**slow, inceptionn=0.8)[4] is failed
     incompressible = [each | {"payload_nbytes": 1e8} for each in rows(**slow)]
     assert EXHIBIT.claims(incompressible)[2].verdict is failed
+
+
+def test_another_tool_in_the_place_of_the_named_one_turns_the_verdict() -> None:
+    assert EXHIBIT.claims(rows())[2].verdict is Verdict.REPRODUCED
+    for tool in ({"tool": "zlib 1.3"}, {"tool": None}):
+        swapped = [row | tool if row["codec"] == SNAPPY and tool["tool"] else row for row in rows()]
+        if tool["tool"] is None:
+            swapped[0].pop("tool")
+        ratio = EXHIBIT.claims(swapped)[2]
+        assert ratio.verdict is Verdict.NOT_REPRODUCED
+        assert "expected snappy of the package cramjam, got" in ratio.explained
 
 
 def test_a_codec_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import each, exhibit, row_of
 from gradwire.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
+from gradwire.version import installed
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +75,13 @@ def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
 
     train(dataset(cell["data"]), cell["network"], 56, 1, watch=watch)
     with one_thread(1):
-        return _timed(cell["codec"], kept[0], options.repeats)
+        return {**_timed(cell["codec"], kept[0], options.repeats), "tool": _tool(cell["codec"])}
+
+
+def _tool(codec: str) -> str:
+    """Return the package that has a codec, with its version."""
+    package = PACKAGES.get(codec, "gradwire")
+    return f"{package} {installed(package)}"
 
 
 def _timed(codec: str, gradient: torch.Tensor, repeats: int) -> Mapping[str, Any]:
@@ -148,6 +155,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             unit=RATIO,
             published=Published("section III", SNAPPY_RATIO),
             not_run=_missing(ratio),
+            other_tool=_other_tool(ratio),
         ),
         _time(
             row_of(rows, codec="truncate:16"),
@@ -178,7 +186,16 @@ def _time(
         otherwise=otherwise,
         basis=Basis.MODELLED,
         not_run=_missing(row),
+        other_tool=_other_tool(row),
     )
+
+
+def _other_tool(row: Row) -> str:
+    """Return what is wrong if a row isn't of the package that has the codec; nothing if it is."""
+    wanted, found = PACKAGES.get(row["codec"], "gradwire"), row.get("tool", "none")
+    if "missing" in row or found.split(" ")[0] == wanted:
+        return ""
+    return f"expected {row['codec']} of the package {wanted}, got {found}."
 
 
 def _missing(row: Row) -> str:
@@ -208,5 +225,5 @@ EXHIBIT = exhibit(
     "of 2^-10. Snappy and SZ come from the extra papers.",
     origins=ORIGINS,
     seconds=(5, 40),
-    version=2,
+    version=3,
 )
