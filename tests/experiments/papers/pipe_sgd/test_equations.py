@@ -1,54 +1,83 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gradwire.experiments.papers.pipe_sgd.equations import EXHIBIT, PIPELINES, SHARES, Options
+from gradwire.experiments.claim import Verdict
+from gradwire.experiments.papers.pipe_sgd.equations import EXHIBIT, PIPELINES
+from gradwire.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN
+
+RATIOS, NBYTES = (0.3, 1.0, 3.0), 4_000_000
 
 
-def rows(**changed: float) -> list[dict[str, object]]:
-    """Steps as the equations say, with an exchange of 1 s; others by kind and pipeline."""
-    found = []
-    for kind, compute_s in SHARES.items():
+def rows(accuracies: dict[int, float] | None = None, **changed: float) -> list[dict[str, Any]]:
+    """Steps as the equations say, with computation of 1 s; other steps by ratio and K: ``at_3_K2``."""
+    ends = accuracies or {}
+    found: list[dict[str, Any]] = [{"kind": PLAIN, "steps_s": [1.0], "nbytes": NBYTES}]
+    for ratio in RATIOS:
+        found.append({"kind": LINE, "ratio": ratio, "exchange_s": {"identity": [ratio]}})
+        # Two workers: 2 alpha + n beta + n / 2 gamma + S.
+        line = {"alpha_s": 0.05, "gamma_s_per_nbyte": 0.1 / NBYTES, "synchronisation_s": 0.05}
+        beta = (ratio - 0.2) / NBYTES * changed.get("beta", 1.0)
+        found.append({"kind": MODEL, "ratio": ratio, "beta_s_per_nbyte": beta, **line})
         for pipeline in PIPELINES:
-            step_s = compute_s + 1 if pipeline == 1 else max(compute_s, 1.0)
-            name = f"{kind.split()[0]}{pipeline}"
-            times = [changed.get(name, step_s)]
-            found.append(
-                {
-                    "kind": kind,
-                    "pipeline": pipeline,
-                    "compute_s": compute_s,
-                    "communicate_s": 1.0,
-                    "steps_s": times,
-                }
-            )
-    return found
+            step_s = 1 + ratio if pipeline == 1 else max(1.0, ratio)
+            times = [changed.get(f"at_{ratio:g}_K{pipeline}", step_s)]
+            found.append({"kind": TIME, "ratio": ratio, "run": f"K = {pipeline}", "steps_s": times})
+    found += [
+        {"kind": TRAIN, "run": f"K = {pipeline}", "seed": seed, "accuracy": ends.get(pipeline, 0.95)}
+        for pipeline in PIPELINES
+        for seed in (0, 1, 2)
+    ]
+    return [{"data": "mnist", **row} for row in found]
 
 
-def failed(found: list[dict[str, object]]) -> list[str]:
-    return [claim.text for claim in EXHIBIT.claims(found) if not claim.is_met]
+def verdicts(found: list[dict[str, Any]], *which: Verdict) -> list[str]:
+    return [claim.text for claim in EXHIBIT.claims(found) if claim.verdict in which]
+
+
+def failed(found: list[dict[str, Any]]) -> list[str]:
+    return verdicts(found, Verdict.NOT_REPRODUCED, Verdict.DID_NOT_LEARN)
 
 
 def test_verdicts_follow_from_the_steps() -> None:
     assert failed(rows()) == []
-    assert failed(rows(balanced1=1.2)) == ["synchronous step over equation 2"]
-    assert failed(rows(balanced3=0.5)) == ["K = 2 is the best of 1 to 4: its step over the shortest"]
-    text = [
-        "pipelined step (K = 2) over equation 4",
-        "K = 2 is the best of 1 to 4: its step over the shortest",
-    ]
-    assert failed(rows(line2=1.4))[:2] == text
-    assert len(failed(rows(line2=1.4))) == 3, "and the scaling efficiency"
+    assert failed(rows(at_1_K1=1.5)) == ["a synchronous step over equation 2"]
+    assert failed(rows(at_1_K3=0.5)) == ["a step with K = 2 over one with K = 3"]
+    slow = ["a step with K = 2 over equation 4", "a step with K = 2 over equation 5"]
+    worse = [f"a step with K = 2 over one with K = {pipeline}" for pipeline in (3, 4)]
+    assert failed(rows(at_3_K2=4.0)) == [*slow, *worse, "scaling efficiency over equation 7"]
+    assert failed(rows(at_1_K2=0.5))[:2] == slow, "too fast is another equation, too"
 
 
-def test_steps_hide_the_exchange_behind_the_computation() -> None:
-    options = Options(20_000, 3)
-    cells = [cell for cell in EXHIBIT.experiment.cells(options) if cell["kind"] == "balanced"]
-    assert len(cells) == 4
-    found: list[dict[str, object]] = []
-    EXHIBIT.experiment.run(options, cells[:2], (), found.append)  # type: ignore[arg-type]
-    # A ring of four moves 1.5 times 80 kB at 5 MB/s in six messages of 1 ms.
-    assert found[0]["communicate_s"] == pytest.approx(0.03)
-    assert all(len(row["steps_s"]) == 3 for row in found)  # type: ignore[arg-type]
-    assert min(found[0]["steps_s"]) > 0.059, "both, one after the other"  # type: ignore[call-overload]
-    assert min(found[1]["steps_s"]) > 0.029  # type: ignore[call-overload]
+def test_equation_5_is_that_of_alpha_beta_gamma_and_s() -> None:
+    assert failed(rows(beta=2.0)) == ["a step with K = 2 over equation 5"]
+
+
+def test_what_cannot_be_run_says_why() -> None:
+    left = {claim.text: claim.not_run for claim in EXHIBIT.claims(rows()) if claim.not_run}
+    assert [*left] == ["a step over equation 3", "a step over equation 6"]
+    assert "handed over when the whole backward pass has ended" in left["a step over equation 6"]
+
+
+def test_a_depth_that_did_not_learn_has_no_speed() -> None:
+    dead = verdicts(rows({4: 0.1}), Verdict.DID_NOT_LEARN)
+    assert dead == ["a step with K = 2 over one with K = 4"]
+    assert failed(rows({2: 0.94})) == ["accuracy lost by K = 2"]
+    assert failed(rows({3: 0.90}))[0] == "a step with K = 2 over one with K = 3"
+    everything = [row | ({"accuracy": 0.1} if "accuracy" in row else {}) for row in rows()]
+    assert set(verdicts(everything, *Verdict)) - set(verdicts(everything, Verdict.DID_NOT_LEARN)) == {
+        "a step over equation 3",
+        "a step over equation 6",
+    }
+
+
+def test_each_depth_is_timed_on_each_line_and_trained() -> None:
+    cells = EXHIBIT.experiment.cells(EXHIBIT.full)
+    timed = [(cell["ratio"], cell["run"]) for cell in cells if cell["kind"] == TIME]
+    assert timed == [(ratio, f"K = {pipeline}") for ratio in RATIOS for pipeline in PIPELINES]
+    assert len([cell for cell in cells if cell["kind"] == TRAIN]) == 3 * len(PIPELINES)
+    left = [row for row in rows() if row.get("run") != "K = 1"]
+    with pytest.raises((StopIteration, RuntimeError, ValueError)):
+        EXHIBIT.claims(left)

@@ -1,4 +1,4 @@
-"""AlexNet and ResNet-18 for images of 8 x 8 pixels: the published depths, with few channels."""
+"""AlexNet and ResNet-18 for images of few pixels: the published depths, with few channels."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ RESNET_18 = ((8, 1), (16, 2), (32, 2), (64, 2))
 """Channels, and the stride of the first of two blocks, for each stage."""
 
 
-def build(name: str, classes: int, seed: int) -> nn.Module:
-    """Return ``AlexNet`` or ``ResNet-18``; its weights depend on ``seed`` alone."""
+MOST_PIXELS = 8
+"""Wider images are averaged over squares of pixels, so that a core trains in minutes."""
+
+
+def build(name: str, pixels: int, classes: int, seed: int) -> nn.Module:
+    """Return ``AlexNet`` or ``ResNet-18`` for square images; its weights depend on ``seed`` alone."""
+    averaged = -(-pixels // MOST_PIXELS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return (_alexnet if name == "AlexNet" else _resnet)(classes)
+        model = _alexnet(pixels // averaged, classes) if name == "AlexNet" else _resnet(classes)
+    return nn.Sequential(nn.AvgPool2d(averaged), model) if averaged > 1 else model
 
 
-def _alexnet(classes: int) -> nn.Module:
+def _alexnet(pixels: int, classes: int) -> nn.Module:
     """Return five convolutions and three fully connected layers, without dropout."""
-    layers, inputs, pixels = list[nn.Module](), 1, 8
+    layers, inputs = list[nn.Module](), 1
     for width in ALEXNET:
         if width == POOL:
             layers.append(nn.MaxPool2d(2))
