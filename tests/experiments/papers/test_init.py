@@ -72,7 +72,8 @@ def recorded() -> list[tuple[str, list[dict[str, Any]], list[Claim]]]:
 
 COMPARATORS = {
     "study-table-1": {"parameter server", "tree", "ring", "butterfly"},
-    "study-equations-1-to-4": {"parameter server", "tree", "ring", "butterfly"},
+    "study-equations-1-to-4": {"star", "tree", "ring", "butterfly"},
+    "study-figure-8": {"star", "tree", "ring", "butterfly"},
     "inceptionn-figure-1": {"one aggregator", "a: aggregators", "b: rings below", "c: rings"},
     "inceptionn-figure-7": {"snappy", "sz:2^-10", "truncate:16"},
     "inceptionn-figure-12": {"WA", "WA+C", "INC", "INC+C"},
