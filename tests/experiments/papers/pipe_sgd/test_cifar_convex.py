@@ -16,7 +16,7 @@ def rows(steps: dict[str, float] | None = None, **accuracies: float) -> list[dic
     times = STEPS | (steps or {})
     found: list[dict[str, Any]] = [
         {"kind": PLAIN, "steps_s": [1.0]},
-        {"kind": LINE, "ratio": 1.0, "exchange_s": {"identity": [1.0]}},
+        {"kind": LINE, "ratio": 1.0, "codec": "identity", "exchange_s": [1.0]},
         *({"kind": TIME, "ratio": 1.0, "run": run, "steps_s": [step_s]} for run, step_s in times.items()),
         *(
             {"kind": TRAIN, "run": run, "seed": seed, "accuracy": accuracies.get(run, 0.3)}

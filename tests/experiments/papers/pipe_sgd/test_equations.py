@@ -16,7 +16,7 @@ def rows(accuracies: dict[int, float] | None = None, **changed: float) -> list[d
     ends = accuracies or {}
     found: list[dict[str, Any]] = [{"kind": PLAIN, "steps_s": [1.0], "nbytes": NBYTES}]
     for ratio in RATIOS:
-        found.append({"kind": LINE, "ratio": ratio, "exchange_s": {"identity": [ratio]}})
+        found.append({"kind": LINE, "ratio": ratio, "codec": "identity", "exchange_s": [ratio]})
         # Two workers: 2 alpha + n beta + n / 2 gamma + S.
         line = {"alpha_s": 0.05, "gamma_s_per_nbyte": 0.1 / NBYTES, "synchronisation_s": 0.05}
         beta = (ratio - 0.2) / NBYTES * changed.get("beta", 1.0)

@@ -17,8 +17,10 @@ def rows(accuracies: dict[tuple[str, float], float] | None = None, **slower: flo
     ends = accuracies or {}
     found: list[dict[str, Any]] = [{"kind": PLAIN, "steps_s": [PLAIN_S]}]
     for ratio in RATIOS:
-        times = {codec: [ratio * share] for codec, share in SHARES.items()}
-        found.append({"kind": LINE, "ratio": ratio, "exchange_s": times})
+        found += [
+            {"kind": LINE, "ratio": ratio, "codec": codec, "exchange_s": [ratio * share]}
+            for codec, share in SHARES.items()
+        ]
         for run in RUNS:
             way = WAYS[run]
             exchange_s = ratio * (2.0 if way.has_server else SHARES[way.codec])

@@ -55,15 +55,14 @@ def test_each_kind_has_its_figures(alone: Kept, monkeypatch: pytest.MonkeyPatch)
         {"kind": "plain", **CELL},
         {"kind": "train", "run": "Pipe-SGD", **CELL},
         {"kind": "time", "run": "K = 3", **CELL},
-        {"kind": "line", "codecs": ["identity", "quantize:8"], **CELL},
+        {"kind": "line", "codec": "quantize:8", **CELL},
     ]
     measure(alone, cells, "mnist-mlp", OPTIONS)
     plain, trained, timed, line = alone.rows
     assert plain["nbytes"] == 4 * (64 * 500 + 500 + 500 * 500 + 500 + 500 * 10 + 10)
     assert len(plain["steps_s"]) == len(timed["steps_s"]) == 3
     assert 0 < trained["accuracy"] <= 1
-    assert {*line["exchange_s"]} == {"identity", "quantize:8"}
-    assert all(len(times) >= 5 for times in line["exchange_s"].values())
+    assert len(line["exchange_s"]) >= 5
 
 
 def test_windows_that_a_hypervisor_took_do_not_count(alone: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

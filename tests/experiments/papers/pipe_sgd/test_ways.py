@@ -22,7 +22,7 @@ class Options:
 CELLS: list[dict[str, Any]] = [
     {"kind": PLAIN},
     {"kind": TRAIN, "run": "PS-Sync", "seed": 0},
-    {"kind": LINE, "ratio": 0.5, "codecs": ["identity"]},
+    {"kind": LINE, "ratio": 0.5, "codec": "identity"},
     {"kind": TIME, "ratio": 0.5, "run": "D-Sync"},
     {"kind": TIME, "ratio": 0.5, "run": "PS-Sync"},
 ]
@@ -72,8 +72,9 @@ def test_figures_come_from_the_rows_by_what_they_are() -> None:
         {"kind": TRAIN, "run": "D-Sync", "momentum": 0.9, "accuracy": 0.9},
         {"kind": TRAIN, "run": "D-Sync", "momentum": 0.0, "accuracy": 0.8},
         {"kind": TRAIN, "run": "Pipe-SGD", "momentum": 0.9, "accuracy": 0.1},
-        {"kind": LINE, "ratio": 0.3, "exchange_s": {"identity": [0.6], "truncate:16": [0.3]}},
-        {"kind": LINE, "ratio": 3.0, "exchange_s": {"identity": [6.0]}},
+        {"kind": LINE, "ratio": 0.3, "codec": "identity", "exchange_s": [0.6]},
+        {"kind": LINE, "ratio": 0.3, "codec": "truncate:16", "exchange_s": [0.3]},
+        {"kind": LINE, "ratio": 3.0, "codec": "identity", "exchange_s": [6.0]},
         {"kind": TIME, "run": "D-Sync", "ratio": 3.0, "steps_s": [8.0, 9.0, 7.0]},
     ]
     measured = Measured(rows, GOALS["mnist"])

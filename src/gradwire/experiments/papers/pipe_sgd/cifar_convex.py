@@ -68,7 +68,9 @@ def cells(options: Options) -> list[Cell]:
         for run in runs
     ]
     for ratio in options.ratios:
-        found.append({"kind": LINE, "data": data, "ratio": ratio, "codecs": [EXACT, TRUNCATED]})
+        found += [
+            {"kind": LINE, "data": data, "ratio": ratio, "codec": codec} for codec in (EXACT, TRUNCATED)
+        ]
         found += [{"kind": TIME, "data": data, "ratio": ratio, "run": run} for run in (*own, *server)]
     return found
 

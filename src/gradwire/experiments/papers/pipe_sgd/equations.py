@@ -70,7 +70,7 @@ def cells(options: Options) -> list[Cell]:
         {"kind": TRAIN, "data": data, "run": run, "seed": seed} for seed in options.seeds for run in runs
     ]
     for ratio in options.ratios:
-        found.append({"kind": LINE, "data": data, "ratio": ratio, "codecs": [EXACT]})
+        found.append({"kind": LINE, "data": data, "ratio": ratio, "codec": EXACT})
         found.append({"kind": MODEL, "data": data, "ratio": ratio})
         found += [{"kind": TIME, "data": data, "ratio": ratio, "run": run} for run in runs]
     return found

@@ -81,7 +81,7 @@ def cells(options: Options) -> list[Cell]:
         for run in runs
     ]
     for ratio in options.ratios:
-        found.append({"kind": LINE, "data": data, "ratio": ratio, "codecs": [*CODECS.values()]})
+        found += [{"kind": LINE, "data": data, "ratio": ratio, "codec": codec} for codec in CODECS.values()]
         found += [
             {"kind": TIME, "data": data, "ratio": ratio, "run": run, "momentum": momentum}
             for runs in (own, server)

@@ -159,17 +159,10 @@ def _windows(host: _Host, step: Callable[[int], None], settled: int) -> list[flo
 
 
 def _line(host: _Host) -> Mapping[str, Any]:
-    """Time exchanges alone, with each codec."""
+    """Time exchanges alone."""
     count = sum(each.numel() for each in host.task().model.parameters())
-    least, most = EXCHANGES
-    return {
-        "exchange_s": {
-            codec: host.ranks.time_s(
-                Plan(parse(codec), "ring", SEGMENT_NBYTES), count, EXCHANGES_S, least, most
-            )
-            for codec in host.cell["codecs"]
-        }
-    }
+    plan, (least, most) = Plan(parse(host.cell["codec"]), "ring", SEGMENT_NBYTES), EXCHANGES
+    return {"exchange_s": host.ranks.time_s(plan, count, EXCHANGES_S, least, most)}
 
 
 def _model(host: _Host) -> Mapping[str, Any]:

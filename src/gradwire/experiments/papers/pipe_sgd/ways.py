@@ -100,8 +100,8 @@ class Measured:
 
     def exchange_s(self, ratio: float, codec: str = EXACT) -> float:
         """Return the seconds of an exchange alone on a line."""
-        line = next(row for row in self.rows if (row["kind"], row.get("ratio")) == (LINE, ratio))
-        return float(median(line["exchange_s"][codec]))
+        line = {"kind": LINE, "ratio": ratio, "codec": codec}
+        return float(median(next(row for row in self.rows if _has(row, line))["exchange_s"]))
 
     def step_s(self, run: str, ratio: float, **names: object) -> float:
         """Return the seconds of a step on a line."""
