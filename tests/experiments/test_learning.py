@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from gradwire.experiments.learning import Goal, Trainings, half_width
+from gradwire.experiments.learning import Goal, Trainings, first_steps, half_width
 
 GOAL = Goal(0.1, 0.9, "table I")
 
@@ -58,3 +58,14 @@ def test_half_of_an_interval_is_students() -> None:
     assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.30 / 3**0.5)
     assert half_width([1.0, 1.0]) == 0
     assert half_width([1.0]) == math.inf
+
+
+def test_first_steps_are_a_stage_and_no_verdict() -> None:
+    found = first_steps("AlexNet", 320_000, [6.9, 6.8, 6.7])
+    assert found.problem == ""
+    assert found.is_short
+    assert found.in_words() == "AlexNet, the first 3 of 320,000 steps, losses 6.90 to 6.70"
+    broken = first_steps("AlexNet", 320_000, [6.9, math.inf])
+    assert "losses 6.90 to inf" in broken.problem
+    with_accuracies = Trainings("ring", [0.1] * 3, [0.1] * 3, GOAL, stage="a stage")
+    assert "below 0.740" in with_accuracies.problem, "a stage excuses no accuracy that is there"

@@ -238,7 +238,9 @@ class Claim:
     def _few(self) -> str:
         """Which methods have too few trainings for a verdict, and how many it takes."""
         short = [
-            f"{each.name} has {counted(each.seeds, 'training')}" for each in self.rests_on if each.is_short
+            f"{each.name} has {'no whole training' if each.stage else counted(each.seeds, 'training')}"
+            for each in self.rests_on
+            if each.is_short
         ]
         return f"{'; '.join(short)}; a verdict takes {LEAST_SEEDS} of each method, for an interval"
 

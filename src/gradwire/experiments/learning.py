@@ -72,6 +72,9 @@ class Trainings:
         What counts as learned.
     expected_failure
         Why this method isn't expected to learn, if that was declared before the run.
+    stage
+        How far trainings went that were stopped before they could have an accuracy, such as "the first 24 of
+        320,000 steps". What rests on them is too short for a verdict.
     """
 
     name: str
@@ -79,11 +82,12 @@ class Trainings:
     exact: Sequence[float]
     goal: Goal
     expected_failure: str = ""
+    stage: str = ""
 
     @property
     def is_short(self) -> bool:
-        """Whether there are fewer trainings than an interval takes."""
-        return self.seeds < LEAST_SEEDS
+        """Whether there are fewer trainings than an interval takes, or none was run to its end."""
+        return bool(self.stage) or self.seeds < LEAST_SEEDS
 
     @property
     def seeds(self) -> int:
@@ -94,6 +98,8 @@ class Trainings:
     def problem(self) -> str:
         """Why these trainings don't count; nothing if they learned."""
         values = (*self.accuracies, *self.exact)
+        if self.stage and not values:
+            return ""
         if not self.accuracies or not self.exact or not all(map(math.isfinite, values)):
             return f"{self.name} has trainings without an accuracy"
         exact, own = fmean(self.exact), fmean(self.accuracies)
@@ -112,12 +118,23 @@ class Trainings:
 
     def in_words(self) -> str:
         """Return both accuracies with their intervals: ``INC+C 0.953 ± 0.004 (exact 0.961 ± 0.003)``."""
+        if self.stage:
+            return f"{self.name}, {self.stage}"
         return f"{self.name} {_interval(self.accuracies)} (exact {_interval(self.exact)})"
 
 
 def exact_trainings(name: str, accuracies: Sequence[float], goal: Goal) -> Trainings:
     """Return the trainings of an exact method, which others are compared with."""
     return Trainings(name, accuracies, accuracies, goal)
+
+
+def first_steps(name: str, of: int, losses: Sequence[float]) -> Trainings:
+    """Return a training that was stopped early, by the losses of its steps; one that isn't finite failed."""
+    stage = f"the first {len(losses)} of {of:,} steps, losses {losses[0]:.2f} to {losses[-1]:.2f}"
+    goal = Goal(0.0, 1.0, "an accuracy that is not measured")
+    if all(map(math.isfinite, losses)):
+        return Trainings(name, (), (), goal, stage=stage)
+    return Trainings(f"{name} ({stage})", (), (), goal)
 
 
 def half_width(values: Sequence[float]) -> float:

@@ -231,7 +231,7 @@ EXHIBIT = exhibit(
     scaling="HDC in both depths that table I allows, with two initialisations, and a small CNN in the "
     "place of AlexNet, ResNet-50, and VGG-16; MNIST if GRADWIRE_DATA has it, else scikit-learn's "
     "digits. Every hop of a ring of four workers encodes, as there. Trainings are shorter than "
-    "the paper's.",
+    "the paper's. The ratios of networks in full size are beside table III.",
     origins=ORIGINS,
     seconds=(90, 3600),
     version=2,

@@ -134,7 +134,7 @@ def train(
             if of_weights is not None:
                 _cut(parameters, of_weights)
             if step + 1 == steps or (every is not None and (step + 1) % every == 0):
-                accuracies.append(_accuracy(net, images))
+                accuracies.append(accuracy(net, images))
                 measured.append(step + 1)
     return Trained(tuple(accuracies), tuple(measured))
 
@@ -194,7 +194,8 @@ def _cut(parameters: list[torch.nn.Parameter], codec: Codec) -> None:
             each.copy_(passed(codec, each.flatten()).view_as(each))
 
 
-def _accuracy(net: torch.nn.Module, images: Dataset) -> float:
+def accuracy(net: torch.nn.Module, images: Dataset) -> float:
+    """Return the share of the test images that a network classifies correctly."""
     import torch
 
     with torch.inference_mode():

@@ -1,0 +1,249 @@
+"""AlexNet, VGG-16, and ResNet-50 in the sizes of table I, and the first steps of their trainings."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from zipfile import ZipFile
+
+from gradwire.errors import DataError
+
+if TYPE_CHECKING:  # torch's import takes seconds
+    import torch
+    from torch import nn
+
+CLASSES = 1000
+MOMENTUM = 0.9
+"""Of table I."""
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's pixels from 0 to 1, by color; Caffe subtracts the mean alone, of pixels up to 255."""
+
+
+@dataclass(frozen=True)
+class FullSize:
+    """A network of table I.
+
+    Attributes
+    ----------
+    side, deviation
+        Pixels of an image, each way, and what these, from 0 to 1 without their mean, are divided by.
+    rate, weight_decay
+        At the beginning of a training.
+    steps
+        Published: of a whole training.
+    """
+
+    side: int
+    deviation: tuple[float, float, float]
+    rate: float
+    weight_decay: float
+    steps: int
+
+
+FULL_SIZE = MappingProxyType(
+    {
+        "AlexNet": FullSize(227, (1 / 255,) * 3, 0.01, 5e-5, 320_000),
+        "ResNet-50": FullSize(224, DEVIATION, 0.1, 1e-4, 600_000),
+        "VGG-16": FullSize(224, DEVIATION, 0.01, 5e-5, 370_000),
+    }
+)
+"""By name, with the settings of table I."""
+
+
+def missing() -> str:
+    """Return why this machine can't train on ImageNet's images; nothing if it can."""
+    if find_spec("PIL") is None:
+        return "the package pillow, which reads JPEG files, is not installed (extra papers)."
+    if not _archives():
+        return "$GRADWIRE_DATA holds no imagenet1000/*.zip with JPEG files in a folder for each class."
+    return ""
+
+
+def _archives() -> list[Path]:
+    return sorted(Path(os.environ.get("GRADWIRE_DATA", ""), "imagenet1000").glob("*.zip"))
+
+
+class Photographs:
+    """The images of an archive, which has a folder for each class, in an order of the seed.
+
+    Raises ``DataError`` without an archive.
+    """
+
+    def __init__(self, side: int, deviation: tuple[float, float, float], seed: int) -> None:
+        import torch
+
+        archives = _archives()
+        if not archives:
+            raise DataError(f"expected ImageNet's images, got none: {missing()} Put them there.")
+        self._side, self._deviation, self._archive = side, deviation, archives[0]
+        with ZipFile(self._archive) as archive:
+            names = sorted(name for name in archive.namelist() if name.lower().endswith((".jpg", ".jpeg")))
+        folders = sorted({Path(name).parts[0] for name in names})
+        self._classes = {folder: number for number, folder in enumerate(folders)}
+        order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))
+        self._names = [names[number] for number in order.tolist()]
+
+    def batch(self, number: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the images of a batch, scaled and normalised, and their classes."""
+        import torch
+
+        names = [self._names[place % len(self._names)] for place in range(number * size, (number + 1) * size)]
+        with ZipFile(self._archive) as archive:
+            pixels = torch.stack([self._read(archive.read(name)) for name in names])
+        mean, deviation = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, self._deviation))
+        images = (pixels.permute(0, 3, 1, 2).float() / 255 - mean) / deviation
+        return images, torch.tensor([self._classes[Path(name).parts[0]] for name in names])
+
+    def _read(self, file: bytes) -> torch.Tensor:
+        """Return the pixels of a JPEG file: rows, columns, and colors."""
+        import numpy as np
+        import torch
+        from PIL import Image
+
+        image = Image.open(io.BytesIO(file)).convert("RGB")
+        scaled = image.resize((self._side, self._side), Image.Resampling.BICUBIC)
+        return torch.from_numpy(np.array(scaled))
+
+
+def train(
+    name: str, steps: int, batch: int, seed: int, watch: Callable[[int, torch.Tensor], None]
+) -> list[float]:
+    """Take the first steps of a training with one worker; return the losses.
+
+    Images are in an order of the seed, and come again when all were there. ``watch`` is called with each
+    step's number and gradient. Raises ``DataError``.
+    """
+    import torch
+    from torch import nn
+
+    setting, losses = FULL_SIZE[name], list[float]()
+    images = Photographs(setting.side, setting.deviation, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = build(name)
+        parameters = [*net.parameters()]
+        optimizer = torch.optim.SGD(
+            parameters, setting.rate, momentum=MOMENTUM, weight_decay=setting.weight_decay, fused=True
+        )
+        for step in range(steps):
+            inputs, labels = images.batch(step, batch)
+            loss = nn.functional.cross_entropy(net(inputs), labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            watch(step, torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]))
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    return losses
+
+
+def build(name: str) -> nn.Module:
+    """Return a network with the initialisation of Caffe for AlexNet, and of torchvision for the others.
+
+    Trainings there begin at table I's rates.
+    """
+    from torch import nn
+
+    network = _BUILDERS[name]()
+    layers = [each for each in network.modules() if isinstance(each, nn.Conv2d | nn.Linear)]
+    for number, layer in enumerate(layers):
+        bias = 0.0
+        if name == "AlexNet":
+            nn.init.normal_(layer.weight, std=0.005 if number in (5, 6) else 0.01)
+            bias = 0.1 if number in (1, 3, 4, 5, 6) else 0.0
+        elif isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        elif name == "VGG-16":
+            nn.init.normal_(layer.weight, std=0.01)
+        if layer.bias is not None:
+            nn.init.constant_(layer.bias, bias)
+    return network
+
+
+def _alexnet() -> nn.Module:
+    """Return Caffe's AlexNet, whose second, fourth, and fifth convolution have two groups."""
+    from torch import nn
+
+    def after(*more: nn.Module) -> list[nn.Module]:
+        return [nn.ReLU(), *more]
+
+    norm, pool = (5, 1e-4, 0.75), (3, 2)
+    return nn.Sequential(
+        nn.Conv2d(3, 96, 11, 4),
+        *after(nn.LocalResponseNorm(*norm), nn.MaxPool2d(*pool)),
+        nn.Conv2d(96, 256, 5, padding=2, groups=2),
+        *after(nn.LocalResponseNorm(*norm), nn.MaxPool2d(*pool)),
+        nn.Conv2d(256, 384, 3, padding=1),
+        *after(),
+        nn.Conv2d(384, 384, 3, padding=1, groups=2),
+        *after(),
+        nn.Conv2d(384, 256, 3, padding=1, groups=2),
+        *after(nn.MaxPool2d(*pool)),
+        *_head(256 * 6 * 6),
+    )
+
+
+def _vgg_16() -> nn.Module:
+    from torch import nn
+
+    layers, inputs = list[nn.Module](), 3
+    for width, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(count):
+            layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU()]
+            inputs = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, *_head(inputs * 7 * 7))
+
+
+def _head(inputs: int) -> list[nn.Module]:
+    from torch import nn
+
+    return [
+        nn.Flatten(),
+        *(nn.Linear(inputs, 4096), nn.ReLU(), nn.Dropout(0.5)),
+        *(nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(0.5)),
+        nn.Linear(4096, CLASSES),
+    ]
+
+
+def _resnet_50() -> nn.Module:
+    from torch import nn
+
+    def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
+        layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+        return [layer, nn.BatchNorm2d(outputs)]
+
+    class Bottleneck(nn.Module):
+        """Three convolutions and a shortcut, which is a convolution of its own where the shape changes."""
+
+        def __init__(self, inputs: int, width: int, stride: int) -> None:
+            super().__init__()
+            outputs = 4 * width
+            self.residual = nn.Sequential(
+                *conv(inputs, width, 1, stride),
+                nn.ReLU(),
+                *conv(width, width, 3),
+                nn.ReLU(),
+                *conv(width, outputs, 1),
+            )
+            same = inputs == outputs and stride == 1
+            self.shortcut = nn.Identity() if same else nn.Sequential(*conv(inputs, outputs, 1, stride))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Return the sum of both ways."""
+            return nn.functional.relu(self.residual(x) + self.shortcut(x))
+
+    layers, inputs = [*conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)], 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            layers.append(Bottleneck(inputs, width, 2 if block == 0 and width > 64 else 1))
+            inputs = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, CLASSES))
+
+
+_BUILDERS = MappingProxyType({"AlexNet": _alexnet, "ResNet-50": _resnet_50, "VGG-16": _vgg_16})

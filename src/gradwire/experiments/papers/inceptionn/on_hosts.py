@@ -1,0 +1,153 @@
+"""Train on the hosts of a testbed: around a ring, or with an aggregator whose weights go down a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from gradwire.experiments.papers.inceptionn.training import FALL, FALLS, MOMENTUM, WEIGHT_DECAY, WORKERS
+
+if TYPE_CHECKING:  # torch's import takes seconds
+    from collections.abc import Iterator, Sequence
+
+    import torch
+
+    from gradwire.experiments.experiment import Cell
+    from gradwire.experiments.hosts.ranks import Ranks
+    from gradwire.links import Link
+
+Average = Callable[["torch.Tensor", Callable[[], None]], None]
+"""Averages a gradient over the workers, and calls what updates this rank's weights."""
+
+
+def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
+    """Train each cell from scratch, as one of the ranks.
+
+    A cell names the ``network``, ``data``, ``seed``, ``steps``, and ``batch`` of a worker; the collectives
+    ``up`` and ``down``, where ``down`` is empty for gradients alone; the ``codec`` of gradients; and the
+    ``nic``'s, if the hosts have NICs.
+    """
+    for cell in cells:
+        ranks.report(cell, train(ranks, cell))
+
+
+def train(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
+    """Return the seconds of each step, those of computation in it, and the accuracy of rank 0's weights.
+
+    Computation is the slowest rank's forward and backward passes, and the slowest update. The first step,
+    which connects, is left out. Ranks before the last ``WORKERS`` only aggregate.
+    """
+    import torch
+    from torch import nn
+
+    from gradwire.experiments.papers.inceptionn.networks import NETWORKS, build
+    from gradwire.experiments.papers.inceptionn.training import accuracy, dataset
+    from gradwire.job.batches import share, shuffle
+
+    images, steps, worker = dataset(cell["data"]), cell["steps"], ranks.rank - (ranks.world - WORKERS)
+    net = build(cell["network"], images.image_shape, images.classes, cell["seed"])
+    parameters = [*net.parameters()]
+    optimizer = torch.optim.SGD(
+        parameters, NETWORKS[cell["network"]].rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    falls = [max(1, steps * fall // FALLS) for fall in range(1, FALLS)]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, FALL)
+    gradient = torch.zeros(sum(each.numel() for each in parameters))
+    count, batch = len(images.train_labels), WORKERS * cell["batch"]
+    order = lru_cache(1)(partial(shuffle, count, cell["seed"]))
+    times, updating = list[tuple[float, float, float]](), [0.0]
+
+    def update() -> None:
+        began, place = perf_counter(), 0
+        for each in parameters:
+            each.grad = gradient[place : place + each.numel()].view_as(each)
+            place += each.numel()
+        optimizer.step()
+        schedule.step()
+        updating[0] = perf_counter() - began
+
+    def compute(step: int) -> None:
+        epoch, number = divmod(step, count // batch)
+        inputs, labels = images.train_batch(share(order(epoch), number, batch, worker, WORKERS))
+        loss = nn.functional.cross_entropy(net(inputs), labels)
+        torch.cat([each.flatten() for each in torch.autograd.grad(loss, parameters)], out=gradient)
+
+    with _averaging(ranks, cell, parameters) as average:
+        for step in range(steps):
+            began, updating[0] = perf_counter(), 0.0
+            if worker >= 0:
+                compute(step)
+            else:
+                gradient.zero_()
+            computed = perf_counter()
+            average(gradient, update)
+            times.append((perf_counter() - began, computed - began, updating[0]))
+    everyones = [each[1:] for each in ranks.gather(times)]
+    return {
+        "step_s": [seconds for seconds, _, _ in everyones[0]],
+        "compute_s": [
+            max(each[1] for each in step) + max(each[2] for each in step)
+            for step in zip(*everyones, strict=True)
+        ],
+        "nbytes": gradient.nbytes,
+        "accuracy": ranks.gather(accuracy(net, images) if ranks.rank == 0 else None)[0],
+    }
+
+
+@contextmanager
+def _averaging(ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor]) -> Iterator[Average]:
+    """Yield what exchanges a step's gradients, and weights where an aggregator has them."""
+    import torch
+
+    from gradwire.codecs import parse
+    from gradwire.exchange import Exchange
+    from gradwire.plan import Plan
+
+    if not cell["down"]:
+        plan = Plan(offload=cell["nic"].split()[0]) if cell["nic"] else Plan(parse(cell["codec"]), cell["up"])
+        with _link(ranks, plan) as link:
+            ring = Exchange(link, plan)
+
+            def around(gradient: torch.Tensor, update: Callable[[], None]) -> None:
+                ring.all_reduce(gradient)
+                update()
+
+            yield around
+        return
+    up = Exchange(ranks.link, Plan(parse(cell["codec"]), cell["up"]))
+    down = Exchange(ranks.link, Plan(algorithm=cell["down"]))
+
+    def through_the_root(gradient: torch.Tensor, update: Callable[[], None]) -> None:
+        up.reduce(gradient)
+        if ranks.rank == 0:
+            gradient.div_(WORKERS)
+            update()
+        with torch.no_grad():
+            weights = torch.cat([each.flatten() for each in parameters])
+            down.broadcast(weights)
+            parts = torch.split(weights, [each.numel() for each in parameters])
+            for each, part in zip(parameters, parts, strict=True):
+                each.copy_(part.view_as(each))
+
+    yield through_the_root
+
+
+@contextmanager
+def _link(ranks: Ranks, plan: Any) -> Iterator[Link]:
+    """Yield the ranks' link, or one of marked connections if NICs are to compress."""
+    import torch.distributed as dist
+
+    from gradwire.links import ProcessGroupLink
+
+    if not plan.tos:
+        yield ranks.link
+        return
+    link = ProcessGroupLink(dist.group.WORLD, timeout_s=ranks.link.timeout_s, tos=plan.tos)  # type: ignore[arg-type]
+    try:
+        yield link
+    finally:
+        dist.barrier()  # no rank sees a closed connection
+        link.close()
