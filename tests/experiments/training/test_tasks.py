@@ -49,6 +49,11 @@ def test_the_goal_of_bytes_is_that_of_counted_pairs(tmp_path: Path) -> None:
     assert (round(goal.chance, 2), round(goal.known, 2)) == (0.5, 0.83)  # 'a', and 'b' after 'a'
 
 
+def test_the_wide_layers_begin_with_the_weights_of_he() -> None:
+    first, *_ = made("wide-mlp", 0).model.parameters()
+    assert float(first.detach().std()) == pytest.approx((2 / first.shape[1]) ** 0.5, rel=0.02)
+
+
 def test_a_task_is_judged_by_loss_and_accuracy() -> None:
     task = made("mnist-mlp", 0)
     loss, accuracy = task.judged(task.model)
