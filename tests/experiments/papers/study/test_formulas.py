@@ -9,6 +9,7 @@ from gradwire.experiments.papers.study.formulas import EXHIBIT, SMALL_NBYTES
 from gradwire.experiments.papers.study.on_hosts import own_best_s
 
 HOSTS = EXHIBIT.full.hosts
+LARGE = "ring of 2 MB on 2, 4, 8 and 16 hosts"
 
 
 def rows(*, processor_s: float = 0.0, **times: float) -> list[dict[str, Any]]:
@@ -29,14 +30,14 @@ def verdicts(found: list[dict[str, Any]]) -> dict[str, Verdict]:
 def test_times_of_the_formulas_are_reproduced() -> None:
     found = verdicts(rows(ring_large=1.1))
     assert set(found.values()) == {Verdict.REPRODUCED}
-    assert {"ring of 4 MB", "star of 64 bytes on 2 hosts", "star of 64 bytes on 16 hosts"} <= found.keys()
+    assert {LARGE, "star of 64 bytes on 2 hosts", "star of 64 bytes on 16 hosts"} <= found.keys()
 
 
 @pytest.mark.parametrize("times", [1.2, 0.8])
 def test_a_time_that_is_not_the_formulas_fails(times: float) -> None:
     found = verdicts(rows(ring_large=times))
-    assert [name for name, verdict in found.items() if verdict is not Verdict.REPRODUCED] == ["ring of 4 MB"]
-    assert found["ring of 4 MB"] is Verdict.NOT_REPRODUCED
+    assert [name for name, verdict in found.items() if verdict is not Verdict.REPRODUCED] == [LARGE]
+    assert found[LARGE] is Verdict.NOT_REPRODUCED
 
 
 def test_only_the_processors_own_seconds_explain_a_latency() -> None:
@@ -55,5 +56,5 @@ def test_a_server_whose_workers_send_at_once_exceeds_its_formula() -> None:
 
 def test_a_removed_row_fails() -> None:
     left = [row for row in rows() if (row["hosts"], row["algorithm"]) != (4, "tree")]
-    assert verdicts(left)["tree of 4 MB"] is Verdict.NOT_REPRODUCED
+    assert verdicts(left)[LARGE.replace("ring", "tree")] is Verdict.NOT_REPRODUCED
     assert set(verdicts([]).values()) == {Verdict.NOT_REPRODUCED}

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 WORKERS = 4
 """As published."""
-WIDEST = 0.1
-"""The half-width of a slope's interval beyond which the slope says nothing."""
 FASTER = "the rate is a bound from above, and this loss falls faster than it must."
 
 
@@ -110,18 +108,23 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
 
 
 def rates(
-    rows: Sequence[Row], what: str, text: str, published: Published, rests_on: Sequence[Trainings] = ()
+    rows: Sequence[Row],
+    what: str,
+    text: str,
+    published: Published,
+    widest: float,
+    rests_on: Sequence[Trainings] = (),
 ) -> Iterator[Claim]:
     """Yield, for each K, that the slope is the published one within its own 95 % interval over the seeds.
 
-    A second claim says that these intervals are narrow enough to tell.
+    A last claim says that no half of these intervals is wider than ``widest``, so that they can tell.
     """
     around: dict[str, float | None] = {}
     assert isinstance(published.value, float)
     for pipeline in pipelines(rows):
         found = slopes(rows, what, pipeline)
         around[f"K = {pipeline}"] = half_width(found)
-        tolerance = min(half_width(found), WIDEST)
+        tolerance = min(half_width(found), widest)
         yield Claim(
             f"{text} with K = {pipeline}, over {len(found)} seeds",
             only(fmean(found)),
@@ -134,7 +137,7 @@ def rates(
     yield Claim(
         f"{text}: half of its 95 % interval",
         around,
-        at_most(WIDEST),
+        at_most(widest),
         of_each=True,
         unit="",
         rests_on=rests_on,

@@ -11,6 +11,7 @@ from gradwire.experiments.claim import Claim, Published, at_most
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
+from gradwire.experiments.papers.pipe_sgd.convex import WIDEST
 from gradwire.experiments.papers.pipe_sgd.lengths import (
     WORKERS,
     Options,
@@ -87,7 +88,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     }
     published = Published(PLACE, published_slope(lengths))
     return [
-        *rates(rows, "excess", "mean excess loss over T: slope of the logarithms", published),
+        *rates(rows, "excess", "mean excess loss over T: slope of the logarithms", published, WIDEST),
         Claim(
             "mean excess loss over K times that with K = 1",
             behind,

@@ -204,11 +204,11 @@ EXHIBIT = exhibit(
     run=run,
     claims=claims,
     quick=Options((0, 10, 14, 18, 20, 22, 23), 0.1),
-    full=Options(tuple(range(25)), 0.2),
+    full=Options(tuple(range(25)), 0.1),
     scaling="hosts are two network namespaces of one machine that exchange over TCP, with a rate limit of 1 "
     "Gbit/s and without one, instead of InfiniBand with 56 Gbit/s. For a cluster's own lines, run gradwire "
     "bench line-rate there.",
     origins=ORIGINS,
-    seconds=(14, 45),
+    seconds=(14, 35),
     version=2,
 )

@@ -11,7 +11,7 @@ from gradwire.experiments.experiment import Cell, Reporter, Row
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, origins, paper
 from gradwire.experiments.papers.study import on_hosts
-from gradwire.experiments.papers.study.on_hosts import FORMULAS, over_best, over_own, rate
+from gradwire.experiments.papers.study.on_hosts import FORMULAS, in_words, over_best, over_own, rate
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma
 
 PLACE = "figure 8"
@@ -84,7 +84,7 @@ def _over_own(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
     for algorithm in FORMULAS:
         own = [found.get((each, algorithm)) for each in hosts]
         yield Claim(
-            f"{algorithm} on {_listed(hosts)} hosts: time over its own best",
+            f"{algorithm} on {in_words(hosts)} hosts: time over its own best",
             {str(each): None if row is None else over_own(row) for each, row in zip(hosts, own, strict=True)},
             Bound(1 - VARIANCE, MOST),
             of_each=True,
@@ -129,7 +129,7 @@ def _order(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
 
     for other in ("ring", "tree", "star"):
         yield Claim(
-            f"butterfly on {_listed(hosts)} hosts: time over the {other}'s",
+            f"butterfly on {in_words(hosts)} hosts: time over the {other}'s",
             over("butterfly", other),
             at_most(1 + VARIANCE),
             of_each=True,
@@ -138,19 +138,13 @@ def _order(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
         )
     for other in ("tree", "ring"):  # on two hosts, star and tree are one
         yield Claim(
-            f"star on {_listed(hosts[1:])} hosts: time over the {other}'s",
+            f"star on {in_words(hosts[1:])} hosts: time over the {other}'s",
             over("star", other, least_hosts=3),
             at_least(1.0),
             of_each=True,
             unit=RATIO,
             published=Published("section 4.5", 1.0, is_limit=True),
         )
-
-
-def _listed(hosts: Sequence[int]) -> str:
-    """Return numbers of hosts in words: ``2, 4, and 8`` or ``4``."""
-    words = [*map(str, hosts)]
-    return ", ".join(words[:-1]) + f" and {words[-1]}" if len(words) > 1 else "".join(words)
 
 
 ORIGINS = origins(
@@ -180,6 +174,6 @@ EXHIBIT = exhibit(
     "cores. The best is by the rate and latency measured between two of the hosts. --quick has 2 and 4 hosts "
     "and a gradient that is 5 times smaller.",
     origins=ORIGINS,
-    seconds=(25, 400),
+    seconds=(25, 380),
     version=2,
 )

@@ -34,6 +34,18 @@ def rate(hosts: int, total_mbit: int) -> str:
     return f"{total_mbit // hosts}mbit"
 
 
+def in_words(hosts: Sequence[int]) -> str:
+    """Return numbers of hosts as a list.
+
+    Examples
+    --------
+    >>> in_words([2, 4, 8]), in_words([4])
+    ('2, 4 and 8', '4')
+    """
+    words = [*map(str, hosts)]
+    return ", ".join(words[:-1]) + f" and {words[-1]}" if len(words) > 1 else "".join(words)
+
+
 def measure(ranks: Ranks, cells: Sequence[Cell], most: int, budget_s: float) -> None:
     """Measure the cells of one network as one of its ranks: up to ``most`` exchanges in ``budget_s`` each."""
     from gradwire.machine import cores
