@@ -5,7 +5,7 @@ import os
 import sys
 import textwrap
 from pathlib import Path
-from subprocess import run
+from subprocess import CompletedProcess, run
 from typing import Any
 
 import pytest
@@ -44,6 +44,8 @@ SCRIPT = """
         (["--steps", "1", "--", "x"], "gradwire: --steps must be 3 to 10000, but is 1"),
         (["--warm-up", "0", "--", "x"], "gradwire: --warm-up must be 2 to 10000, but is 0"),
         (["--latency", "9", "--", "x"], "gradwire: a time is written like"),
+        (["--try", "--continue", "--", "x"], "gradwire: --try measures on this network and ends the script;"),
+        (["--try", "--rates", "1gbit", "--", "x"], "leave out --rates, or --try"),
         (["--json", "/", "--", "x"], "gradwire: --json / is a folder; name a file"),
     ],
 )
@@ -83,20 +85,37 @@ def test_words_become_what_is_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert (wanted.goes_on, wanted.steps, wanted.warm_up, wanted.json) == (True, 10, 5, path)
 
 
-@pytest.mark.processes
-def test_an_unmodified_script_under_torchrun_is_profiled_and_stopped(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+def profiled(folder: Path, *options: str) -> CompletedProcess[str]:
+    """Profile the script under torchrun."""
+    (folder / "train.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    options = ["--steps", "4", "--warm-up", "3", "--json", "seen.json", "--rates", "10mbit"]
-    done = run(
+    return run(
         [sys.executable, "-m", "gradwire", "profile", *options, "--", *torchrun, "train.py", "500"],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
         timeout=110,
     )
+
+
+@pytest.mark.processes
+def test_an_unmodified_script_under_torchrun_is_attached_and_measured(tmp_path: Path) -> None:
+    done = profiled(tmp_path, "--try", "--steps", "4", "--warm-up", "3")
+    assert done.returncode == 0, done.stderr
+    printed = [line.split() for line in done.stdout.splitlines()]
+    (plain,) = [line for line in printed if line[:4] == ["DDP", "as", "it", "is"]]
+    (attached,) = [line for line in printed if line[:1] == ["attached"]]
+    assert (plain[4], attached[1]) == ("4", "30")
+    assert "gradwire chose " in " ".join(done.stdout.split())
+    assert 40 <= done.stdout.count("step ") < 500, "the script is stopped when enough is measured"
+
+
+@pytest.mark.processes
+def test_an_unmodified_script_under_torchrun_is_profiled_and_stopped(tmp_path: Path) -> None:
+    options = ["--steps", "4", "--warm-up", "3", "--json", "seen.json", "--rates", "10mbit"]
+    done = profiled(tmp_path, *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("step ") >= 5, "the script prints as ever"
     assert "step 6\n" not in done.stdout, "and is stopped in its seventh step"

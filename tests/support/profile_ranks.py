@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -149,3 +150,27 @@ def asked_sharded() -> tuple[list[object], bool]:
 
 def _shards(model: nn.Module) -> torch.Tensor:
     return torch.cat([each.to_local().detach().flatten() for each in model.parameters()])  # type: ignore[attr-defined]
+
+
+def tried(folder: str, kind: str) -> tuple[int, int]:
+    """Return after how many steps a script with ``--try`` was stopped, and with which exit code."""
+    made, attached = make_model(), None
+    session, steps = Session(Settings(folder, steps=3, warm_up=2, tries=True)), 0
+    try:
+        if kind == "fsdp":
+            session.add_fsdp(fully_shard(made))
+        model = DistributedDataParallel(made, **SMALL_BUCKETS)
+        session.add_ddp(model)
+        if kind == "attached":
+            attached = gradwire.attach(model, "fp8")
+        if kind == "hooked":
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        for step in range(15 if kind == "short" else 300):
+            loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+            steps += 1
+    except SystemExit as leaving:
+        return steps, int(leaving.code or 0)
+    finally:
+        if attached is not None:
+            attached.close()
+    return steps, -1

@@ -30,6 +30,13 @@ def run(arguments: Sequence[str]) -> int:
     for name, least, value in (("steps", 3, words.steps), ("warm-up", 2, words.warm_up)):
         if not least <= value <= MOST_STEPS:
             raise SpecError(f"--{name} must be {least} to {MOST_STEPS}, but is {value}")
+    if words.tries:
+        for name in ("goes_on", "rates", "hosts", "latency", "shared_machine", "json", "out"):
+            if getattr(words, name):
+                option = {"goes_on": "continue"}.get(name, name.replace("_", "-"))
+                raise SpecError(
+                    f"--try measures on this network and ends the script; leave out --{option}, or --try"
+                )
     for name in ("json", "out"):
         if getattr(words, name) is not None:
             check_writable(f"--{name}", getattr(words, name), words.overwrite)
@@ -77,6 +84,12 @@ def _parser() -> Parser:
     )
     group.add_argument(
         "--continue", dest="goes_on", action="store_true", help="let the script go on to its own end"
+    )
+    group.add_argument(
+        "--try",
+        dest="tries",
+        action="store_true",
+        help="then attach gradwire, and measure its steps",
     )
     group = parser.add_argument_group("where else")
     group.add_argument("--rates", metavar="LIST", help="other networks, e.g. 100mbit,1gbit,10gbit")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -74,10 +75,21 @@ class DdpWatch:
     @property
     def group(self) -> dist.ProcessGroup:
         """The ranks that average."""
+        group: dist.ProcessGroup = self.model.process_group
+        return group
+
+    @property
+    def model(self) -> DistributedDataParallel:
+        """The model, while it lives."""
         model = self._model()
         assert model is not None, "whoever asks is in its backward pass"
-        group: dist.ProcessGroup = model.process_group
-        return group
+        return model
+
+    @property
+    def steps_s(self) -> list[float]:
+        """The seconds between the ends of noted steps; this may wait for a device."""
+        ends = [self._marks.seconds(end) for _, end in self._rows]
+        return [after - before for before, after in pairwise(ends)]
 
     @property
     def problem(self) -> str:

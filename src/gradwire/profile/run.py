@@ -18,7 +18,7 @@ from gradwire.page import keep
 from gradwire.planner.inputs.cluster import ASSUMED_LATENCY_S
 from gradwire.profile.lifeline import private_folder
 from gradwire.profile.page import SCHEMA, page_of
-from gradwire.profile.script import read_observed, run_script
+from gradwire.profile.script import read_observed, read_tried, run_script
 from gradwire.profile.settings import Settings
 from gradwire.records import make_record
 from gradwire.tables import show
@@ -41,7 +41,7 @@ class Wanted:
         How many of them; as many as there are ranks, if none are named.
     shared_machine
         Whether all of them are this machine.
-    steps, warm_up, goes_on
+    steps, warm_up, goes_on, tries
         As in ``Settings``.
     json, out
         Files for all estimates, and for the plan on the present network.
@@ -55,6 +55,7 @@ class Wanted:
     steps: int = Settings.steps
     warm_up: int = Settings.warm_up
     goes_on: bool = False
+    tries: bool = False
     json: Path | None = None
     out: Path | None = None
 
@@ -71,11 +72,15 @@ class Wanted:
 def profile(wanted: Wanted) -> int:
     """Do it; return the script's exit code. Raises ``GradwireError``."""
     with ending_on_signals(), private_folder() as folder:
-        settings = Settings(str(folder), wanted.steps, wanted.warm_up, wanted.goes_on)
+        settings = Settings(str(folder), wanted.steps, wanted.warm_up, wanted.goes_on, wanted.tries)
         code = run_script(wanted.command, settings)
-        observed = read_observed(settings, code)
+        tried = read_tried(settings, code) if wanted.tries else None
+        observed = None if wanted.tries else read_observed(settings, code)
+    if tried is not None:
+        show(*tried.report())
+        return code
     if observed is None:
-        show("This machine has watched its ranks; the estimates are printed where rank 0 runs.")
+        show("This machine has watched its ranks; the result is printed where rank 0 runs.")
         return code
     found, predicted_s = estimates(observed, wanted)
     show(*report(observed, found, predicted_s))

@@ -7,14 +7,18 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
 
 from gradwire.auto.estimates.observed import Observed
 from gradwire.errors import JobError
+from gradwire.profile.attempt import COUNTED, Tried
 from gradwire.profile.settings import Notes, Settings
 from gradwire.units import counted
 
+Found = TypeVar("Found")
 GRACE_S = 5.0
 """What a script may take to clean up after SIGTERM."""
 _LIBC = ctypes.CDLL(None)
@@ -70,8 +74,17 @@ def read_observed(settings: Settings, code: int) -> Observed | None:
 
     Raises ``JobError`` that says why nothing was.
     """
-    if settings.observed.exists():
-        return Observed.load(settings.observed)
+    return _read(settings, code, settings.observed, Observed.load)
+
+
+def read_tried(settings: Settings, code: int) -> Tried | None:
+    """Return what attached steps took; None and errors as ``read_observed``."""
+    return _read(settings, code, settings.tried, Tried.load)
+
+
+def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Found]) -> Found | None:
+    if path.exists():
+        return load(path)
     notes = Notes.load(settings.notes)
     wanted = settings.warm_up + settings.steps
     ending = "ended" if code == 0 else f"ended with exit code {code}, see above,"
@@ -84,6 +97,12 @@ def read_observed(settings: Settings, code: int) -> Observed | None:
         raise JobError(notes.problem)
     if notes.done and notes.rank:
         return None
+    if settings.tries and notes.steps >= wanted:
+        attached = notes.steps - wanted
+        raise JobError(
+            f"the script {ending} after {counted(notes.steps, 'step')}, {attached} of them attached, before "
+            f"gradwire had chosen a plan and taken {COUNTED} steps with it; let it take some hundreds"
+        )
     raise JobError(
         f"the script {ending} after {counted(notes.steps, 'step')}, but {wanted} are needed "
         f"({settings.warm_up} to warm up, {settings.steps} that count); let it take more, or lower "

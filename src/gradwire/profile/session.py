@@ -16,6 +16,7 @@ from gradwire.errors import ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.files import replace_file
 from gradwire.plan import Plan
+from gradwire.profile.attempt import Attempt
 from gradwire.profile.ddp import DdpWatch
 from gradwire.profile.fsdp import FsdpWatch
 from gradwire.profile.settings import Notes, Settings
@@ -34,6 +35,7 @@ class Session:
         self._settings = settings
         self._watches: list[DdpWatch | FsdpWatch] = []
         self._sharded: FsdpWatch | None = None
+        self._attempt: Attempt | None = None
         self._over = False
 
     def add_ddp(self, model: Any) -> None:
@@ -45,6 +47,12 @@ class Session:
     def add_fsdp(self, module: Any) -> None:
         """Watch what ``fully_shard`` has returned."""
         if self._over or not self._has_peers(dist.group.WORLD):
+            return
+        if self._settings.tries:
+            self._give_up(
+                "--try attaches gradwire to a DistributedDataParallel, but the script shards with FSDP2; "
+                "profile it without --try, or call gradwire.attach_fsdp in the script"
+            )
             return
         if self._sharded is None:
             self._sharded = FsdpWatch(self._settings, self._passed)
@@ -68,13 +76,18 @@ class Session:
         if self._over or watch is not max(self._watches, key=lambda each: each.floats):
             return
         self._note(Notes(watch.steps, rank=dist.get_rank()))
-        if watch.steps >= self._settings.warm_up + self._settings.steps:
+        if self._attempt is not None:
+            self._look(self._attempt)
+        elif watch.steps >= self._settings.warm_up + self._settings.steps:
             self._finish(watch)
 
     def _finish(self, watch: DdpWatch | FsdpWatch) -> None:
         """Compare what all ranks have seen, leave it on rank 0's machine, and watch no more."""
         if watch.problem:
             self._give_up(watch.problem)
+            return
+        if self._settings.tries and isinstance(watch, DdpWatch):
+            self._attempt = Attempt(watch, self._settings.steps, self._refuse)
             return
         self._close()
         rank = dist.get_rank()
@@ -88,6 +101,26 @@ class Session:
         self._note(Notes(watch.steps, done=True, rank=rank))
         if not self._settings.goes_on:
             self._end_script()
+
+    def _look(self, attempt: Attempt) -> None:
+        """End the script when enough attached steps are measured."""
+        try:
+            tried = attempt.passed()
+            if tried is None:
+                return
+            self._close()
+            attempt.close()
+        except GradwireError as error:
+            self._refuse(str(error))
+            return
+        rank = dist.get_rank()
+        if rank == 0:
+            tried.save(self._settings.tried)
+        self._note(Notes(done=True, rank=rank))
+        self._end_script()
+
+    def _refuse(self, reason: str) -> None:
+        self._give_up(f"rank {dist.get_rank()}: {reason}")
 
     def _leave(self, observed: Observed) -> None:
         """Write what was observed into the profiler's folder; without one nobody wants it any more."""

@@ -30,6 +30,8 @@ class Settings:
         How many steps count, and how many before them do not.
     goes_on
         Whether the script goes on after these steps.
+    tries
+        Whether gradwire is attached after these steps, and more are measured.
     timeout_s
         How long ranks wait for each other when they compare what they have seen.
     """
@@ -38,12 +40,18 @@ class Settings:
     steps: int = 10
     warm_up: int = 5
     goes_on: bool = False
+    tries: bool = False
     timeout_s: float = 60.0
 
     @property
     def observed(self) -> Path:
         """The file of what was observed, which rank 0 leaves."""
         return Path(self.folder) / "observed.pt"
+
+    @property
+    def tried(self) -> Path:
+        """The file of what attached steps took, which rank 0 leaves."""
+        return Path(self.folder) / "tried.json"
 
     @property
     def notes(self) -> Path:

@@ -99,7 +99,7 @@ COMPARATORS = {
         "Pipe-SGD+Q",
     },
     "pipe-sgd-figure-4-cifar100-convex": {"PS-Sync", "D-Sync", "D-Sync+T", "Pipe-SGD", "Pipe-SGD+T"},
-    "pipe-sgd-section-3-2-terngrad": {"identity", "terngrad"},
+    "pipe-sgd-section-3-2-terngrad": {"identity", "truncate:16", "quantize:8", "terngrad"},
     "smart-nic-figure-2b": {"ring", "Rabenseifner", "binomial"},
     "smart-nic-section-v-b": {"blocking", "overlapped", "layer-wise"},
 }
