@@ -68,7 +68,8 @@ def test_every_dotted_name_on_the_pages_exists() -> None:
 def loggers() -> set[str]:
     """Return the names of gradwire's loggers, which need be no modules."""
     sources = (ROOT / "src" / "gradwire").rglob("*.py")
-    return {name for path in sources for name in re.findall(r'getLogger\("([\w.]+)"\)', path.read_text())}
+    named = re.compile(r'(?:getLogger\(|_LOGGER = )"([\w.]+)"')
+    return {name for path in sources for name in named.findall(path.read_text())}
 
 
 def resolves(name: str) -> bool:
