@@ -151,7 +151,7 @@ def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
     return replace(
         made,
         optimizer=lambda net: optimizer(net.parameters()),
-        blocks=14,
+        blocks=16,
         data=data,
         goal=goal_of_bytes(files.text),
     )
