@@ -101,7 +101,7 @@ COMPARATORS = {
     "pipe-sgd-figure-4-cifar100-convex": {"PS-Sync", "D-Sync", "D-Sync+T", "Pipe-SGD", "Pipe-SGD+T"},
     "pipe-sgd-section-3-2-terngrad": {"identity", "truncate:16", "quantize:8", "terngrad"},
     "smart-nic-figure-2b": {"ring", "Rabenseifner", "binomial"},
-    "smart-nic-section-v-b": {"blocking", "overlapped", "layer-wise"},
+    "smart-nic-section-v-b": {"naive", "overlapped", "layer-wise", "identity", "bfp:7x16"},
 }
 """What the papers compare with each other, by exhibit: a removed method fails here."""
 

@@ -16,5 +16,5 @@ def test_the_paper_is_modelled_and_recorded(tmp_path: Path, capsys: pytest.Captu
     assert record["finished"]
     assert record["rows"] == rows
     printed = capsys.readouterr().out
-    assert "published speed-ups: largest error of the model" in printed
+    assert "naive, batch 1792: exposed part" in printed
     assert "Errata of the paper: " in printed

@@ -19,32 +19,40 @@ RING = {"part": "ring", "codec": "identity", "nodes": 2, "rounds": 1, "chunk_wor
         ("", 968),
     )
 }
-NETWORK = {"hosts": 4, "rate": "200mbit", "layers": 20, "width": 512, "batch": 448, "flops_per_s": 1.04e10}
+PLACE = {"rate": "80mbit", "layers": 2, "width": 100, "batch": 50, "data": "digits"}
+CALIBRATION = {"part": "calibration", "hosts": 2, **PLACE} | {
+    "compute_core_s": 2e-3,
+    "update_core_s": 4e-4,
+    "exchange_core_s": 1e-3,
+    "exchange_s": 5e-3,
+}
 
 
-def step(method: str, codec: str, measured_s: float) -> dict[str, Any]:
-    times = {"measured_s": measured_s, "fastest_s": measured_s, "slowest_s": 2.0, "predicted_s": 1.0}
-    return {"part": "step", **NETWORK, "method": method, "codec": codec, **times}
-
-
-STEPS = [
-    step("blocking", "identity", 2.0),
-    step("overlapped", "identity", 1.0),
-    step("layer-wise", "bfp:7x16", 0.5),
-]
+def step(method: str, codec: str) -> dict[str, Any]:
+    seconds = {f"{name}_s": [0.1] for name in ("step", "exposed", "backward")}
+    made = {"method": method, "codec": codec, "slowest_s": 2.0, "accuracies": [0.95]}
+    return {"part": "step", "hosts": 3, **PLACE, **made, **seconds}
 
 
 def test_each_part_has_its_table_and_all_keep_the_width() -> None:
     rows: list[Mapping[str, Any]] = []
     published(cells(Options(parts=(PAPER,))), rows.append)
-    printed = lines(*table([*rows, RING, *STEPS]))
+    steps = [step("naive", "identity"), step("overlapped", "identity"), step("layer-wise", "bfp:7x16")]
+    printed = lines(*table([*rows, RING, CALIBRATION, *steps]))
     assert max(map(len, printed)) <= WIDTH
     split = [line.split() for line in printed]
     assert ["identity", "2", "1", "640", "640", "640", "8", "960", "968", "-0.83"] in split
-    assert ["layer-wise", "bfp:7x16", "500", "500", "2000", "1000", "+100.0", "2.00x"] in split
-    assert "steps of 20 layers of 512 x 512 weights, batch 448, 4 hosts at 200mbit," in " ".join(printed)
+    assert any(words[:5] == ["3", "80mbit", "100", "50", "naive"] and words[-1] == "0.950" for words in split)
+    assert "steps of 2 layers on digits, predicted with what 2 hosts at 80mbit gave" in " ".join(printed)
     assert any(line.startswith("PCIe, both directions") and "omitted" in line for line in printed)
-    assert any(line.startswith("measured steps: median error") and line.endswith("no") for line in printed)
+    assert any("arithmetic" in line for line in printed)
+
+
+def test_trainings_that_did_not_learn_are_named() -> None:
+    dead = [{**step("layer-wise", codec), "accuracies": [0.1]} for codec in ("identity", "bfp:7x16")]
+    text = " ".join(lines(*table([CALIBRATION, *dead])))
+    assert "did not learn" in text
+    assert "ends at 0.100 (one seed), below" in " ".join(text.split())
 
 
 def test_a_part_alone_has_only_its_table() -> None:

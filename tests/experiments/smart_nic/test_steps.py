@@ -1,111 +1,139 @@
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.codecs import parse
+from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
 from gradwire.experiments.hosts import ranks as hosts
 from gradwire.experiments.hosts.ranks import Ranks
 from gradwire.experiments.smart_nic import steps
-from gradwire.experiments.smart_nic.options import METHODS, Options, cells
-from gradwire.experiments.smart_nic.steps import Replayed, Worker, measure, predicted
+from gradwire.experiments.smart_nic.mlp import Images, Perceptron
+from gradwire.experiments.smart_nic.options import METHODS, NICS, STEP, Options, cells
+from gradwire.experiments.smart_nic.steps import Communication, Worker, measure
 from gradwire.launch.group import joined_group
 from gradwire.links import loopback
 from gradwire.plan import Plan
-from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s
-from gradwire.timing.closed_form.smart_nic import Mlp, Node
-from gradwire.timing.replay.environment import FREE, Environment
-from gradwire.timing.replay.line import Line
-
-MLP = Mlp((8, 8, 8), 1)
-FAST = Node(1e15, 0.0)
+from gradwire.training.communication.thread import Handover
 
 
-class Diary:
-    """A worker that notes what the training thread has it do."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.layers, self.buckets = worker.layers, worker.buckets
-        self.notes: list[str] = []
-        self._worker, self._thread = worker, threading.current_thread()
-
-    def forward(self) -> None:
-        self._worker.forward()
-
-    def backward(self, layer: int, slowdown: float = 1.0) -> None:
-        self.notes.append(f"backward {layer}")
-        self._worker.backward(layer, slowdown)
-
-    def update(self, layer: int) -> None:
-        if threading.current_thread() is self._thread:
-            self.notes.append(f"update {layer}")
-        self._worker.update(layer)
+def perceptron(rank: int, steps: int = 3) -> Perceptron:
+    draw = torch.Generator().manual_seed(rank)  # the global one is that of all threads
+    values = torch.randn(2, 6, 8, generator=draw)
+    own = Images(values[0], torch.arange(6), values[1], torch.arange(6))
+    return Perceptron(own, layers=3, width=8, batch=4, seed=1, rank=rank, steps=steps)
 
 
-@pytest.mark.parametrize(
-    ("method", "notes"),
-    [
-        ("blocking", ["backward 2", "update 2", "backward 1", "update 1", "backward 0", "update 0"]),
-        ("overlapped", ["backward 2", "backward 1", "backward 0"]),
-        ("layer-wise", ["backward 2", "backward 1", "update 2", "backward 0", "update 1", "update 0"]),
-    ],
-)
-def test_each_method_applies_the_averages_in_its_order(method: str, notes: list[str]) -> None:
-    diaries: list[Diary] = []
+def trained(method: str, count: int = 3) -> tuple[list[list[torch.Tensor]], list[str]]:
+    """Return both ranks' weights after some steps, and the notes of the last one."""
+    found: dict[int, list[torch.Tensor]] = {}
+    notes: list[str] = []
 
     def rank(link: object) -> None:
-        worker = Worker(MLP, FAST, torch.full((64,), 1.0 + link.rank))  # type: ignore[attr-defined]
-        diary = Diary(worker)
-        steps.METHODS[method](diary, Exchange(link, Plan(parse("identity"), "ring")))  # type: ignore[arg-type]
-        for weights in worker.weights:
-            assert torch.equal(weights, torch.full((64,), -1.5e-3))
-        diaries.append(diary)
+        own = perceptron(link.rank, count)  # type: ignore[attr-defined]
+        communication = Communication(own, Exchange(link, Plan(parse("identity"), "ring")), core())  # type: ignore[arg-type]
+        for _ in range(count):
+            worker = Worker(own)
+            steps.METHODS[method](worker, communication)
+        communication.close()
+        found[link.rank] = own.weights  # type: ignore[attr-defined]
+        notes[:] = worker.notes
 
     threads = [threading.Thread(target=rank, args=(link,)) for link in loopback(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20.0)
-    assert [diary.notes for diary in diaries] == [notes, notes]
+    return [found[0], found[1]], notes
 
 
-def environment() -> Environment:
-    return Environment(Line(1e-4, 1e6), {"identity": FREE, "bfp:7x16": FREE}, header_nbytes=0)
+def core() -> int:
+    return min(os.sched_getaffinity(0))
 
 
-def test_a_prediction_is_the_models_with_the_replays_exchanges() -> None:
-    mlp, node, nic = Mlp((64,) * 3, 100), Node(1e8, 1e-7), Replayed(environment(), "identity")
-    exchange_s = ring_s(4, 4 * 64**2, AlphaBetaGamma(1e-4, 1e-6))
-    assert nic.all_reduce_s(64, 4) == pytest.approx(exchange_s)
-    found = predicted("blocking", mlp, node, nic, 4)
-    assert found.exposed_s == pytest.approx(3 * exchange_s)
-    assert predicted("overlapped", mlp, node, nic, 4).backward_s == pytest.approx(1.11 * found.backward_s)
-    assert predicted("layer-wise", mlp, node, nic, 4).total_s < found.total_s
+@pytest.mark.parametrize(
+    ("method", "notes"),
+    [
+        ("naive", ["B3", "B2", "B1", "U3", "U2", "U1"]),
+        ("overlapped", ["B3", "B2", "B1"]),
+        ("layer-wise", ["B3", "B2", "U3", "B1", "U2", "U1"]),
+    ],
+)
+def test_each_schedule_has_its_order(method: str, notes: list[str]) -> None:
+    assert trained(method)[1] == notes
+
+
+def test_all_schedules_train_the_same_weights_on_all_hosts() -> None:
+    first, *others = (weights for method in METHODS for weights in trained(method)[0])
+    for other in others:
+        for one, another in zip(first, other, strict=True):
+            assert torch.equal(one, another)
+
+
+def test_the_weights_are_those_of_the_mean_gradient() -> None:
+    ours = trained("naive", 1)[0][0]
+    ranks = [perceptron(rank, 1) for rank in (0, 1)]
+    for each in ranks:
+        each.forward()
+        for layer in reversed(each.layers):
+            each.backward(layer)
+    for layer in ranks[0].layers:
+        ranks[0].buckets[layer].add_(ranks[1].buckets[layer]).div_(2)
+        ranks[0].update(layer)
+        torch.testing.assert_close(ours[layer], ranks[0].weights[layer])
+
+
+def test_times_are_those_of_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    worker = Worker(perceptron(0))
+    worker.forward()
+    worker.backward(2)
+    worker.backward(1)
+    launched = Handover(None, "nothing", ExchangeCost)
+    worker.wait(Mock(), launched)
+    worker.update(2)
+    assert worker.seconds == {"forward": 1, "backward": 2, "update": 1, "exposed": 1}
 
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     monkeypatch.setattr(hosts, "SETTLE_S", 0.0)
-    monkeypatch.setattr(steps, "BUDGET_S", 0.0)
-    monkeypatch.setattr(Ranks, "environment", lambda *_: environment())
+    monkeypatch.setattr(steps, "REPEATS", 3)
+    monkeypatch.delenv("GRADWIRE_DATA", raising=False)
     (link,) = loopback(1)
-    with joined_group(HashStore(), 0, 1, 20.0):
-        yield Ranks(0, 1, link)
+    before = os.sched_getaffinity(0)
+    try:
+        with joined_group(HashStore(), 0, 1, 20.0):
+            yield Ranks(0, 1, link)
+    finally:
+        os.sched_setaffinity(0, before)
 
 
-def test_a_row_has_what_was_measured_and_what_was_predicted(
+def test_rows_have_parameters_of_the_calibration_and_times_beside_accuracies(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[dict[str, object]] = []
     monkeypatch.setattr(ranks, "report", lambda cell, figures: rows.append({**cell, **figures}))
-    wanted = cells(Options(parts=("step",), rate="1gbit", layers=2, width=64))
-    measure(ranks, wanted)
-    assert [row["method"] for row in rows] == [*METHODS, *METHODS]
-    for row in rows:
-        assert row["fastest_s"] <= row["measured_s"] <= row["slowest_s"]  # type: ignore[operator]
-        assert row["predicted_s"] > 0  # type: ignore[operator]
+    sizes = Options((STEP,), hosts=(2,), rates=("1gbit",), widths=(64,), batches=(8, 16), layers=2, steps=5)
+    measure(ranks, cells(sizes))
+    calibration, *trained = rows
+    for name in ("compute_core_s", "update_core_s", "exchange_core_s", "exchange_s"):
+        assert calibration[name] >= 0  # type: ignore[operator]
+    assert [(row["method"], row["codec"]) for row in trained] == [*NICS]
+    for row in trained:
+        for name in ("accuracies", "losses", "step_s", "forward_s", "backward_s", "update_s", "exposed_s"):
+            assert len(row[name]) == 3  # type: ignore[arg-type]
+        assert row["fastest_s"] <= min(row["step_s"]) <= row["slowest_s"]  # type: ignore[call-overload]
+        assert row["notes"] == ["B2", "B1", "U2", "U1"]
+    assert trained[0]["accuracies"] == trained[1]["accuracies"], (
+        "one rank exchanges nothing, so loses nothing"
+    )

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from gradwire.errors import DataError
-from gradwire.job.data import find, sources
+from gradwire.job.data import at_hand, find, sources
 from gradwire.job.data.sources import NAMES, SOURCES, Source
 from support.idx_files import write
 
@@ -59,3 +59,15 @@ def test_without_a_network_the_error_says_what_to_put_where(
     monkeypatch.delenv("GRADWIRE_DATA", raising=False)
     with pytest.raises(DataError, match=f"cannot fetch .*put {', '.join(NAMES)} of MNIST into a folder"):
         find("mnist")
+
+
+def test_digits_are_at_hand_unless_the_variable_names_mnist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRADWIRE_DATA", raising=False)
+    assert at_hand() == "digits"
+    monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path))
+    assert at_hand() == "digits"
+    for name in NAMES:
+        (tmp_path / name).touch()
+    assert at_hand() == "mnist"

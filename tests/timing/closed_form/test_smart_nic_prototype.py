@@ -10,7 +10,6 @@ from gradwire.timing.closed_form.smart_nic_prototype import (
     SMALL,
     WIDTH,
     Prototype,
-    baseline_step,
     calibrate,
 )
 
@@ -24,17 +23,7 @@ def test_the_constants_are_those_of_such_machines(prototype: Prototype) -> None:
     """28 cores with AVX-512 at 2.4 GHz peak at 4.3 Tflop/s; 100 Gbit/s; 8 adders in an Arria 10."""
     assert 0.25 < prototype.node.flops_per_s / (28 * 2.4e9 * 64) < 0.9
     assert prototype.blocking.nbytes_per_s < prototype.overlapped.nbytes_per_s < 100e9 / 8
-    assert 1e-6 < prototype.overlapped.step_s < 1e-3
     assert 150e6 < prototype.bfp.adds_per_s / 8 < 450e6
-
-
-def test_at_the_large_batch_the_baseline_pays_for_the_steps_of_the_ring(prototype: Prototype) -> None:
-    """Its bytes hide behind backward, but all cores stop for what a step costs beyond them."""
-    plain, node = prototype.overlapped, prototype.node
-    assert plain.all_reduce_s(WIDTH, MANY) < node.backward_s(WIDTH, LARGE.batch)
-    few, many = (baseline_step(LARGE, node, plain, nodes).total_s for nodes in (FEW, MANY))
-    apart_s = plain.steps_s(MANY) - plain.steps_s(FEW)
-    assert many - few == pytest.approx(len(LARGE.widths) * apart_s, rel=0.1)
 
 
 def test_at_the_large_batch_it_scales_ideally_and_compression_adds_nothing(prototype: Prototype) -> None:

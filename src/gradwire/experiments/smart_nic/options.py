@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradwire.benchmark.lists import between_commas
+from gradwire.benchmark.lists import between_commas, whole_numbers
 from gradwire.errors import SpecError
 from gradwire.experiments.experiment import Cell, Row, check_known
 from gradwire.experiments.hosts.network import check_networks
@@ -17,37 +17,52 @@ PAPER, RING, STEP = "paper", "ring", "step"
 PARTS = (PAPER, RING, STEP)
 CONSTANT, FIGURE, SCALING = "constant", "figure", "scaling"
 """The kinds of cells of the part ``paper``."""
+CALIBRATION = "calibration"
+"""The first cell of the part ``step``, which the model's parameters come from."""
 NODES = (3, 4, 5, 6, 8, 12, 16, 24, 32)
 IDENTITY, BFP = "identity", "bfp:7x16"
 RINGS = ((IDENTITY, 3, 1), (IDENTITY, 6, 1), (IDENTITY, 3, 3), (BFP, 3, 1), (BFP, 4, 1), (BFP, 3, 3))
 """Codec, nodes, and how many all-reduces follow each other."""
-CHUNK_WORDS = 160
-"""Words of 256 bits in each chunk."""
-BLOCKING, OVERLAPPED, LAYERWISE = "blocking", "overlapped", "layer-wise"
-METHODS = (BLOCKING, OVERLAPPED, LAYERWISE)
+NAIVE, OVERLAPPED, LAYERWISE = "naive", "overlapped", "layer-wise"
+METHODS = (NAIVE, OVERLAPPED, LAYERWISE)
+NICS = ((LAYERWISE, IDENTITY), (LAYERWISE, BFP))
+"""Schedule and codec of the smart NIC, without and with BFP."""
+COMPARED = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY), *NICS)
+"""The paper's: its two baselines, and its smart NIC."""
+ALL = (*COMPARED, (NAIVE, BFP), (OVERLAPPED, BFP))
 
 
 @dataclass(frozen=True)
 class Options:
-    """The parts to perform, and the testbed's network and perceptron."""
+    """The parts to perform; the sizes of simulated rings; and the testbed's networks and perceptrons.
+
+    The first of ``hosts``, ``rates``, ``widths``, and ``batches`` is where the model is calibrated. It
+    predicts what is measured with each of the others, and with all other batches on the most hosts.
+    """
 
     parts: tuple[str, ...] = PARTS
-    hosts: int = 4
-    rate: str = "50mbit"
-    layers: int = 10
-    width: int = 512
-    batch: int = BATCHES[0]
+    rings: int = len(RINGS)
+    chunk_words: int = 160
+    hosts: tuple[int, ...] = (2, 3, 4)
+    rates: tuple[str, ...] = ("200mbit", "100mbit")
+    widths: tuple[int, ...] = (256, 512)
+    batches: tuple[int, ...] = BATCHES
+    layers: int = 6
+    steps: int = 40
+    seeds: int = 3
 
     def __post_init__(self) -> None:
         check_known("--parts", self.parts, PARTS)
-        check_networks([(self.hosts, self.rate)])
-        for called, number, least in (
-            ("--layers", self.layers, 2),
-            ("--width", self.width, 64),
-            ("--batch", self.batch, 1),
+        check_networks([(hosts, rate) for hosts in self.hosts for rate in self.rates])
+        for called, numbers, least in (
+            ("--layers", (self.layers,), 2),
+            ("--widths", self.widths, 64),
+            ("--batches", self.batches, 1),
+            ("--steps", (self.steps,), 5),
+            ("--seeds", (self.seeds,), 1),
         ):
-            if number < least:
-                raise SpecError(f"{called} must be {least} or more, but is {number}")
+            if not numbers or min(numbers) < least:
+                raise SpecError(f"expected {called} of {least} or more, got {min(numbers, default='none')}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,45 +70,91 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     usual = Options()
     parts = ",".join(PARTS)
     parser.add_argument("--parts", metavar="LIST", default=parts, help=f"what to perform ({parts})")
-    parser.add_argument("--hosts", type=int, metavar="N", default=usual.hosts, help="of the testbed (4)")
-    parser.add_argument(
-        "--rate", metavar="RATE", default=usual.rate, help=f"of every host, each way ({usual.rate})"
-    )
-    for name, value, what in (
-        ("--layers", usual.layers, "layers of the perceptron on the testbed"),
-        ("--width", usual.width, "inputs and outputs of each"),
-        ("--batch", usual.batch, "samples of each node"),
+    for name, values, what in (
+        ("hosts", usual.hosts, "numbers of hosts; the model is calibrated on the first of each list"),
+        ("rates", usual.rates, "of every host, each way"),
+        ("widths", usual.widths, "inputs and outputs of a layer"),
+        ("batches", usual.batches, "samples of each host"),
     ):
-        parser.add_argument(name, type=int, metavar="N", default=value, help=f"{what} ({value})")
+        text = ",".join(map(str, values))
+        parser.add_argument(f"--{name}", metavar="LIST", default=text, help=f"{what} ({text})")
+    for name, value, what in (
+        ("layers", usual.layers, "layers of the perceptron on the testbed"),
+        ("steps", usual.steps, "of each training"),
+        ("seeds", usual.seeds, "trainings of each method"),
+    ):
+        parser.add_argument(f"--{name}", type=int, metavar="N", default=value, help=f"{what} ({value})")
 
 
 def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``GradwireError``."""
-    parts = tuple(dict.fromkeys(between_commas(words.parts)))
-    return Options(parts, words.hosts, words.rate, words.layers, words.width, words.batch)
+    return Options(
+        tuple(dict.fromkeys(between_commas(words.parts))),
+        hosts=whole_numbers("--hosts", words.hosts),
+        rates=tuple(dict.fromkeys(between_commas(words.rates))),
+        widths=whole_numbers("--widths", words.widths),
+        batches=whole_numbers("--batches", words.batches),
+        layers=words.layers,
+        steps=words.steps,
+        seeds=words.seeds,
+    )
 
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each constant, figure, and point of the model, each ring, and each way to step."""
+    found: list[Cell] = []
+    if PAPER in options.parts:
+        found += _of_the_paper()
+    if RING in options.parts:
+        found += [
+            {
+                "part": RING,
+                "codec": codec,
+                "nodes": nodes,
+                "rounds": rounds,
+                "chunk_words": options.chunk_words,
+            }
+            for codec, nodes, rounds in RINGS[: options.rings]
+        ]
+    return [*found, *_of_the_testbed(options)] if STEP in options.parts else found
+
+
+def _of_the_paper() -> list[Cell]:
     prototype = calibrate()
-    paper: list[Cell] = [
+    return [
         *({"part": CONSTANT, "what": each.what} for each in constants(prototype)),
         *({"part": FIGURE, "what": each.what} for each in figures(prototype)),
         *({"part": SCALING, "batch": batch, "nodes": nodes} for batch in BATCHES for nodes in NODES),
     ]
-    rings: list[Cell] = [
-        {"part": RING, "codec": codec, "nodes": nodes, "rounds": rounds, "chunk_words": CHUNK_WORDS}
-        for codec, nodes, rounds in RINGS
+
+
+def _of_the_testbed(options: Options) -> list[Cell]:
+    """Return the calibration, and trainings that differ from it in one thing, or on the most hosts."""
+    from gradwire.job.data import at_hand
+
+    (first, *more), (rate, *rates) = options.hosts, options.rates
+    (width, *widths), (batch, *batches) = options.widths, options.batches
+    most = max(options.hosts)
+    common = {"layers": options.layers, "data": at_hand()}
+    trained = {"steps": options.steps, "seeds": options.seeds}
+
+    def place(hosts: int, rate: str, width: int, batch: int) -> Cell:
+        return {"hosts": hosts, "rate": rate, "width": width, "batch": batch, **common}
+
+    wanted = [
+        *((place(first, each, width, batch), NICS) for each in rates),
+        *((place(first, rate, each, batch), NICS) for each in widths),
+        *((place(first, rate, width, each), NICS) for each in batches),
+        *((place(each, rate, width, batch), ALL if each == most else COMPARED) for each in more),
+        *((place(most, rate, width, each), COMPARED) for each in batches if most != first),
     ]
-    network = {"hosts": options.hosts, "rate": options.rate}
-    mlp = {"layers": options.layers, "width": options.width, "batch": options.batch}
     steps: list[Cell] = [
-        {"part": STEP, **network, **mlp, "method": method, "codec": codec}
-        for codec in (IDENTITY, BFP)
-        for method in METHODS
+        {"part": STEP, **where, "method": method, "codec": codec, **trained}
+        for where, methods in wanted
+        for method, codec in methods
     ]
-    every = {PAPER: paper, RING: rings, STEP: steps}
-    return [cell for part in PARTS if part in options.parts for cell in every[part]]
+    calibration: Cell = {"part": CALIBRATION, **place(first, rate, width, batch)}
+    return sorted([calibration, *steps], key=lambda cell: (cell["hosts"], cell["rate"] != rate))
 
 
 def part_of(rows: Sequence[Row], part: str) -> list[Row]:

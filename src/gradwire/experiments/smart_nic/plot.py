@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from statistics import fmean
 
 from gradwire.experiments.experiment import Row
-from gradwire.experiments.smart_nic.options import SCALING, STEP, part_of
+from gradwire.experiments.smart_nic.options import CALIBRATION, SCALING, STEP, part_of
+from gradwire.experiments.smart_nic.prediction import parameters, predicted
 from gradwire.experiments.smart_nic.published import BASELINE, NIC, NIC_BFP
 
 CURVES = ((BASELINE, "conventional NICs"), (NIC, "smart NICs"), (NIC_BFP, "smart NICs with BFP"))
@@ -35,11 +37,13 @@ def plot(rows: Sequence[Row]) -> bytes:
         place.legend(frameon=False, fontsize="x-small")
     if steps:
         at = range(len(steps))
-        names = [f"{row['method']}\n{row['codec']}" for row in steps]
-        places[-1].bar(at, [row["measured_s"] for row in steps], label="measured")
-        places[-1].plot(at, [row["predicted_s"] for row in steps], "kx", label="predicted")
-        places[-1].set_xticks(at, names, fontsize="xx-small")
-        places[-1].set_ylabel("seconds of a step")
+        known = parameters(part_of(rows, CALIBRATION)[0])
+        names = [f"{row['hosts']} hosts, {row['method']}, {row['codec']}" for row in steps]
+        places[-1].barh(at, [fmean(row["step_s"]) for row in steps], label="measured")
+        places[-1].plot([predicted(known, row).total_s for row in steps], at, "kx", label="predicted")
+        places[-1].set_yticks(at, names, fontsize="xx-small")
+        places[-1].invert_yaxis()
+        places[-1].set_xlabel("seconds of a step")
         places[-1].legend(frameon=False, fontsize="x-small")
     canvas.savefig(picture, format="png")
     return picture.getvalue()

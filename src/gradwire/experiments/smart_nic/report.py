@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
-from gradwire.experiments.claims_table import claims_table
+from gradwire.experiments.claims_table import claims_parts
 from gradwire.experiments.experiment import Row
 from gradwire.experiments.smart_nic.options import (
+    CALIBRATION,
     CONSTANT,
     FIGURE,
-    IDENTITY,
-    OVERLAPPED,
     RING,
     SCALING,
     STEP,
     part_of,
 )
+from gradwire.experiments.smart_nic.prediction import parameters, predicted
 from gradwire.experiments.smart_nic.published import BASELINE, NIC, NIC_BFP
 from gradwire.experiments.smart_nic.verdict import claims, error
 from gradwire.tables import Column, Table, figure
@@ -50,14 +51,16 @@ RINGS = (
     Column("error", "%"),
 )
 STEPS = (
+    Column("hosts"),
+    Column("rate"),
+    Column("width"),
+    Column("batch"),
     Column.of_text("method"),
     Column.of_text("codec"),
     Column("measured", "ms"),
-    Column("fastest", "ms"),
-    Column("slowest", "ms"),
     Column("predicted", "ms"),
     Column("error", "%"),
-    Column("speed-up"),
+    Column("accuracy"),
 )
 
 
@@ -66,14 +69,17 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     parts: list[str | Table] = []
     if part_of(rows, FIGURE):
         parts += [*_paper(rows), ""]
-    rings, steps = part_of(rows, RING), part_of(rows, STEP)
+    rings, calibrations = part_of(rows, RING), part_of(rows, CALIBRATION)
     if rings:
         words = rings[0]["chunk_words"]
         title = f"cycles of the gateware's ring, chunks of {words} words of 256 bits"
         parts += [title, "", Table(RINGS, [_ring(row) for row in rings]), ""]
-    if steps:
-        parts += [_network(steps[0]), "", Table(STEPS, [_step(row, steps) for row in steps]), ""]
-    return [*parts, claims_table([*claims(rows)])]
+    for calibration in calibrations:
+        steps = [_step(row, calibration) for row in part_of(rows, STEP)]
+        parts += [_calibrated(calibration), "", Table(STEPS, steps), ""]
+    judged = claims(rows)
+    learned = [each.in_words() for claim in judged for each in claim.rests_on if each.problem]
+    return [*parts, *claims_parts(judged), *dict.fromkeys(learned)]
 
 
 def _paper(rows: Sequence[Row]) -> list[str | Table]:
@@ -87,7 +93,7 @@ def _paper(rows: Sequence[Row]) -> list[str | Table]:
             f"{row['published']:g}",
             f"{row['model']:.3g}",
             f"{100 * error(row):+.1f}",
-            "calibrated" if row["calibrated"] else "predicted",
+            row["how"],
         )
         for row in part_of(rows, FIGURE)
     ]
@@ -124,20 +130,22 @@ def _ring(row: Row) -> tuple[str, ...]:
     )
 
 
-def _network(row: Row) -> str:
+def _calibrated(row: Row) -> str:
+    known = parameters(row)
     return (
-        f"steps of {row['layers']} layers of {row['width']} x {row['width']} weights, batch {row['batch']}, "
-        f"{row['hosts']} hosts at {row['rate']}, devices of {1e-9 * row['flops_per_s']:.2f} Gflop/s"
+        f"steps of {row['layers']} layers on {row['data']}, predicted with what {row['hosts']} hosts at "
+        f"{row['rate']} gave (width {row['width']}, batch {row['batch']}): a core computes "
+        f"{1e-9 * known.flops_per_s:.0f} Gflop/s and adds {1e-9 * known.adds_per_s:.2f} G values/s, alpha is "
+        f"{known.usable_share:.2f}"
     )
 
 
-def _step(row: Row, steps: Sequence[Row]) -> tuple[str, ...]:
-    before = next(each for each in steps if (each["method"], each["codec"]) == (OVERLAPPED, IDENTITY))
-    times = ("measured_s", "fastest_s", "slowest_s", "predicted_s")
+def _step(row: Row, calibration: Row) -> tuple[str, ...]:
+    trace = predicted(parameters(calibration), row)
+    times = (fmean(row["step_s"]), trace.total_s)
     return (
-        row["method"],
-        row["codec"],
-        *(figure(1e3 * row[name]) for name in times),
-        f"{100 * error(row):+.1f}",
-        f"{before['measured_s'] / row['measured_s']:.2f}x",
+        *(str(row[name]) for name in ("hosts", "rate", "width", "batch", "method", "codec")),
+        *(figure(1e3 * each) for each in times),
+        f"{100 * error(row, calibration):+.1f}",
+        f"{fmean(row['accuracies']):.3f}",
     )

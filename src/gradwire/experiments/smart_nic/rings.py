@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradwire.codecs import Bfp, Codec, parse
+from gradwire.codecs import parse
 from gradwire.errors import MissingPackageError
 from gradwire.experiments.experiment import Cell, Reporter
+from gradwire.experiments.smart_nic.prediction import compression
 from gradwire.gateware.ring_routes import Ring
 from gradwire.gateware.words import LANE_BITS
 from gradwire.timing.closed_form.smart_nic import RingCircuit
@@ -50,7 +51,7 @@ def _ring(spec: str, nodes: int, words: int) -> tuple[Ring, RingCircuit]:
     codec = parse(spec)
     ring = Ring.of(codec, nodes, words, WIDTH)
     decoded = len(ring.routes.decoded_is_added)
-    return ring, RingCircuit(WIDTH // LANE_BITS, _compression(codec), decoded)
+    return ring, RingCircuit(WIDTH // LANE_BITS, compression(spec), decoded)
 
 
 def cycles_of(ring: Ring, nodes: int, rounds: int) -> int:
@@ -114,9 +115,3 @@ def _drained(stream: Any, chunks: int, ends: list[int]) -> Callable[[Any], Any]:
 def _word(draw: random.Random, lanes: int) -> int:
     """Return a word of floats between 1 and 2."""
     return sum((0x3F800000 | draw.getrandbits(23)) << LANE_BITS * lane for lane in range(lanes))
-
-
-def _compression(codec: Codec) -> float:
-    """Return how many bytes of float32 are one on the wire, of a codec whose payloads have one size."""
-    block = codec.block if isinstance(codec, Bfp) else 1
-    return 4 * block / codec.max_nbytes(block)

@@ -78,6 +78,17 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
     return folder
 
 
+def at_hand() -> str:
+    """Return ``mnist`` if ``$GRADWIRE_DATA`` holds its files, else ``digits``."""
+    if not os.environ.get("GRADWIRE_DATA"):
+        return "digits"
+    try:
+        find("mnist")
+    except DataError:
+        return "digits"
+    return "mnist"
+
+
 def refuse_the_other_set(name: str, folder: Path) -> None:
     """Raise ``DataError`` if ``folder`` holds the other data set, whose files have the same names."""
     path = folder / NAMES[0]

@@ -131,21 +131,14 @@ class RingCircuit:
 class PlainNic:
     """A conventional NIC, with which cores of the worker run the ring.
 
-    ``nbytes_per_s`` is the rate at which they exchange a node's bytes, additions included, and ``step_s`` is
-    the additional cost of each of the ring's steps.
+    ``nbytes_per_s`` is the rate at which they exchange a node's bytes, additions included.
     """
 
     nbytes_per_s: float
-    step_s: float
-
-    def steps_s(self, nodes: int) -> float:
-        """Return ``2 (N - 1) step``."""
-        return 2 * (nodes - 1) * self.step_s
 
     def all_reduce_s(self, width: int, nodes: int) -> float:
-        """Return ``2 (N - 1) (step + R / (N rate))``."""
-        chunk_nbytes = padded_nbytes(width, nodes) / nodes
-        return self.steps_s(nodes) + 2 * (nodes - 1) * chunk_nbytes / self.nbytes_per_s
+        """Return ``2 (N - 1) R / (N rate)``."""
+        return 2 * (nodes - 1) * padded_nbytes(width, nodes) / nodes / self.nbytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,21 +192,16 @@ def blocking_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
     )
 
 
-def overlapped_step(
-    mlp: Mlp, node: Node, nic: Nic, nodes: int, *, slowdown: float, stall_s: float = 0.0
-) -> Trace:
+def overlapped_step(mlp: Mlp, node: Node, nic: Nic, nodes: int, *, slowdown: float) -> Trace:
     """Return the step in which some cores only exchange and update, while the others run backward.
 
     ``slowdown`` is the factor by which backward takes longer without those cores: 28/26 for 2 of 28 cores, if
-    only cores matter. ``stall_s`` is how long each all-reduce stops them, too. Layers are exchanged from the
-    last to the first. Backward hides updates in the same way as exchanges; the remainder of both counts as
-    exposed, and so do stalls.
+    only cores matter. Layers are exchanged from the last to the first. Backward hides updates in the same way
+    as exchanges; the remainder of both counts as exposed.
     """
-    computed_s = exchanged_s = stalled_s = 0.0
+    computed_s = exchanged_s = 0.0
     for width in reversed(mlp.widths):
-        computed_s += stalled_s + node.backward_s(width, mlp.batch) * slowdown
+        computed_s += node.backward_s(width, mlp.batch) * slowdown
         exchanged_s = max(exchanged_s, computed_s) + nic.all_reduce_s(width, nodes) + node.update_s(width)
-        stalled_s = stall_s
     forward_s = sum(node.forward_s(width, mlp.batch) for width in mlp.widths)
-    backward_s = sum(node.backward_s(width, mlp.batch) for width in mlp.widths) * slowdown
-    return Trace(forward_s, backward_s, 0.0, exchanged_s - backward_s)
+    return Trace(forward_s, computed_s, 0.0, exchanged_s - computed_s)

@@ -1,7 +1,13 @@
 from __future__ import annotations
 
-from gradwire.experiments import perform
+import inspect
+
+import pytest
+
+from gradwire.experiments.experiment import Reporter
+from gradwire.experiments.papers.ai_smart_nic import figure_2b
 from gradwire.experiments.papers.ai_smart_nic.figure_2b import EXHIBIT, SCHEMES, Options
+from gradwire.experiments.papers.study import on_hosts
 
 
 def rows(**seconds: float) -> list[dict[str, object]]:
@@ -24,8 +30,25 @@ def test_verdicts_follow_from_the_times() -> None:
     assert failed(rows(ring8=2.1, Rabenseifner8=2.1)) == [2]
 
 
-def test_each_scheme_is_timed() -> None:
-    found = perform(EXHIBIT.experiment, Options((4,), 40_000, 1), quiet=True)
-    assert [row["scheme"] for row in found] == [*SCHEMES]
-    # A tree of four sends the whole bucket up two levels and down again: 4 x 40 kB at 5 MB/s.
-    assert found[2]["seconds"][0] >= 0.95 * 4 * 40_000 / 5e6
+def test_all_schemes_are_exchanged_in_each_network() -> None:
+    cells = EXHIBIT.experiment.cells(Options((2, 4), 40_000, 1))
+    assert [(cell["hosts"], cell["scheme"]) for cell in cells] == [
+        (hosts, scheme) for hosts in (2, 4) for scheme in SCHEMES
+    ]
+    assert {cell["algorithm"] for cell in cells} == {"ring", "butterfly", "tree"}
+
+
+def test_a_scheme_that_is_removed_is_missed() -> None:
+    with pytest.raises(StopIteration):
+        EXHIBIT.claims([row for row in rows() if row["scheme"] != "binomial"])
+
+
+def test_hosts_exchange_what_cells_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(figure_2b, "measure_cells", lambda *words: asked.extend(words))
+    cells = EXHIBIT.experiment.cells(EXHIBIT.quick)
+    EXHIBIT.experiment.run(EXHIBIT.quick, cells, (), Reporter(asked.append, asked.append))
+    assert asked[0] == "gradwire.experiments.papers.study.on_hosts"
+    assert asked[1] == cells
+    assert asked[3] == {"most": 3, "budget_s": 30.0}
+    inspect.signature(on_hosts.measure).bind(None, cells, **asked[3])

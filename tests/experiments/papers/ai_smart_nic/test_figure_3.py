@@ -1,51 +1,52 @@
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from gradwire.experiments import perform
-from gradwire.experiments.papers.ai_smart_nic.figure_3 import EXHIBIT, Line, Options, published_order
+from gradwire.experiments.claim import Verdict
+from gradwire.experiments.papers.ai_smart_nic.figure_3 import EXHIBIT, published_order
 
 ORDER = ["B3", "B2", "U3", "B1", "U2", "U1"]
 
 
-def rows(
-    notes: list[str] = ORDER, layerwise_s: float = 1.0, blocking_s: float = 2.0
-) -> list[dict[str, object]]:
+def rows(notes: list[str] = ORDER, exposed_s: float = 0.3, accuracy: float = 0.95) -> list[dict[str, Any]]:
     return [
         {
-            "kind": kind,
-            "method": method,
+            "hosts": 3,
+            "rate": "200mbit",
             "layers": 3,
+            "width": 256,
+            "batch": batch,
+            "method": method,
+            "codec": "identity",
+            "data": "digits",
             "notes": notes,
-            "seconds": [seconds],
-            "predicted_s": 1.0 if method == "layer-wise" else 2.0,
-            "predicted_exposed_s": 0.25 if method == "layer-wise" else 0.75,
+            "exposed_s": [exposed_s if method == "layer-wise" else 1.0] * 3,
+            "accuracies": [accuracy] * 3,
         }
-        for kind in ("line bound", "compute bound")
-        for method, seconds in (("layer-wise", layerwise_s), ("blocking", blocking_s))
+        for batch in (448, 1792)
+        for method in ("layer-wise", "naive")
     ]
 
 
-def failed(found: list[dict[str, object]]) -> list[int]:
-    return [number for number, claim in enumerate(EXHIBIT.claims(found)) if not claim.is_met]
+def verdicts(found: list[dict[str, Any]]) -> list[Verdict]:
+    return [claim.verdict for claim in EXHIBIT.claims(found)]
 
 
 def test_the_order_is_that_of_the_trace() -> None:
     assert published_order(3) == ORDER
 
 
-def test_verdicts_follow_from_the_order_and_the_times() -> None:
-    assert failed(rows()) == []
-    assert failed(rows(["B3", "U3", "B2", "U2", "B1", "U1"])) == [0]
-    assert failed(rows(ORDER[:-1])) == [0]
-    assert failed(rows(layerwise_s=1.2)) == [1, 2]
-    assert failed(rows(layerwise_s=0.8)) == [1]
+def test_verdicts_follow_from_the_order_the_times_and_the_accuracies() -> None:
+    good, bad, dead = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.DID_NOT_LEARN
+    assert verdicts(rows()) == [good, good]
+    assert verdicts(rows(["B3", "U3", "B2", "U2", "B1", "U1"])) == [bad, good]
+    assert verdicts(rows(ORDER[:-1])) == [bad, good]
+    assert verdicts(rows(exposed_s=0.5)) == [good, bad]
+    assert verdicts(rows(accuracy=0.1)) == [dead, dead]
 
 
-def test_steps_are_taken_over_paced_links() -> None:
-    found = perform(EXHIBIT.experiment, Options(3, 64, 1), quiet=True)
-    assert found[0]["notes"] == ORDER
-    assert found[1]["notes"] == ["B3", "U3", "B2", "U2", "B1", "U1"]
-    # Blocking, a layer takes its forward and backward pass, 1.5 times 0.4 of the exchange, and the exchange.
-    assert found[1]["predicted_s"] == pytest.approx(3 * 1.6 * Line().all_reduce_s(64, 3))
-    assert all(row["seconds"][0] >= 0.9 * row["predicted_s"] for row in found)
+def test_cells_are_of_one_network_and_train_the_model_of_section_v_b() -> None:
+    for full in (False, True):
+        cells = EXHIBIT.experiment.cells(EXHIBIT.options(full))
+        assert len({(cell["hosts"], cell["rate"]) for cell in cells}) == 1
+        assert {cell["method"] for cell in cells} == {"layer-wise", "naive"}

@@ -38,10 +38,19 @@ def verdicts(found: list[dict[str, object]]) -> list[Verdict]:
 def test_verdicts_follow_from_the_resources() -> None:
     modelled, explained, failed = Verdict.MODELLED, Verdict.EXPLAINED, Verdict.NOT_REPRODUCED
     arithmetic = Verdict.ARITHMETIC
-    assert verdicts(rows()) == [explained, modelled, explained, *[modelled] * 3, *[arithmetic] * 7]
-    assert verdicts(rows(ring_engine=(2000, 47, 8)))[:3] == [modelled, failed, modelled]
-    assert verdicts(rows(ring_engine=(2300 + 8 * 400, 40, 9)))[:3] == [failed, modelled, failed]
-    assert verdicts(rows(bfp_compressor=(1400, 121, 1)))[3:6] == [failed, failed, failed]
+    assert verdicts(rows()) == [
+        explained,
+        modelled,
+        explained,
+        modelled,
+        explained,
+        modelled,
+        *[arithmetic] * 7,
+    ]
+    assert verdicts(rows(ring_engine=(2000, 60, 8)))[:3] == [modelled, failed, modelled]
+    assert verdicts(rows(ring_engine=(2300 + 8 * 400, 20, 9)))[:3] == [failed, explained, failed]
+    assert verdicts(rows(bfp_compressor=(2400, 160, 1)))[3:6] == [failed, failed, failed]
+    assert verdicts(rows(bfp_compressor=(100, 0, 0)))[3] == failed, "far less is no reproduction either"
     altered = [each | {"ALM": 1.0, "DSP share": 0.05, "ratio": 4.0} for each in rows()]
     assert verdicts(altered)[6:] == [failed, *[arithmetic] * 4, failed, failed]
 

@@ -11,5 +11,6 @@ EXHIBITS: tuple[Exhibit[Any], ...] = (
     figure_2b.EXHIBIT,
     figure_3.EXHIBIT,
     table_1.EXHIBIT,
+    model.RINGS,
     model.MODEL,
 )

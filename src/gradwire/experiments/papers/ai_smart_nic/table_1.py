@@ -26,6 +26,8 @@ ADDED: Resources = MappingProxyType({ALM: 0.012, M20K: 0.061, DSP: 0.005})
 COMPRESSION, BLOCK = 3.8, 16
 ROUNDED, ROUNDED_RATIO = 0.1, 0.015
 """By what published shares, and the published ratio, may differ from exact ones, as they have two digits."""
+WITHIN = 0.25
+"""By what counts of another family of chips, made by other tools, may differ from published ones."""
 LANES = 8
 TABLE = "published"
 """In the place of a block: the table's own figures."""
@@ -46,6 +48,8 @@ IN_LOGIC = (
     "published."
 )
 NO_DSP = "the eight adders here are logic; the published ones are DSPs, one for each of the eight lanes."
+MEMORIES = "the memories here hold chunks of 512 words; the paper doesn't say what its own hold."
+NO_MEMORY = "the words of a block wait in registers here, and in memories in the published circuit."
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,18 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 def _all_reduce(rows: Sequence[Row]) -> list[Claim]:
     ring, adder = row_of(rows, block=RING), row_of(rows, block=ADDER)
     adders = LANES * adder[ALM]
+    reasons = {
+        ALM: Explanation(IN_LOGIC, at_most(ALL_REDUCE[ALM] + adders)),
+        M20K: Explanation(MEMORIES, at_most(ALL_REDUCE[M20K])),
+    }
     found = [
         Claim(
-            f"all-reduce: {name}s, no more than published",
+            f"all-reduce: {name}s",
             only(ring[name]),
-            at_most(ALL_REDUCE[name]),
+            near(ALL_REDUCE[name], WITHIN),
             unit=name,
-            published=Published(PLACE, ALL_REDUCE[name], is_limit=True),
-            otherwise=Explanation(IN_LOGIC, at_most(ALL_REDUCE[name] + adders)) if name == ALM else None,
+            published=Published(PLACE, ALL_REDUCE[name]),
+            otherwise=reasons[name],
             basis=Basis.MODELLED,
         )
         for name in (ALM, M20K)
@@ -124,11 +132,12 @@ def _bfp(rows: Sequence[Row]) -> list[Claim]:
     both = [row_of(rows, block=block) for block in (COMPRESSOR, DECOMPRESSOR)]
     return [
         Claim(
-            f"BFP: {name}s, no more than published",
+            f"BFP: {name}s",
             only(sum(row[name] for row in both)),
-            at_most(BFP[name]),
+            near(BFP[name], WITHIN),
             unit=name,
-            published=Published(PLACE, BFP[name], is_limit=True),
+            published=Published(PLACE, BFP[name]),
+            otherwise=Explanation(NO_MEMORY, near(0.0, 0.0)) if name == M20K else None,
             basis=Basis.MODELLED,
         )
         for name in (ALM, M20K, DSP)
@@ -180,6 +189,7 @@ ORIGINS = origins(
     ADDED=paper("section V.A"),
     COMPRESSION=paper("section IV.B"),
     BLOCK=paper("section IV.B"),
+    WITHIN=chosen("a Cyclone V and Yosys, not an Arria 10 and Quartus"),
     ROUNDED=chosen("published shares have two digits"),
     ROUNDED_RATIO=chosen("the published ratio has two digits"),
     LANES=paper("section IV"),

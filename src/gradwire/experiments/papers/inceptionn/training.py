@@ -6,7 +6,6 @@ partial sum, and the owner of a finished chunk encodes it once for all.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -39,16 +38,9 @@ class Trained:
 
 def data_name() -> str:
     """Return ``mnist`` if ``$GRADWIRE_DATA`` holds its files, else ``digits``."""
-    from gradwire.errors import DataError
-    from gradwire.job.data import find
+    from gradwire.job.data import at_hand
 
-    if not os.environ.get("GRADWIRE_DATA"):
-        return "digits"
-    try:
-        find("mnist", None)
-    except DataError:
-        return "digits"
-    return "mnist"
+    return at_hand()
 
 
 def dataset(name: str) -> Dataset:
