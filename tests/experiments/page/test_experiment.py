@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.checksum import SUM
 from gradwire.errors import JobError
 from gradwire.experiments.page.experiment import page_of
 from gradwire.experiments.papers import chosen
@@ -20,6 +21,9 @@ def test_its_question_and_its_tables_are_there(tmp_path: Path) -> None:
     assert f"{question[0].upper()}{question[1:]}" in page.text
     assert page.tables >= 2
     assert "unfinished" not in page.text
+    with pytest.raises(JobError, match="was altered after it was written: expected the checksum"):
+        page_of({**fields, "finished": False}, [exhibit.experiment])
+    fields.pop(SUM)  # as older records
     assert "(unfinished)" in page_of({**fields, "finished": False}, [exhibit.experiment])
 
 

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gradwire.checksum import SUM, is_as_sealed
 from gradwire.errors import JobError
 from gradwire.experiments.experiment import Experiment
 from gradwire.page import Part, Report, report_page
 
 
 def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -> str:
-    """Return the page of an experiment's record. Raises ``JobError`` for a record of none of them."""
+    """Return the page of an experiment's record.
+
+    Raises ``JobError`` for a record of none of them, and for one that was altered after it was written.
+    """
+    if not is_as_sealed(record):
+        raise JobError(
+            f"the record was altered after it was written: expected the checksum {record[SUM]} over its "
+            "fields and rows, got another; restore the file, or measure it anew with --overwrite"
+        )
     schema = record["schema"]
     found = [each for each in experiments if each.schema == schema]
     if not found:
