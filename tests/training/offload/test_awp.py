@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from itertools import pairwise
 
 import pytest
@@ -96,16 +97,80 @@ def test_the_threshold_is_the_mean_change_until_the_error_drops() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold": math.nan}, "the threshold must be a finite number, but is nan"),
-        ({"threshold": "1"}, "the threshold must be a finite number, but is '1'"),
+        ({"threshold": math.nan}, "the threshold must be a finite number or 'auto', but is nan"),
+        ({"threshold": "1"}, "the threshold must be a finite number or 'auto', but is '1'"),
         ({"interval": 0}, "the interval must be a whole number of batches from 1 up, but is 0"),
         ({"step_bits": 4}, "step_bits must be 8, 16, 24 or 32, but is 4"),
+        ({"watched": 3}, "watched= is for threshold='auto'; leave it out"),
+        (
+            {"threshold": "auto", "watched": 0},
+            "watched must be a whole number of batches from 1 up, but is 0",
+        ),
         ({"start_bits": 24, "max_bits": 16}, "start_bits must be at most max_bits, 16, but is 24"),
     ],
 )
 def test_a_mistake_is_one_sentence(options: dict[str, float], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         AWP(**({"threshold": 0.0, "interval": 1} | options))  # type: ignore[arg-type]
+
+
+ROWS = st.lists(st.lists(NORMS, min_size=2, max_size=2), min_size=2, max_size=24)
+
+
+@pytest.mark.filterwarnings("ignore:AWP")
+@given(ROWS, st.integers(1, 3), st.integers(1, 6))
+def test_auto_watches_in_32_bits_and_then_is_the_policy_with_the_mean_change(
+    norms: list[list[float]], interval: int, watched: int
+) -> None:
+    policy = AWP(threshold="auto", interval=interval, watched=watched)
+    found = []
+    for row in norms:
+        known = [policy.bits_for(layer, norm) for layer, norm in enumerate(row)]
+        found.append(policy.observe(row))
+        assert all(each in (None, bits) for each, bits in zip(known, found[-1], strict=True))
+    if policy.threshold is None:
+        assert found == [[32, 32]] * len(norms)
+        return
+    last = found.index([8, 8])
+    assert last >= watched
+    assert policy.threshold == pytest.approx(calibrate_threshold(norms[: last + 1]))
+    assert found[:last] == [[32, 32]] * last
+    given_threshold = AWP(threshold=policy.threshold, interval=interval)
+    assert found[last:] == [given_threshold.observe(row) for row in norms[last:]]
+
+
+@pytest.mark.filterwarnings("ignore:AWP")
+@given(ROWS, st.integers(0, 23))
+def test_a_resumed_auto_goes_on_with_the_same_bits(norms: list[list[float]], at: int) -> None:
+    whole, first, second = (AWP(threshold="auto", interval=2, watched=4) for _ in range(3))
+    expected = [whole.observe(row) for row in norms]
+    found = [first.observe(row) for row in norms[:at]]
+    second.load_state_dict(first.state_dict())
+    assert found + [second.observe(row) for row in norms[at:]] == expected
+    assert second.state_dict() == whole.state_dict()
+    with pytest.raises(StateError, match=r"expected .* for auto of the state of an AWP"):
+        second.load_state_dict(AWP(threshold=0.0, interval=2).state_dict())
+
+
+def test_two_intervals_are_watched_unless_it_is_said() -> None:
+    policy = AWP(threshold="auto", interval=3, start_bits=16, max_bits=16)
+    assert policy.allowed([8]) == [32]
+    assert [policy.observe([norm]) for norm in range(1, 9)] == [[32]] * 6 + [[16]] * 2
+
+
+def test_a_threshold_above_nearly_all_changes_is_warned_of_once() -> None:
+    growing = [2.0**number for number in range(5)]  # T is 1, and then nothing changes
+    policy = AWP(threshold="auto", interval=3, watched=4)
+    for norm in [*growing, 16.0, 16.0]:
+        policy.observe([norm])
+    with pytest.warns(UserWarning, match=r"AWP: 100% of the norms' changes in 3 batches are below"):
+        policy.observe([16.0])
+    policy.observe([16.0])  # which would be an error if it warned, as in all tests
+    steady = AWP(threshold="auto", interval=3, watched=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(20):
+            steady.observe([2.0 + number % 2])
 
 
 def test_norms_of_other_layers_are_refused() -> None:
