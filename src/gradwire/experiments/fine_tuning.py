@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from gradwire.deferred import torch
 from gradwire.errors import SpecError
 from gradwire.experiments import weight_delta
+from gradwire.experiments.a2dtwp.cycles import figure_of, gain, last_error, nothing_to_save
 from gradwire.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS, UNLIMITED
-from gradwire.experiments.a2dtwp.verdict import figure_of, gain, last_error, nothing_to_save
 from gradwire.experiments.claim import RATIO, Claim, at_least
 from gradwire.experiments.claims_table import claims_parts
 from gradwire.experiments.experiment import Cell, Experiment, Reporter, Row, check_known

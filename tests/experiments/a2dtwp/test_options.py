@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,19 +19,34 @@ def words(*said: str) -> argparse.Namespace:
 
 def test_without_options_everything_is_compared() -> None:
     assert options.read(words()) == Options()
-    cells = options.cells(Options())
-    assert len(cells) == len(options.MODELS) * len(options.POLICIES)
-    assert cells[0] == {"model": "alexnet", "policy": "fp32"}
+    kinds = Counter(cell["kind"] for cell in options.cells(Options()))
+    # Lossless policies share the trainings of the weights that they carry.
+    assert kinds == {
+        "longer": len(options.NETWORKS) - 1,
+        "training": (len(options.NETWORKS) - 1) * 6 * 3 + 3,  # and AlexNet without batch normalization
+        "pace": 1,
+        "batch": len(options.MODELS) * len(options.TIMED),
+    }
+    assert next(iter(options.cells(Options()))) == {"kind": "longer", "model": "vgg"}
 
 
 def test_options_choose(tmp_path: Path) -> None:
-    found = options.read(
-        words(
-            "--data-dir", str(tmp_path), "--system", "power", "--models", "vgg", "--policies", "awp,fp32,awp"
-        )
-    )
-    assert (found.data_dir, found.systems) == (tmp_path, ("power",))
-    assert [cell["policy"] for cell in options.cells(found)] == ["awp", "fp32"]
+    said = ("--data-dir", str(tmp_path), "--networks", "vgg", "--policies", "awp,fp32,awp", "--seeds", "4,5")
+    found = options.read(words(*said))
+    assert (found.data_dir, found.seeds) == (tmp_path, (4, 5))
+    trained = [(cell["policy"], cell["seed"]) for cell in options.cells(found) if cell["kind"] == "training"]
+    assert trained == [("awp", 4), ("fp32", 4), ("awp", 5), ("fp32", 5)]
+
+
+def test_without_timed_networks_nothing_is_paced() -> None:
+    found = options.read(words("--timed", ""))
+    assert {cell["kind"] for cell in options.cells(found)} == {"longer", "training"}
+
+
+def test_an_epoch_is_watched_and_twelve_intervals_follow() -> None:
+    for size in (32, 64):
+        epoch = Options().images // size
+        assert Options().batches - epoch >= 12 * (epoch // 2)
 
 
 def test_the_links_are_those_of_the_published_tables() -> None:
@@ -43,13 +59,15 @@ def test_the_links_are_those_of_the_published_tables() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (["--system", "arm"], "--system must be among x86, power, unlimited, but 'arm' came"),
-        (["--models", ""], "--models must be among alexnet, vgg, resnet, but '' came"),
+        (["--networks", "lenet"], "--networks must be among alexnet, vgg, resnet, alexnet-bn, vgg-bn"),
         (["--policies", "bf8"], "--policies must be among fp32, bf16, static:8"),
-        (["--batches", "9"], "--batches must be 10 or more, but is 9"),
-        (["--narrower", "3"], "--narrower must divide 64, but is 3"),
-        (["--interval", "0"], "--interval must be 1 or more, but is 0"),
-        (["--data-dir", "/nowhere"], "--data-dir must name a folder, but /nowhere is none"),
+        (["--timed", "lenet"], "--timed must be among alexnet, vgg, resnet, but 'lenet' came"),
+        (["--networks", ""], "--networks must be among .*, but 'nothing' came"),
+        (["--batches", "9"], "expected 10 or more for --batches, got 9"),
+        (["--narrower", "3"], "expected a divisor of 64 for --narrower, got 3"),
+        (["--seeds", "0"], "expected 1 or more for --seeds, got 0"),
+        (["--seeds", "one"], "expected whole numbers for --seeds, got one"),
+        (["--data-dir", "/nowhere"], "expected a folder for --data-dir, got /nowhere"),
     ],
 )
 def test_a_mistake_is_one_sentence(said: list[str], reason: str) -> None:

@@ -100,6 +100,7 @@ COMPARATORS = {
     },
     "pipe-sgd-figure-4-cifar100-convex": {"PS-Sync", "D-Sync", "D-Sync+T", "Pipe-SGD", "Pipe-SGD+T"},
     "pipe-sgd-section-3-2-terngrad": {"identity", "truncate:16", "quantize:8", "terngrad"},
+    "a2dtwp-section-v": {"fp32", "bf16", "static:8", "static:16", "static:24", "awp", "delta"},
     "smart-nic-figure-2b": {"ring", "Rabenseifner", "binomial"},
     "smart-nic-section-v-b": {"naive", "overlapped", "layer-wise", "identity", "bfp:7x16"},
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 from gradwire.errors import DataError
+from gradwire.experiments.a2dtwp.options import CIFAR10, CIFAR100, DIGITS
 from gradwire.job.data import load
 
 SIDE = 32
@@ -34,6 +36,10 @@ class Images:
     def classes(self) -> int:
         """How many classes there are."""
         return int(self.train_labels.max()) + 1
+
+    def part(self, count: int) -> Images:
+        """Return the same images with the first ``count`` of those to train on."""
+        return replace(self, train=self.train[:count], train_labels=self.train_labels[:count])
 
     def epoch(self, size: int) -> int:
         """Return how many batches of so many images an epoch has."""
@@ -62,6 +68,22 @@ class Images:
     def _moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         some = self.train[:SOME].float()
         return some.mean((0, 2, 3)).view(3, 1, 1), some.std((0, 2, 3)).clamp(min=1e-6).view(3, 1, 1)
+
+
+def find_folder(data_dir: Path | None) -> Path | None:
+    """Return ``data_dir``, else the folder of CIFAR-10 in ``$GRADWIRE_DATA``, else None: digits."""
+    variable = os.environ.get("GRADWIRE_DATA")
+    if data_dir is not None or not variable:
+        return data_dir
+    folder = Path(variable) / CIFAR10
+    return folder if folder.is_dir() else None
+
+
+def name_of(folder: Path | None, images: Images) -> str:
+    """Return the name of the images that a folder holds, or of scikit-learn's digits without one."""
+    if folder is None:
+        return DIGITS
+    return CIFAR100 if images.classes > 10 else CIFAR10
 
 
 def read_images(folder: Path | None) -> Images:

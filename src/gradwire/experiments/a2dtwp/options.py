@@ -1,4 +1,4 @@
-"""What the experiment trains, with which policies, and on which links."""
+"""What the experiment trains and times, with which policies, and on which links."""
 
 from __future__ import annotations
 
@@ -11,12 +11,29 @@ from types import MappingProxyType
 from gradwire.errors import SpecError
 from gradwire.experiments.experiment import Cell, check_known
 
+DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
+"""Names of the images."""
 MODELS = ("alexnet", "vgg", "resnet")
+NORMALISED = MappingProxyType({"alexnet-bn": "alexnet", "vgg-bn": "vgg"})
+"""Networks with batch normalization that table I doesn't have, and the same ones without."""
+NETWORKS = (*MODELS, *NORMALISED)
+STUCK = MappingProxyType(
+    {
+        "alexnet": "in short runs of float32 alone, two of three seeds stayed at chance for 400 batches, and "
+        "with the published first weights its numbers became NaN"
+    }
+)
+"""Networks that aren't expected to learn in so few batches, and why. Only float32 trains them."""
 FP32, BF16, AWP = "fp32", "bf16", "awp"
 STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: FP32})
 """Policies that cut weights off, by their bits: what the oracle chooses from."""
 DELTAS = ("delta", "delta:fp32")
 POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
+TRAINS_AS = MappingProxyType({"delta": BF16, "delta:fp32": FP32})
+"""Lossless policies, and those whose weights on the device have the same bits: they share a training."""
+AWP_FORMATS = MappingProxyType({f"awp:{bits}": bits for bits in STATIC})
+"""AWP while all layers have these bits, norms included: between them lie the milliseconds of its batches."""
+TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS)
 
 
 @dataclass(frozen=True)
@@ -41,84 +58,129 @@ SYSTEMS = MappingProxyType(
         UNLIMITED: System(1.0, 0.0, 0.0),
     }
 )
+LINKS = ("x86", "power")
+"""The systems whose links batches are timed on."""
+LONGER, TRAINING, PACE, BATCH = "longer", "training", "pace", "batch"
+"""The kinds of cells: the accuracy of a longer training, errors and bits of one, seconds of computation, and
+milliseconds of a batch."""
+LONGER_SEED, TIMES_LONGER = 0, 1.5
+"""The seed of the longer trainings in float32, and how many times as many batches they have. They say what
+the networks can reach on the images; no figure comes from them."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The images, what trains on them, how long, and how much narrower than the paper's networks are.
+    """The images, what trains on them and how long, and what is timed in full size.
 
-    Without an ``interval``, AWP's is an epoch, as published: 4000 batches of 64 images, and 2000 of 128.
+    Attributes
+    ----------
+    data_dir
+        CIFAR-10 or CIFAR-100; None takes ``$GRADWIRE_DATA``, and scikit-learn's digits where that is unset.
+    networks, policies, seeds
+        What trains: every network with every policy and seed.
+    images, batches, narrower
+        Training images at most, batches of a training, and times fewer channels than the paper's. Batch sizes
+        are the paper's, and AWP's INTERVAL is half an epoch.
+    timed, timed_batches, timed_size
+        Networks of the published size whose batches are timed, if any, how many on each link, and their
+        images.
     """
 
     data_dir: Path | None = None
-    systems: tuple[str, ...] = tuple(SYSTEMS)
-    models: tuple[str, ...] = MODELS
+    networks: tuple[str, ...] = NETWORKS
     policies: tuple[str, ...] = POLICIES
-    batches: int = 180
-    batch_size: int = 32
-    narrower: int = 4
-    interval: int | None = None
+    seeds: tuple[int, ...] = (1, 2, 3)
+    images: int = 6400
+    batches: int = 1800
+    narrower: int = 8
+    timed: tuple[str, ...] = MODELS
+    timed_batches: int = 4
+    timed_size: int = 2
 
     def __post_init__(self) -> None:
         for called, names, known in (
-            ("--system", self.systems, tuple(SYSTEMS)),
-            ("--models", self.models, MODELS),
+            ("--networks", self.networks, NETWORKS),
             ("--policies", self.policies, POLICIES),
+            ("--timed", self.timed or MODELS, MODELS),
         ):
             check_known(called, names, known)
         for called, number, least in (
+            ("--seeds", min(self.seeds, default=0), 1),
+            ("--images", self.images, 2),
             ("--batches", self.batches, 10),
-            ("--batch-size", self.batch_size, 2),
             ("--narrower", self.narrower, 1),
-            ("--interval", 1 if self.interval is None else self.interval, 1),
+            ("--timed-batches", self.timed_batches, 1),
+            ("--timed-size", self.timed_size, 2),
         ):
             if number < least:
-                raise SpecError(f"{called} must be {least} or more, but is {number}")
+                raise SpecError(f"expected {least} or more for {called}, got {number}")
         if self.narrower > 64 or 64 % self.narrower:
-            raise SpecError(f"--narrower must divide 64, but is {self.narrower}")
+            raise SpecError(f"expected a divisor of 64 for --narrower, got {self.narrower}")
         if self.data_dir is not None and not self.data_dir.is_dir():
-            raise SpecError(f"--data-dir must name a folder, but {self.data_dir} is none")
+            raise SpecError(f"expected a folder for --data-dir, got {self.data_dir}; name one that exists")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
     usual = Options()
 
-    def add_list(name: str, names: Sequence[str], what: str) -> None:
-        text = ",".join(names)
+    def add_list(name: str, values: Sequence[object], what: str) -> None:
+        text = ",".join(map(str, values))
         parser.add_argument(name, metavar="LIST", default=text, help=f"{what} ({text})")
 
     def add_number(name: str, value: int, what: str) -> None:
         parser.add_argument(name, type=int, metavar="N", default=value, help=f"{what} ({value})")
 
-    parser.add_argument("--data-dir", metavar="DIR", help="CIFAR-10 or CIFAR-100 (scikit-learn's digits)")
-    add_list("--system", usual.systems, "whose link is simulated")
-    add_list("--models", usual.models, "what to train")
-    add_list("--policies", usual.policies, "how weights travel")
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="CIFAR-10 or CIFAR-100 ($GRADWIRE_DATA, else scikit-learn's digits)"
+    )
+    add_list("--networks", usual.networks, "what to train")
+    add_list("--policies", usual.policies, "how weights travel in trainings")
+    add_list("--seeds", usual.seeds, "a training for each")
+    add_number("--images", usual.images, "training images at most")
     add_number("--batches", usual.batches, "batches of each training")
-    add_number("--batch-size", usual.batch_size, "images in a batch")
-    add_number("--narrower", usual.narrower, "times fewer channels than the paper's")
-    parser.add_argument("--interval", type=int, metavar="N", help="AWP's INTERVAL in batches (an epoch)")
+    add_number("--narrower", usual.narrower, "times fewer channels than the paper's, in trainings")
+    add_list("--timed", usual.timed, "networks in full size to time")
+    add_number("--timed-batches", usual.timed_batches, "batches that are timed on each link")
+    add_number("--timed-size", usual.timed_size, "images in a batch that is timed")
 
 
 def read(words: argparse.Namespace) -> Options:
     """Return the options. Raises ``SpecError``."""
-    systems, models, policies = (
-        tuple(dict.fromkeys(text.split(","))) for text in (words.system, words.models, words.policies)
+    networks, policies, timed, seeds = (
+        tuple(dict.fromkeys(text.split(",") if text else ()))
+        for text in (words.networks, words.policies, words.timed, words.seeds)
     )
-    folder = None if words.data_dir is None else Path(words.data_dir).absolute()
+    if not all(each.isdecimal() for each in seeds):
+        raise SpecError(f"expected whole numbers for --seeds, got {words.seeds}")
     return Options(
-        folder,
-        systems,
-        models,
+        None if words.data_dir is None else Path(words.data_dir).absolute(),
+        networks,
         policies,
+        tuple(map(int, seeds)),
+        words.images,
         words.batches,
-        words.batch_size,
         words.narrower,
-        words.interval,
+        timed,
+        words.timed_batches,
+        words.timed_size,
     )
 
 
 def cells(options: Options) -> list[Cell]:
-    """Return a cell for each model and policy; all policies of a model train side by side."""
-    return [{"model": model, "policy": policy} for model in options.models for policy in options.policies]
+    """Return a cell for each training, and one for the batches of each network in full size and policy.
+
+    The longer trainings come first: they say what counts as learned. Policies whose weights on the device
+    have the same bits share a training.
+    """
+    trained = dict.fromkeys(TRAINS_AS.get(each, each) for each in options.policies)
+    trainings = [
+        {"kind": TRAINING, "model": model, "policy": policy, "seed": seed}
+        for model in options.networks
+        for seed in options.seeds
+        for policy in trained
+        if model not in STUCK or policy == FP32
+    ]
+    longer = [{"kind": LONGER, "model": model} for model in options.networks if model not in STUCK]
+    timed = [{"kind": BATCH, "model": model, "policy": policy} for model in options.timed for policy in TIMED]
+    return [*longer, *trainings, *([{"kind": PACE}] if timed else []), *timed]

@@ -1,4 +1,4 @@
-"""The policies that are compared, by name, and what their layers' norms were."""
+"""The policies that are compared, by name."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.codecs.formats.bitpack import BitPack
-from gradwire.experiments.a2dtwp.options import AWP, BF16, FP32
+from gradwire.experiments.a2dtwp.options import AWP, AWP_FORMATS, BF16, FP32
 from gradwire.training.offload import awp
 from gradwire.training.offload.carriers import Bits, Carrier, Transfer, aligned
 from gradwire.training.offload.policies import Policy, policy_of
 
+NEVER = -1.0
+"""A threshold that no norm's change is below."""
 
-def policy_named(name: str, threshold: float = 0.0, interval: int = 1) -> Policy:
-    """Return a policy of the experiment; the threshold and the interval are AWP's."""
+
+def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Policy:
+    """Return a policy of the experiment; the interval and the batches that are watched are AWP's."""
     if name == BF16:
         return Rounded()
     if name == AWP:
-        return Recorded(awp.AWP(threshold=threshold, interval=interval))
+        return awp.AWP(threshold=awp.AUTO, interval=interval, watched=watched)
+    if name in AWP_FORMATS:
+        bits = AWP_FORMATS[name]
+        return awp.AWP(threshold=NEVER, interval=1, start_bits=bits, max_bits=bits)
     return policy_of("static:32" if name == FP32 else name)
 
 
@@ -55,32 +61,3 @@ class RoundedCarrier(Carrier):
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:  # noqa: ARG002
         payload = self.on_device[end][slice(*span)]
         replica.copy_(payload.view(torch.bfloat16).view(replica.shape))
-
-
-class Recorded(Policy):
-    """Asks another policy, and keeps the norms.
-
-    Attributes
-    ----------
-    norms
-        Each layer's, before the first batch and after each.
-    """
-
-    wants_norms = True
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.norms: list[list[float]] = []
-
-    def observe(self, norms: Sequence[float]) -> list[int]:
-        """Return the other policy's bits."""
-        self.norms.append([*norms])
-        return self._policy.observe(norms)
-
-    def bits_for(self, layer: int, norm: float) -> int | None:
-        """Return the other policy's."""
-        return self._policy.bits_for(layer, norm)
-
-    def carrier(self, transfer: Transfer) -> Carrier:
-        """Return the other policy's."""
-        return self._policy.carrier(transfer)

@@ -1,35 +1,24 @@
-"""The tables: each policy's way to the error, a batch's profile, and the claims."""
+"""The tables: each policy's way to the error, and the kernels of a batch in full size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 
-from gradwire.experiments.a2dtwp.options import AWP, BF16, DELTAS, FP32, SYSTEMS
-from gradwire.experiments.a2dtwp.verdict import (
-    claims,
-    curve_of,
-    figure_of,
-    gain,
-    last_error,
-    oracle_of,
-    target_of,
-)
-from gradwire.experiments.claims_table import claims_parts
+from gradwire.experiments.a2dtwp.measured import Measured
+from gradwire.experiments.a2dtwp.options import AWP, BF16, DELTAS, DIGITS, FP32, LINKS, POLICIES
 from gradwire.experiments.experiment import Row
-from gradwire.job.equal_loss import reach
+from gradwire.experiments.heard import LOSSY
 from gradwire.tables import Column, Table, figure
 
 RUNS = (
     Column.of_text("policy"),
     Column("bits"),
-    Column("transfer", "ms"),
-    Column("batch", "ms"),
     Column("error", "%"),
     Column("batches", "to error"),
-    Column("time", "s"),
-    Column("saved", "%"),
+    *(column for system in LINKS for column in (Column(system, "ms"), Column("saved", "%"))),
 )
-PROFILE = (
+KERNELS = (
     ("transfer to the device", "transfer_s"),
     ("transfer to the host", "to_host_s"),
     ("forward and backward", "compute_s"),
@@ -46,67 +35,78 @@ PROFILE = (
 """The kernels of tables II and III, what isn't hidden behind others, and the whole."""
 PROFILED = (FP32, BF16, AWP, *DELTAS)
 SHOWN = "vgg"
-"""The model of tables II and III."""
+"""The network of tables II and III."""
 NOTE = (
-    "Bits: sent for each weight and batch. Batches and time: to the error of fp32 at its end, and one point; "
-    "'-' where a policy doesn't reach it. Saved: of fp32's time. The oracle is the static format that is "
-    "there first. Norms, packing, and decoding run beside the other work, on threads of their own. In "
-    "claims, the error to reach is that of the second policy at its end, and one point; of delta and a "
-    "policy that cuts weights off, the larger one of both."
+    "Errors, batches, and bits: of narrow networks, the mean of the seeds, without a clock. Milliseconds: a "
+    "batch of the network in full size on the link of a system. The error to reach is that of fp32 at its "
+    "end, and one point; '-' where a policy doesn't reach it. Saved: of fp32's time to that error, which is "
+    "composed of both measurements, batches times milliseconds. delta trains as bf16 and delta:fp32 as fp32, "
+    "to the bit. The oracle is the static format that is there first on the link."
 )
-
-Rows = Mapping[str, Mapping[str, Row]]
-"""By model and policy."""
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return the tables of all models and systems."""
-    by_model: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        by_model.setdefault(row["model"], {})[row["policy"]] = row
-    systems = [name for name in SYSTEMS if name in rows[0]["cycles"]]
+    """Return the tables of all networks, the kernels of VGG's batches, and what AWP warned of."""
+    found = Measured(rows)
+    on = "scikit-learn's digits" if found.images == DIGITS else found.images
     parts: list[str | Table] = []
-    for system in systems:
-        for model, own in by_model.items():
-            parts += [_title(model, system, own), "", Table(RUNS, [*_runs(own, system)]), ""]
-        shown = SHOWN if SHOWN in by_model else next(iter(by_model))
-        parts += [
-            f"a batch of {shown} on the link of {system}, in ms",
-            "",
-            _profile(by_model[shown], system),
-            "",
-        ]
-    return [*parts, *claims_parts(claims(by_model, systems), [*by_model]), NOTE]
+    for model in found.networks:
+        parts += [_title(model, found, on), "", Table(RUNS, [*_runs(model, found)]), ""]
+    if all(found.row(SHOWN, policy) for policy in (FP32, BF16)):
+        for system in LINKS:
+            parts += [f"a batch of {SHOWN} in full size on the link of {system}, in ms", ""]
+            parts += [_kernels(found, system), ""]
+    return [*parts, *(f"{each}." for each in warned(found)), NOTE]
 
 
-def _title(model: str, system: str, rows: Mapping[str, Row]) -> str:
-    row = next(iter(rows.values()))
-    error = f"; the error to reach is {100 * target_of(rows[FP32]):.1f} %" if FP32 in rows else ""
-    return f"{model}, {row['parameters'] / 1e6:.2f} M weights, on the link of {system}{error}"
+def warned(found: Measured) -> list[str]:
+    """Return what AWP warned of, once for each network."""
+    return [
+        f"{model}, seed {row['seed']}: {row[LOSSY][0].rstrip('.')}"
+        for model in found.networks
+        for row in found.trainings(model, AWP)[:1]
+        if LOSSY in row
+    ]
 
 
-def _runs(rows: Mapping[str, Row], system: str) -> Iterator[tuple[str, ...]]:
-    target = target_of(rows[FP32]) if FP32 in rows else None
-    best = None if target is None else oracle_of(rows, system, target)
-    for name, row in rows.items():
-        found = None if target is None else reach(curve_of(row, system), target)
-        saved = None if target is None else gain(row, rows[FP32], system, target)
+def _title(model: str, found: Measured, on: str) -> str:
+    error = (
+        f"; the error to reach is {100 * found.target(model):.1f} %" if found.trainings(model, FP32) else ""
+    )
+    return f"{model} on {on}{error}"
+
+
+def _runs(model: str, found: Measured) -> Iterator[tuple[str, ...]]:
+    has_target = bool(found.trainings(model, FP32))
+    best = {system: found.oracle(model, system) if has_target else None for system in LINKS}
+    for policy in POLICIES:
+        trainings = found.trainings(model, policy)
+        if not trainings:
+            continue
+        batches = found.batches_to(model, policy) if has_target else None
+        names = [system for system in LINKS if best[system] == policy]
         yield (
-            f"{name} (oracle)" if row is best else name,
-            figure(8 * figure_of(row, system, "sent_nbytes") / row["parameters"]),
-            figure(1e3 * figure_of(row, system, "transfer_s")),
-            figure(1e3 * figure_of(row, system, "batch_s")),
-            f"{100 * last_error(row):.1f}",
-            "-" if found is None else f"{found[0]:.0f}",
-            "-" if found is None else figure(found[1]),
-            "-" if saved is None else f"{100 * saved:.1f}",
+            f"{policy} (oracle)" if names else policy,
+            figure(fmean(found.bits(model, row) for row in trainings)),
+            f"{100 * found.last_error(model, policy):.1f}",
+            "-" if batches is None else f"{batches:.0f}",
+            *(text for system in LINKS for text in _on(model, policy, system, found, has_target)),
         )
 
 
-def _profile(rows: Mapping[str, Row], system: str) -> Table:
-    names = [name for name in PROFILED if name in rows]
-    found = [
-        (text, *(figure(1e3 * figure_of(rows[name], system, each)) for name in names))
-        for text, each in PROFILE
-    ]
-    return Table([Column.of_text(""), *map(Column, names)], found)
+def _on(model: str, policy: str, system: str, found: Measured, has_target: bool) -> tuple[str, str]:
+    each = found.figure(model, policy, system, "batch_s")
+    saved = found.gain(model, policy, FP32, system) if has_target else None
+    return (
+        "-" if each is None else figure(1e3 * each),
+        "-" if saved is None else f"{100 * saved:.1f}",
+    )
+
+
+def _kernels(found: Measured, system: str) -> Table:
+    def shown(policy: str, name: str) -> str:
+        value = found.figure(SHOWN, policy, system, name)
+        return "-" if value is None else figure(1e3 * value)
+
+    lines = [(text, *(shown(policy, name) for policy in PROFILED)) for text, name in KERNELS]
+    return Table([Column.of_text(""), *map(Column, PROFILED)], lines)

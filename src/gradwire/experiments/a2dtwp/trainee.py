@@ -19,7 +19,6 @@ from torch import nn
 from gradwire.devices import Simulated
 from gradwire.experiments.a2dtwp.models import blocks_of
 from gradwire.experiments.a2dtwp.options import SYSTEMS
-from gradwire.experiments.a2dtwp.policies import Recorded
 from gradwire.training.offload.host_offload import HostOffload
 from gradwire.training.offload.policies import Policy
 
@@ -54,14 +53,25 @@ class Learner:
 class Trainee:
     """One training with one policy.
 
+    Parameters
+    ----------
+    learner, policy
+        What trains, and how its weights travel.
+    systems
+        Whose links it trains on in turn.
+    nbytes
+        The bytes of weights that take the published time on the links; by default all of this training's.
+
     Attributes
     ----------
     errors
         Pairs of a number of batches and the error after them.
     """
 
-    def __init__(self, learner: Learner, policy: Policy, systems: Sequence[str]) -> None:
-        self._learner, self._policy, self._device = learner, policy, Simulated(prompt=True)
+    def __init__(
+        self, learner: Learner, policy: Policy, systems: Sequence[str], nbytes: int | None = None
+    ) -> None:
+        self._learner, self._device = learner, Simulated(prompt=True)
         self._offload = HostOffload(
             learner.masters,
             learner.optimizer,
@@ -70,6 +80,7 @@ class Trainee:
             blocks=blocks_of(learner.masters),
             timed=True,
         )
+        self._nbytes = 4 * self._count if nbytes is None else nbytes
         self.errors: list[tuple[int, float]] = []
         self._cycles: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
 
@@ -80,7 +91,7 @@ class Trainee:
     def cycle(self, number: int, batch: Batch, compute_s: float) -> None:
         """Update the weights and pass the batch of this number through them, on one of the links."""
         system = [*self._cycles][number % len(self._cycles)]
-        rates = link_rates(system, compute_s, 4 * self._count)
+        rates = link_rates(system, compute_s, self._nbytes)
         self._device.pace(*rates)
         before = self._counts()
         began = time.perf_counter()
@@ -114,16 +125,13 @@ class Trainee:
 
     def figures(self) -> dict[str, Any]:
         """Return the figures of a row."""
-        adaptive = isinstance(self._policy, Recorded)
-        bits = self._offload.bits_by_batch
         return {
             "parameters": self._count,
             "errors": self.errors,
             "cycles": {system: _columns(cycles) for system, cycles in self._cycles.items()},
             "layers": self._offload.layer_names,
-            "sizes": self._sizes(),
-            "bits": bits if adaptive else bits[-1:],
-            "norms": self._policy.norms if isinstance(self._policy, Recorded) else [],
+            "sizes": layer_sizes(self._offload),
+            "bits": self._offload.bits_by_batch[-1:],
         }
 
     def close(self) -> None:
@@ -133,11 +141,6 @@ class Trainee:
     @property
     def _count(self) -> int:
         return sum(each.numel() for each in self._offload.model.parameters())
-
-    def _sizes(self) -> list[int]:
-        """Return how many numbers travel with each of the layers."""
-        sent = [self._offload.ledger.layers[name] for name in self._offload.layer_names]
-        return [each.float32_nbytes // (4 * each.sends) for each in sent]
 
     def _counts(self) -> dict[str, float]:
         ledger = self._offload.ledger
@@ -187,6 +190,12 @@ def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float | None
         return nbytes / (unit_s * copy_ms) if copy_ms else None
 
     return rate(published.to_device_ms), rate(published.to_host_ms)
+
+
+def layer_sizes(offload: HostOffload) -> list[int]:
+    """Return how many numbers travel with each of the layers."""
+    sent = [offload.ledger.layers[name] for name in offload.layer_names]
+    return [each.float32_nbytes // (4 * each.sends) for each in sent]
 
 
 def _columns(cycles: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
