@@ -35,7 +35,7 @@ def test_longer_trainings_come_first_and_batches_at_the_measured_pace(
 ) -> None:
     rows = performed([], monkeypatch)
     assert [row["trained"] for row in rows if "trained" in row] == [
-        (15, "vgg", "fp32", 0),
+        (20, "vgg", "fp32", 0),
         (10, "vgg", "fp32", 1),
         (10, "vgg", "awp", 1),
     ]

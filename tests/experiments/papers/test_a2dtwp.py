@@ -105,7 +105,7 @@ def test_a_short_training_is_red_beside_a_longer_one() -> None:
     short = [{**row, "accuracy": 0.9} if row["kind"] == "longer" else row for row in rows()]
     claim = judged(short)["error above float32's"]
     assert claim.verdict is Verdict.DID_NOT_LEARN
-    assert "half again as many batches" in claim.explained
+    assert "twice as many batches" in claim.explained
 
 
 def test_a_clock_is_no_adaptive_precision() -> None:

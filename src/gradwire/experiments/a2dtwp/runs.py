@@ -50,7 +50,7 @@ def train_cell(options: Options, cell: Cell) -> dict[str, Any]:
     from gradwire.experiments.a2dtwp.training import train
 
     if cell["kind"] == LONGER:
-        longer = replace(options, batches=round(TIMES_LONGER * options.batches))
+        longer = replace(options, batches=TIMES_LONGER * options.batches)
         return train(longer, cell["model"], FP32, LONGER_SEED)
     return train(options, cell["model"], cell["policy"], cell["seed"])
 

@@ -132,7 +132,7 @@ class _Group:
 
 def _trainings(found: Measured, model: str, policy: str) -> Trainings:
     known = max(found.longer.get(model, 0.0), NEIGHBOUR.get(found.images, 1.0))
-    goal = Goal(CHANCE, known, "float32 with another seed for half again as many batches, in this record")
+    goal = Goal(CHANCE, known, "float32 with another seed for twice as many batches, in this record")
     return Trainings(
         f"{model} with {policy}", found.accuracies(model, policy), found.accuracies(model, FP32), goal
     )
