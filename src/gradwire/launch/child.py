@@ -27,7 +27,8 @@ def main(
     """Be a rank: everything it has to say goes through ``connection``."""
     Thread(target=_end_with_parent, name="gradwire lifeline", daemon=True).start()
     send = _one_at_a_time(connection.send)
-    logging.getLogger(LOSSY_LOGGER).addHandler(_Telling(send))
+    telling = _Telling(send)
+    logging.getLogger(LOSSY_LOGGER).addHandler(telling)
     context: RankContext[Event] = RankContext(rank, world, send, lambda: join_store(port, timeout_s))
     try:
         work(context, options)
@@ -36,6 +37,8 @@ def main(
         send(describe_failure(context, error))
         connection.close()
         os._exit(1)  # not sys.exit: a thread that waits for a peer must not keep the process
+    finally:
+        logging.getLogger(LOSSY_LOGGER).removeHandler(telling)  # the pipe ends before the process
 
 
 class _Telling(logging.Handler):
