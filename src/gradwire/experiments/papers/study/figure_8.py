@@ -174,6 +174,6 @@ EXHIBIT = exhibit(
     "cores. The best is by the rate and latency measured between two of the hosts. --quick has 2 and 4 hosts "
     "and a gradient that is 5 times smaller.",
     origins=ORIGINS,
-    seconds=(25, 380),
+    seconds=(25, 460),
     version=2,
 )

@@ -129,6 +129,6 @@ EXHIBIT = exhibit(
     "Gbit/s, because all hosts share two cores. The formulas' rate and latency are those measured between "
     "two of the hosts. One of the star's hosts is the server.",
     origins=ORIGINS,
-    seconds=(20, 80),
+    seconds=(20, 160),
     version=2,
 )
