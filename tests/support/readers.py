@@ -36,8 +36,8 @@ from gradwire.integrations.residual_files import adopted
 from gradwire.job.record import read_results
 from gradwire.links import loopback
 from gradwire.planner.inputs.recording import load_gradients
-from gradwire.profile.attempt import Tried
 from gradwire.profile.settings import VARIABLE, Notes, Settings
+from gradwire.profile.tried import Tried
 from gradwire.records import to_json
 from gradwire.testbed.network.topology import Topology
 from gradwire.timing.replay.host import HostCost
@@ -170,7 +170,7 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
     notes = asdict(Notes(3, done=True, rank=2, problem="none"))
     yield "profile.settings.Notes.load", in_file(folder / "notes.json", notes, Notes.load)
     tried = asdict(Tried("fp8 over a ring", 9, (0.1, 0.2), (0.05, 0.06), 4e6, 1e6))
-    yield "profile.attempt.Tried.load", in_file(folder / "tried.json", tried, Tried.load)
+    yield "profile.tried.Tried.load", in_file(folder / "tried.json", tried, Tried.load)
     told = json.loads(Settings("folder", 4).variables({})[VARIABLE])
     yield "profile.settings.Settings.of_environment", Reader(told, of_environment, is_json=True)
     OBSERVED.save(folder / "observed.pt")

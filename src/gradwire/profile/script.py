@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from gradwire.auto.estimates.observed import Observed
 from gradwire.errors import JobError
-from gradwire.profile.attempt import COUNTED, Tried
 from gradwire.profile.settings import Notes, Settings
+from gradwire.profile.tried import COUNTED, Tried
 from gradwire.units import counted
 
 Found = TypeVar("Found")
