@@ -28,7 +28,7 @@ from gradwire.timing.measure.calibrate import codec_cost, end_cost, rest_between
 from gradwire.timing.measure.line_rate import QUICK, measure
 from gradwire.timing.replay.environment import Environment
 from gradwire.timing.replay.host import both_ends
-from gradwire.timing.replay.line import fit
+from gradwire.timing.replay.line import Line, fit
 
 TIMEOUT_S = 300.0
 """Of any wait for another rank, which may measure codecs or search for a plan meanwhile."""
@@ -60,6 +60,12 @@ class Ranks:
     def __init__(self, rank: int, world: int, link: Link) -> None:
         self.rank, self.world, self.link = rank, world, link
 
+    def line(self) -> Line:
+        """Measure the line between ranks 0 and 1; return it on all ranks."""
+        points = measure(self.link, 1 - self.rank, QUICK) if self.rank < 2 else ()
+        found: Line = self.gather(fit(points) if points else None)[0]
+        return found
+
     def environment(
         self,
         codecs: Sequence[str | Codec],
@@ -67,14 +73,13 @@ class Ranks:
         samples: list[torch.Tensor] | None = None,
     ) -> Environment | None:
         """Measure line, hosts and codecs, these on ``samples`` or made gradients; rank 0 has it."""
-        points = measure(self.link, 1 - self.rank, QUICK) if self.rank < 2 else ()
-        lines = self.gather(fit(points) if points else None)
+        line = self.line()
         ends = self.gather(end_cost(self.link, dist.barrier))
         table = {}
         if self.rank < cores():  # as many at once as share the memory in an exchange; the others are still
             if samples is None:
                 samples = [gradient(1 << 20, seed) for seed in range(4)]
-            rest_s = rest_between_segments(lines[0], segment_nbytes)
+            rest_s = rest_between_segments(line, segment_nbytes)
             chosen = [parse(each) if isinstance(each, str) else each for each in codecs]
             table = {
                 str(codec): codec_cost(codec, samples, self.world, segment_nbytes, rest_s) for codec in chosen
@@ -82,7 +87,7 @@ class Ranks:
         dist.barrier()
         if self.rank > 0:
             return None
-        return Environment(lines[0], table, both_ends(ends[1], ends[0], cores(), self.world))
+        return Environment(line, table, both_ends(ends[1], ends[0], cores(), self.world))
 
     def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
         """Return the seconds of all-reduces, as ``repeat_s`` takes them."""

@@ -79,25 +79,15 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare accuracies with D-Sync's, and the times with each other."""
     data = rows[0]["data"]
     measured = Measured(rows, GOALS[data] if data == DIGITS else GOAL)
+    exact = _trainings(measured, "D-Sync")
+    lines = (replace(claim, rests_on=exact) for claim in measured.lines(WITHIN))
     return [
-        replace(claim, system=f"on {data}")
-        for claim in (*_lines(measured), *_accuracies(measured), *_savings(measured))
+        replace(claim, system=f"on {data}") for claim in (*lines, *_accuracies(measured), *_savings(measured))
     ]
 
 
 def _trainings(measured: Measured, *runs: str) -> list[Trainings]:
     return measured.trainings("D-Sync", *runs)
-
-
-def _lines(measured: Measured) -> Iterator[Claim]:
-    for ratio in measured.ratios:
-        yield Claim(
-            f"communication over computation of the line that was set for {ratio:g}",
-            only(measured.exchange_s(ratio) / measured.plain_s),
-            near(ratio, WITHIN),
-            unit=RATIO,
-            rests_on=_trainings(measured, "D-Sync"),
-        )
 
 
 def _accuracies(measured: Measured) -> Iterator[Claim]:

@@ -42,16 +42,15 @@ RATE = 10.0
 
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
     """Train the last layer with a rate of sqrt(1 / (K T)), as the bound wants it; keep the mean loss."""
-    import torch
+    from torch import nn
 
+    from gradwire.experiments.papers.inceptionn.training import accuracy
     from gradwire.job.data import load
 
     images, losses = load("digits"), list[float]()
     workers = train(cell["pipeline"], cell["steps"], lambda rank: _worker(images, cell, rank, losses))
-    model = workers[0].model
-    with torch.no_grad():
-        right = sum(int((model(x.flatten(1)).argmax(1) == y).sum()) for x, y in images.test_batches())
-    return {"mean_loss": fmean(losses), "accuracy": right / len(images.test_labels)}
+    model = nn.Sequential(nn.Flatten(), workers[0].model)
+    return {"mean_loss": fmean(losses), "accuracy": accuracy(model, images)}
 
 
 def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> Worker:

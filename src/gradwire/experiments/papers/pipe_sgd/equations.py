@@ -80,23 +80,11 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare steps with their equations, and more than two steps under way with two."""
     data = rows[0]["data"]
     measured = Measured(rows, GOALS[data])
+    lines = ((claim, "K = 1") for claim in measured.lines(WITHIN))
     return [
         replace(claim, system=f"on {data}", rests_on=measured.trainings("K = 1", *runs))
-        for claim, *runs in (*_lines(measured), *_steps(measured), *_accuracies(measured))
+        for claim, *runs in (*lines, *_steps(measured), *_accuracies(measured))
     ]
-
-
-def _lines(measured: Measured) -> Iterator[tuple[Claim, str]]:
-    for ratio in measured.ratios:
-        yield (
-            Claim(
-                f"communication over computation of the line that was set for {ratio:g}",
-                only(measured.exchange_s(ratio) / measured.plain_s),
-                near(ratio, WITHIN),
-                unit=RATIO,
-            ),
-            "K = 1",
-        )
 
 
 def _steps(measured: Measured) -> Iterator[tuple[Claim, *tuple[str, ...]]]:

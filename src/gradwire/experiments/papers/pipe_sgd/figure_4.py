@@ -96,7 +96,8 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     data = rows[0]["data"]
     measured = Measured(rows, GOALS[data])
     momenta = [*dict.fromkeys(row["momentum"] for row in rows if row["kind"] == TRAIN)]
-    found = [*_lines(measured, momenta[0])]
+    exact = _trainings(measured, momenta[0], "D-Sync")
+    found = [replace(claim, rests_on=exact) for claim in measured.lines(WITHIN)]
     for momentum in momenta:
         found += _accuracies(measured, momentum)
         found += _pipelines(measured, momentum)
@@ -123,17 +124,6 @@ def _trainings(measured: Measured, momentum: float, *runs: str) -> list[Training
 
 def _is_stale(run: str, momentum: float) -> bool:
     return run.startswith("Pipe-SGD") and momentum >= STALE_MOMENTUM
-
-
-def _lines(measured: Measured, momentum: float) -> Iterator[Claim]:
-    for ratio in measured.ratios:
-        yield Claim(
-            f"communication over computation of the line that was set for {ratio:g}",
-            only(measured.exchange_s(ratio) / measured.plain_s),
-            near(ratio, WITHIN),
-            unit=RATIO,
-            rests_on=_trainings(measured, momentum, "D-Sync"),
-        )
 
 
 def _accuracies(measured: Measured, momentum: float) -> Iterator[Claim]:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gradwire.experiments.experiment import Cell
+from gradwire.experiments.papers.inceptionn.training import accuracy as accuracy_of
 from gradwire.experiments.papers.inceptionn.training import dataset
 from gradwire.experiments.papers.pipe_sgd import features, networks
 from gradwire.experiments.papers.pipe_sgd.ways import TIME
@@ -114,10 +115,7 @@ def _of_images(
         return nn.functional.cross_entropy(model(x), labels)
 
     def accuracy() -> float:
-        model.eval()
-        with torch.inference_mode():
-            right = sum(int((model(x).argmax(1) == y).sum()) for x, y in images.test_batches())
-        return right / len(images.test_labels)
+        return accuracy_of(model.eval(), images)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     return Task(model, optimizer, loss, _schedule(lr, options), accuracy, warmup_steps)

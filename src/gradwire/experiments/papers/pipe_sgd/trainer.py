@@ -18,9 +18,6 @@ from gradwire.experiments.papers.pipe_sgd.tasks import TASKS, Options, Task
 from gradwire.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, Way
 from gradwire.machine import cores
 from gradwire.plan import Plan
-from gradwire.timing.measure.line_rate import QUICK
-from gradwire.timing.measure.line_rate import measure as measure_line
-from gradwire.timing.replay.line import fit
 from gradwire.training import DSync, PipeSGD, Server, Worker
 
 SEGMENT_NBYTES = 1 << 24
@@ -168,8 +165,7 @@ def _line(host: _Host) -> Mapping[str, Any]:
 def _model(host: _Host) -> Mapping[str, Any]:
     """Measure alpha and beta of the line, gamma of an addition, and S of a synchronisation."""
     ranks = host.ranks
-    points = measure_line(ranks.link, 1 - ranks.rank, QUICK) if ranks.rank < 2 else ()
-    line = ranks.gather(fit(points) if points else None)[0]
+    line = ranks.line()
     count = sum(each.numel() for each in host.task().model.parameters())
     one, other = (ranks.gradient(max(1, count // ranks.world)) for _ in range(2))
     (added_s,) = host.gather([_median_s(lambda: one.add_(other))])

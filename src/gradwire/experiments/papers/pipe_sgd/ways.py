@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gradwire.experiments.claim import RATIO, Claim, near, only
 from gradwire.experiments.experiment import Cell, Reporter, Row
 from gradwire.experiments.hosts.network import measure_cells
 from gradwire.experiments.learning import Goal, Trainings
@@ -111,6 +112,16 @@ class Measured:
     def overlapped_s(self, ratio: float, codec: str = EXACT) -> float:
         """Return what a pipeline may hide on a line: the shorter of computation and communication."""
         return min(self.plain_s, self.exchange_s(ratio, codec))
+
+    def lines(self, within: float) -> Iterator[Claim]:
+        """Yield, for each line, that it has the ratio that it was set for, but for a share ``within``."""
+        for ratio in self.ratios:
+            yield Claim(
+                f"communication over computation of the line that was set for {ratio:g}",
+                only(self.exchange_s(ratio) / self.plain_s),
+                near(ratio, within),
+                unit=RATIO,
+            )
 
     def accuracies(self, run: str, **names: object) -> list[float]:
         """Return the accuracies at the ends of trainings, one for each seed."""

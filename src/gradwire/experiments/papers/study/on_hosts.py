@@ -49,12 +49,8 @@ def in_words(hosts: Sequence[int]) -> str:
 def measure(ranks: Ranks, cells: Sequence[Cell], most: int, budget_s: float) -> None:
     """Measure the cells of one network as one of its ranks: up to ``most`` exchanges in ``budget_s`` each."""
     from gradwire.machine import cores
-    from gradwire.timing.measure.line_rate import QUICK
-    from gradwire.timing.measure.line_rate import measure as measure_line
-    from gradwire.timing.replay.line import fit
 
-    points = measure_line(ranks.link, 1 - ranks.rank, QUICK) if ranks.rank in (0, 1) else ()
-    line = ranks.gather(fit(points) if points else None)[0]
+    line = ranks.line()
     for cell in cells:
         figures = {
             **_exchanges(ranks, cell, most, budget_s),
