@@ -33,7 +33,7 @@ FULL_SIDE = 224
 
 @dataclass(frozen=True)
 class Shape:
-    """What a network is built for.
+    """The size of a network and of its images, and whether it has batch normalization.
 
     Attributes
     ----------

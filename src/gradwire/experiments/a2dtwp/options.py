@@ -1,4 +1,4 @@
-"""What the experiment trains and times, with which policies, and on which links."""
+"""Options of the experiment: networks, policies, links, and sizes."""
 
 from __future__ import annotations
 

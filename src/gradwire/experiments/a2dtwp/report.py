@@ -60,7 +60,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def warned(found: Measured) -> list[str]:
-    """Return what AWP warned of, once for each network."""
+    """Return AWP's warnings, once for each network."""
     return [
         f"{model}, seed {row['seed']}: {row[LOSSY][0].rstrip('.')}"
         for model in found.networks

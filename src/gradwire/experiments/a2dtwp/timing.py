@@ -16,7 +16,7 @@ from gradwire.experiments.a2dtwp.trainee import Batch, Learner, Trainee, one_thr
 from gradwire.experiments.a2dtwp.training import RATES, SIZES, optimizer_of
 
 CLASSES = 200
-"""Of the published networks (table I)."""
+"""The classes of the published networks (table I)."""
 PACED = "vgg"
 """The network of tables II and III: its copies take the published share of its computation on a link."""
 SEED = 1

@@ -193,7 +193,7 @@ def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float | None
 
 
 def layer_sizes(offload: HostOffload) -> list[int]:
-    """Return how many numbers travel with each of the layers."""
+    """Return the number of values that travel with each layer."""
     sent = [offload.ledger.layers[name] for name in offload.layer_names]
     return [each.float32_nbytes // (4 * each.sends) for each in sent]
 

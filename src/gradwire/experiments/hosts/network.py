@@ -17,7 +17,7 @@ from gradwire.testbed.run.output import Stream, show
 MARK = b"gradwire-row "
 """Precedes each row on rank 0's standard output, where libraries may write, too."""
 WARNING = b": LossyWarning: "
-"""What stands before a lossy warning where Python prints it."""
+"""The text that Python prints before a lossy warning."""
 LEAST_HOSTS = 2
 
 

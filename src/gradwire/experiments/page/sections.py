@@ -82,7 +82,7 @@ def _bases(judged: Sequence[Judged]) -> Markup:
 
 
 def _answer(judged: Sequence[Judged]) -> str:
-    """Return how many figures were measured, and their verdicts; the table has the others."""
+    """Return the number of measured figures and their verdicts; the table has the others."""
     name, count, verdicts = (*by_basis(judged), ("nothing", 0, ""))[0]
     return (
         f"{name.capitalize()}: {counted(count, 'figure')}. {verdicts.capitalize()}."
@@ -92,7 +92,7 @@ def _answer(judged: Sequence[Judged]) -> str:
 
 
 def _short(judged: Sequence[Judged]) -> str:
-    """Return how many exhibits have shorter runs than --full; nothing where none has."""
+    """Return the number of exhibits with shorter runs than --full, in words; nothing for none."""
     short = sum(bool(each.shortened) for each in judged)
     return (
         f"{short} of {len(judged)} tables and figures were shortened; their rows say in what."

@@ -113,7 +113,7 @@ class _Group:
         return {model: figure(model) for model in self.networks}
 
     def label(self, system: str = "") -> str:
-        """Return what claims say of the networks, the link, and the images."""
+        """Return the networks, the link, and the images of claims, in words."""
         return ", ".join(filter(None, (system, self.name, self._on)))
 
     def not_timed(self, system: str) -> str:

@@ -18,7 +18,7 @@ from gradwire.experiments.smart_nic.verdict import trainings
 PLACE = "figure 3b"
 HOSTS, RATE, WIDTH = 3, "200mbit", 256
 WITHIN = 0.1
-"""Of the naive step's exposed time: what may be exposed beside one layer's exchange."""
+"""The share of the naive step's exposed time that may be exposed beside one layer's exchange."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ TOTAL_CUT, COMMUNICATION_CUT = (0.31, 0.52), (0.36, 0.58)
 AGGREGATOR_CUT, FULL_CUT, RING_CUT = 0.308, (0.709, 0.807), 0.539
 """Of the communication: WA+C and INC+C compared with WA, and INC+C compared with INC."""
 SPEEDUP, LOST = (2.2, 3.1), 0.015
-"""Of INC+C over WA, and the accuracy that it loses in as many steps."""
+"""The speed-up of INC+C over WA, and the accuracy that it loses in as many steps."""
 BEYOND, FASTER = 0.1, 1.1
 """By what share figures may leave the published ones, and what counts as faster."""
 RATIO_AT_10 = 11.6
@@ -153,7 +153,7 @@ def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
 
 
 def aggregator_messages() -> int:
-    """Return how many gradients and weights pass the aggregator's link: the workers' and the tree's."""
+    """Return the number of messages on the aggregator's link: workers' gradients, the tree's weights."""
     return WORKERS + int(math.log2(WORKERS)) + 1
 
 
