@@ -20,7 +20,9 @@ EXTRAS = {
 def test_a_missing_package_is_one_sentence_that_names_the_extra(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, package, None)  # an import of it fails
+    loaded = [name for name in sys.modules if name.startswith(f"{package}.")]  # by a test before this one
+    for name in [package, *loaded]:
+        monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
     monkeypatch.delitem(sys.modules, f"gradwire.integrations.{package}", raising=False)
     with pytest.raises(MissingPackageError) as caught:
         importlib.import_module(f"gradwire.integrations.{package}")
