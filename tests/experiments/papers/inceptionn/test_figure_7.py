@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
 from gradwire.experiments import perform
-from gradwire.experiments.claim import Verdict
+from gradwire.experiments.claim import Claim, Verdict
+from gradwire.experiments.experiment import Row
 from gradwire.experiments.papers.inceptionn import figure_7
 from gradwire.experiments.papers.inceptionn.figure_7 import (
     CODECS,
     EXHIBIT,
+    LEARNED,
+    NETWORK,
     PACKAGES,
     SNAPPY,
     SZ,
@@ -22,7 +26,7 @@ from gradwire.experiments.papers.inceptionn.figure_7 import (
 def row(codec: str, seconds: float, ratio: float) -> dict[str, Any]:
     sizes = {"nbytes": 233_000_000, "payload_nbytes": 233e6 / ratio}
     times = {"encode_s": [seconds], "decode_s": [seconds / 4]}
-    of = {"codec": codec, "network": "HDC", "data": "digits", "accuracy": 0.95}
+    of = {"codec": codec, "network": LEARNED, "data": "digits", "accuracy": 0.95}
     return {**of, **sizes, **times, "tool": f"{PACKAGES.get(codec, 'gradwire')} 1.0"}
 
 
@@ -31,6 +35,11 @@ def rows(**seconds: float) -> list[dict[str, Any]]:
     ratios = dict(zip(CODECS, (1.3, 20.0, 1.3, 2.0, 10.0), strict=True))
     one = [row(codec, seconds.get(codec.split(":")[0], 0.01), ratio) for codec, ratio in ratios.items()]
     return [{**each, "seed": seed} for seed in (1, 2, 3) for each in one]
+
+
+def by_hdc(rows: Sequence[Row]) -> list[Claim]:
+    """Return the claims by the gradient of a whole training."""
+    return EXHIBIT.claims(rows)[:5]
 
 
 def test_a_step_is_longer_by_its_codec_and_shorter_by_its_bytes() -> None:
@@ -45,14 +54,14 @@ def test_verdicts_follow_from_the_times() -> None:
     slow = {"snappy": 1.5, "sz": 2.0}
 
     def verdicts(**seconds: float) -> list[Verdict]:
-        return [claim.verdict for claim in EXHIBIT.claims(rows(**seconds))]
+        return [claim.verdict for claim in by_hdc(rows(**seconds))]
 
     assert verdicts(**slow) == [modelled, modelled, good, modelled, explained]
     assert verdicts(snappy=0.1, sz=0.1, truncate=1.0) == [failed, failed, good, failed, explained]
     assert verdicts(snappy=20.0, sz=20.0)[:2] == [failed, failed], "a rule has two sides"
     assert verdicts(**slow, inceptionn=0.8)[4] is failed
     incompressible = [each | {"payload_nbytes": 1e8} for each in rows(**slow)]
-    assert EXHIBIT.claims(incompressible)[2].verdict is failed
+    assert by_hdc(incompressible)[2].verdict is failed
 
 
 def test_another_tool_in_the_place_of_the_named_one_turns_the_verdict() -> None:
@@ -68,23 +77,40 @@ def test_another_tool_in_the_place_of_the_named_one_turns_the_verdict() -> None:
 
 def test_gradients_of_dead_trainings_count_for_nothing() -> None:
     slow = rows(snappy=1.5, sz=2.0)
-    dead = EXHIBIT.claims([{**each, "accuracy": 0.1} for each in slow])
+    dead = by_hdc([{**each, "accuracy": 0.1} for each in slow])
     assert {each.verdict for each in dead} == {Verdict.DID_NOT_LEARN}
-    short = [each.verdict for each in EXHIBIT.claims(slow[: len(CODECS)])]
+    short = [each.verdict for each in by_hdc(slow[: len(CODECS)])]
     assert short == [*[Verdict.TOO_SHORT] * 4, Verdict.EXPLAINED]
 
 
 def test_a_codec_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure_7, "find_spec", lambda _name: None)
     found = perform(EXHIBIT.experiment, Options((SNAPPY, SZ), (1,), 2, 1), quiet=True)
-    assert [row["missing"] for row in found] == ["cramjam", "pysz"]
-    claims = EXHIBIT.claims([*found, *(each for each in rows() if each["codec"] not in (SNAPPY, SZ))])
+    assert [row["missing"] for row in found] == [
+        f"the package {each} is not installed (extra papers)." for each in ("cramjam", "pysz")
+    ]
+    claims = by_hdc([*found, *(each for each in rows() if each["codec"] not in (SNAPPY, SZ))])
     assert [claim.text for claim in claims if claim.verdict is Verdict.NOT_RUN] == [
         "AlexNet's time with Snappy, over that without",
         "AlexNet's time with SZ, over that without",
         "ratio of Snappy",
     ]
     assert claims[0].explained.endswith("the package cramjam is not installed (extra papers).")
+
+
+def test_a_gradient_of_first_steps_is_too_short_for_a_verdict() -> None:
+    slow = {"snappy": 1.5, "sz": 2.0}
+    assert {claim.verdict for claim in EXHIBIT.claims(rows(**slow))[5:]} == {Verdict.NOT_RUN}
+    alexnet = [
+        {key: value for key, value in each.items() if key != "accuracy"}
+        | {"network": NETWORK, "data": "imagenet", "losses": [6.9, 6.8]}
+        for each in rows(**slow)[: len(CODECS)]
+    ]
+    both = EXHIBIT.claims([*rows(**slow), *alexnet])
+    assert [claim.verdict for claim in both[5:]] == [*[Verdict.TOO_SHORT] * 4, Verdict.EXPLAINED]
+    assert "AlexNet's gradient" in both[7].system
+    diverged = [each | {"losses": [6.9, float("nan")]} for each in alexnet]
+    assert {each.verdict for each in EXHIBIT.claims([*rows(), *diverged])[5:]} == {Verdict.DID_NOT_LEARN}
 
 
 def test_snappy_is_snappy() -> None:
