@@ -70,7 +70,7 @@ def small_network(options: Options, cell: Cell, worker: int, workers: int) -> Ta
         workers,
         lr=options["lr"],
         momentum=0.0,
-        warmup_steps=round(options["warmup"] * options["steps"]),
+        warmup_steps=round(options["warmup"] * steps_of(options, cell)),
     )
 
 
@@ -92,7 +92,7 @@ def last_layer(options: Options, cell: Cell, worker: int, workers: int) -> Task:
             return float((layer(known.test).argmax(1) == known.test_labels).float().mean())
 
     optimizer = torch.optim.SGD(layer.parameters(), lr=options["lr"])
-    return Task(layer, optimizer, loss, _schedule(options["lr"], options), accuracy)
+    return Task(layer, optimizer, loss, _schedule(options["lr"], steps_of(options, cell)), accuracy)
 
 
 def _of_images(
@@ -118,7 +118,7 @@ def _of_images(
         return accuracy_of(model.eval(), images)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    return Task(model, optimizer, loss, _schedule(lr, options), accuracy, warmup_steps)
+    return Task(model, optimizer, loss, _schedule(lr, steps_of(options, cell)), accuracy, warmup_steps)
 
 
 def _share(count: int, seed: int, step: int, batch: int, worker: int, workers: int) -> torch.Tensor:
@@ -130,9 +130,14 @@ def _share(count: int, seed: int, step: int, batch: int, worker: int, workers: i
 _order = lru_cache(maxsize=1)(shuffle)
 
 
-def _schedule(peak: float, options: Options) -> Callable[[int], float]:
+def steps_of(options: Options, cell: Cell) -> int:
+    """Return the steps of a whole training: the cell's own ones, or else those of all."""
+    steps: int = cell["steps"] if "steps" in cell else options["steps"]
+    return steps
+
+
+def _schedule(peak: float, steps: int) -> Callable[[int], float]:
     """Return the rate by step; timed steps may go beyond those of a training."""
-    steps = options["steps"]
     return lambda step: learning_rate(min(step, steps - 1), steps, peak)
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from gradwire.codecs import parse
 from gradwire.experiments.experiment import Cell
 from gradwire.experiments.hosts.ranks import MOST_STOLEN, Ranks, stolen_s
-from gradwire.experiments.papers.pipe_sgd.tasks import TASKS, Options, Task
+from gradwire.experiments.papers.pipe_sgd.tasks import TASKS, Options, Task, steps_of
 from gradwire.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, Way
 from gradwire.machine import cores
 from gradwire.plan import Plan
@@ -108,7 +108,7 @@ def _train(host: _Host) -> Mapping[str, Any]:
     """Train from scratch; the last rank's accuracy counts."""
     task = host.task()
     trainee = Trainee(host, task)
-    for number in range(host.options["steps"]):
+    for number in range(steps_of(host.options, host.cell)):
         trainee.step(number)
     trainee.close()
     is_last = host.ranks.rank == host.ranks.world - 1
