@@ -21,11 +21,14 @@ from typing import Any
 from gradwire.checksum import SUM
 from gradwire.errors import GradwireError, SpecError
 from gradwire.experiments import EXPERIMENTS, Experiment, perform
+from gradwire.experiments.claim import Verdict
 from gradwire.experiments.experiment import Row
+from gradwire.experiments.page import read_all
+from gradwire.experiments.papers import EXHIBITS, PAPERS
 from gradwire.experiments.record import COMMITS, RECORD, read_fields
 from gradwire.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, summary
 from gradwire.machine import describe_machine
-from gradwire.tables import Table
+from gradwire.tables import Column, Table
 
 ROOT = Path(__file__).parent.parent
 MEASURED = Path("docs", "measured")
@@ -43,7 +46,9 @@ FIGURES: Mapping[str, str] = MappingProxyType(
 )
 """What is measured, by the names of records, as words of ``gradwire experiment``."""
 AGAIN = "measure it again"
-SUMMARY = "summary"
+SUMMARY, VERDICTS = "summary", "verdicts"
+"""Blocks of several records: the main tasks' speeds, and the counts of the papers' exhibits."""
+REPRODUCED = Path("docs", "reproduced")
 TASKS = MappingProxyType(
     {
         "mnist-mlp-4-hosts": "MNIST-MLP, 2.7 MB",
@@ -219,9 +224,10 @@ def _cells(line: str) -> list[str]:
 
 def _block(name: str, root: Path) -> str:
     """Return a block with its comments. Raises ``SpecError`` for one that nothing measures."""
-    if name not in (*FIGURES, SUMMARY):
-        raise SpecError(f"expected a block measured: {', '.join([*FIGURES, SUMMARY])}; got {name!r}")
-    text = rendered_summary(root) if name == SUMMARY else rendered(name, root)
+    several = {SUMMARY: rendered_summary, VERDICTS: rendered_verdicts}
+    if name not in (*FIGURES, *several):
+        raise SpecError(f"expected a block measured: {', '.join([*FIGURES, *several])}; got {name!r}")
+    text = several[name](root) if name in several else rendered(name, root)
     return f"<!-- measured: {name} -->\n\n{text}\n\n<!-- end of measured -->"
 
 
@@ -245,6 +251,21 @@ def rendered_summary(root: Path) -> str:
         f"{machine}:\n\n{markdown(summary(found, METHODS))}" for machine, found in sorted(by_machine.items())
     ]
     return "\n\n".join(parts) or not_measured(*TASKS)
+
+
+def rendered_verdicts(root: Path) -> str:
+    """Return how many claims of each paper have each verdict as Markdown, and what has no record."""
+    recorded = {each.judged.exhibit.name: each.judged for each in read_all(root / REPRODUCED, EXHIBITS)}
+    counts = {paper: Counter[Verdict]() for paper in PAPERS}
+    for judged in recorded.values():
+        counts[judged.exhibit.paper].update(claim.verdict for claim in judged.claims)
+    columns = [Column("paper", is_text=True), *(Column(str(verdict)) for verdict in Verdict)]
+    rows = [(f"`{paper}`", *(str(found[verdict]) for verdict in Verdict)) for paper, found in counts.items()]
+    missing = [f"`{each.name}`" for each in EXHIBITS if each.name not in recorded]
+    parts = [markdown(Table(columns, rows))]
+    if missing:
+        parts.append(f"Not measured yet with their present rules: {', '.join(missing)}.")
+    return "\n\n".join(parts)
 
 
 def not_measured(*names: str) -> str:
