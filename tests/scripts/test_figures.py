@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,9 @@ import pytest
 from gradwire.checksum import sealed_json
 from gradwire.errors import GradwireError
 from gradwire.experiments import training_speed
+from gradwire.experiments.claim import Verdict
+from gradwire.experiments.page import read_all
+from gradwire.experiments.papers import EXHIBITS
 from support.project import ROOT
 
 MACHINE = {"processor": "A (R) Processor", "cores": 2}
@@ -214,6 +219,20 @@ def test_a_block_that_nothing_measures_is_refused(root: Path) -> None:
         figures.write(root)
 
 
+def test_papers_verdicts_are_counted_from_their_records(root: Path) -> None:
+    name = "study-table-1"
+    shutil.copytree(ROOT / figures.REPRODUCED / name, root / figures.REPRODUCED / name)
+    text = figures.rendered_verdicts(root)
+    judged = read_all(root / figures.REPRODUCED, EXHIBITS)[0].judged
+    counts = Counter(str(claim.verdict) for claim in judged.claims)
+    head, _, *rows = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|"))
+    assert [*map(str, Verdict)] == head[1:]
+    assert rows[0] == ["`study`", *(str(counts[verdict]) for verdict in head[1:])]
+    assert all(set(row[1:]) == {"0"} for row in rows[1:])
+    assert f"`{name}`" not in text
+    assert all(f"`{each.name}`" in text for each in EXHIBITS if each.name != name)
+
+
 def test_every_figure_is_an_experiment_with_options_and_stands_on_a_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -223,7 +242,7 @@ def test_every_figure_is_an_experiment_with_options_and_stands_on_a_page(
         assert experiment.cells(options)
     text = "".join(path.read_text(encoding="utf-8") for path in figures.pages(ROOT))
     named = set(figures.BLOCK.findall(text))
-    assert {name for name, _ in named} == {*figures.FIGURES, figures.SUMMARY}
+    assert {name for name, _ in named} == {*figures.FIGURES, figures.SUMMARY, figures.VERDICTS}
     assert {*figures.TASKS} <= {*figures.FIGURES}
 
 
