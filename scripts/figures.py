@@ -36,8 +36,8 @@ UNRECORDED = MEASURED / "unrecorded.toml"
 COMMAND = "python scripts/figures.py"
 FIGURES: Mapping[str, str] = MappingProxyType(
     {
-        "mnist-mlp-4-hosts": "training-speed --tasks mnist-mlp",
-        "mnist-mlp-2-hosts": "training-speed --tasks mnist-mlp --hosts 2",
+        "mnist-mlp-4-hosts": "training-speed --tasks mnist-mlp --seeds 5",
+        "mnist-mlp-2-hosts": "training-speed --tasks mnist-mlp --hosts 2 --seeds 5",
         "wide-mlp-4-hosts": "training-speed --tasks wide-mlp",
         "gpt-4-hosts": "training-speed --tasks gpt",
         "weight-delta": "weight-delta",

@@ -19,9 +19,6 @@ from gradwire.plan import Plan
 from gradwire.training.ddp.hook import Attached
 from gradwire.training.ledger.step_record import StepRecord
 
-BUCKET_MB = 25
-"""DDP's own default."""
-
 
 class OnDDP:
     """One rank's training loop body on DDP, with the calls of a ``WorkerMethod``.
@@ -31,7 +28,8 @@ class OnDDP:
     counts no bytes: what stands here is what a ring all-reduce sends.
 
     ``hook`` is called with the DDP model, to register a hook or to attach gradwire; None leaves DDP as it is.
-    It sends a number in ``float_nbytes`` bytes. ``timeout_s`` is the group's, for messages.
+    It sends a number in ``float_nbytes`` bytes. Without ``bucket_mb``, DDP cuts its buckets as it comes: its
+    first one ends at 1 MiB, and the others at 25. ``timeout_s`` is the group's, for messages.
     """
 
     def __init__(
@@ -41,7 +39,7 @@ class OnDDP:
         hook: Callable[[DistributedDataParallel], object] | None = None,
         group: dist.ProcessGroup | None = None,
         *,
-        bucket_mb: float = BUCKET_MB,
+        bucket_mb: float | None = None,
         float_nbytes: int = 4,
         timeout_s: float = 60.0,
     ) -> None:

@@ -49,7 +49,7 @@ class OnDDP(Method):
         self,
         task: Task,
         hook: Callable[[DistributedDataParallel], object] | None = None,
-        bucket_mb: float = on_ddp.BUCKET_MB,
+        bucket_mb: float | None = None,
         *,
         exchanging: bool = True,
     ) -> None:
