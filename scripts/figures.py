@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write(ROOT)
         found = list(check(ROOT))
     except GradwireError as error:
-        found = [str(error)]
+        found = [f"gradwire: {error}"]
     for problem in found:
         sys.stderr.write(f"{problem}\n")
     return 1 if found else 0

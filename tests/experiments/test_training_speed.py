@@ -107,10 +107,12 @@ def test_images_are_those_of_the_variable_unless_a_folder_is_named(
     monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path / "variable"))
     assert training_speed.mnist(None) == tmp_path / "variable"
     assert training_speed.mnist(str(tmp_path / "named")) == tmp_path / "named"
-    assert training_speed.cifar(None) is None, "the variable's folder has none"
-    (tmp_path / "variable" / "cifar10").mkdir(parents=True)
-    assert training_speed.cifar(None) == tmp_path / "variable" / "cifar10"
-    assert training_speed.cifar(str(tmp_path / "named")) == tmp_path / "named"
+    assert training_speed.read(words()).images is None, "the variable's folder has none"
+    for name in ("variable/cifar10", "named"):
+        (tmp_path / name).mkdir(parents=True)
+    assert training_speed.read(words()).images == tmp_path / "variable" / "cifar10"
+    monkeypatch.chdir(tmp_path)
+    assert training_speed.read(words(images="named")).images == tmp_path / "named"
 
 
 def test_without_a_list_methods_are_those_of_the_documentation_once_for_each_seed() -> None:

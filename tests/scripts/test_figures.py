@@ -286,5 +286,7 @@ def test_its_exit_code_says_what_make_lint_needs(
     assert figures.main(["check"]) == 1
     assert figures.main(["write"]) == 1
     assert "no record backs" in capsys.readouterr().err
+    assert figures.main(["measure", "gtp"]) == 1
+    assert capsys.readouterr().err.startswith("gradwire: expected some of mnist-mlp-4-hosts")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "scripts/figures.py check" in makefile.partition("\nlint:")[2].partition("\n\n")[0]

@@ -30,7 +30,7 @@ from gradwire.experiments.speeds import (
     table,
     target_of,
 )
-from gradwire.job.data import find
+from gradwire.job.data import find, find_cifar10
 from gradwire.testbed.run.variables import KEPT_MEMORY
 
 RUNS = "gradwire.experiments.training.runs"
@@ -130,7 +130,7 @@ def read(words: argparse.Namespace) -> Options:
         tuple(dict.fromkeys(between_commas(words.tasks))),
         methods,
         mnist(words.data_dir),
-        cifar(words.images),
+        find_cifar10(Path(words.images) if words.images else None),
         None if words.text is None else Path(words.text).absolute(),
         words.device,
         words.seeds,
@@ -141,13 +141,6 @@ def mnist(named: str | None) -> Path | None:
     """Return the folder of MNIST: the named one, else ``$GRADWIRE_DATA``; None for digits, without either."""
     folder = named or os.environ.get("GRADWIRE_DATA")
     return find("mnist", Path(folder).absolute()) if folder else None
-
-
-def cifar(named: str | None) -> Path | None:
-    """Return the folder of CIFAR: the named one, else ``cifar10`` in ``$GRADWIRE_DATA``; None for digits."""
-    found = Path(os.environ.get("GRADWIRE_DATA", ""), "cifar10")
-    folder = Path(named) if named else found if found.is_absolute() and found.is_dir() else None
-    return None if folder is None else folder.absolute()
 
 
 def cells(options: Options) -> list[Cell]:

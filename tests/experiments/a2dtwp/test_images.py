@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradwire.errors import DataError
-from gradwire.experiments.a2dtwp.images import find_folder, name_of, read_images
+from gradwire.experiments.a2dtwp.images import name_of, read_images
 
 PIXELS = 3 * 32 * 32
 
@@ -103,16 +103,6 @@ def test_an_epoch_has_each_image_once_at_most(tmp_path: Path) -> None:
     labels = [y for _, (_, y) in zip(range(6), images.batches(2, seed=0), strict=False)]
     for epoch in (labels[:3], labels[3:]):
         assert len({*torch.cat(epoch).tolist()}) == 6
-
-
-def test_the_folder_of_cifar_10_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path))
-    assert find_folder(None) is None
-    (tmp_path / "cifar10").mkdir()
-    assert find_folder(None) == tmp_path / "cifar10"
-    assert find_folder(tmp_path) == tmp_path
-    monkeypatch.delenv("GRADWIRE_DATA")
-    assert find_folder(None) is None
 
 
 def test_a_part_has_the_first_images_and_the_name_of_all(tmp_path: Path) -> None:

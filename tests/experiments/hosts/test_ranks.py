@@ -72,6 +72,27 @@ def test_the_least_disturbed_count_where_none_is_calm(ranks: Ranks, monkeypatch:
     assert all(seconds > 0 for seconds in found)
 
 
+def test_processor_seconds_are_those_of_all_repetitions(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = list[int]()
+    stolen = iter([0.0, 1.0, 1.0, 1.0])
+    monkeypatch.setattr(module, "stolen_s", lambda: next(stolen))
+    monkeypatch.setattr(module, "SETTLE_S", 0.0)
+    found = ranks.timed(lambda bucket: lengths.append(len(bucket)), 100, 20.0, 1, 1, first_count=7)
+    assert lengths == [7, 100, 100]
+    assert len(found.seconds) == 1, "a hypervisor took the cores during the other one"
+    assert len(found.processor_s) == 2
+
+
+def test_all_ranks_share_their_link_and_make_another(ranks: Ranks) -> None:
+    with ranks.first(1) as link:
+        assert link is ranks.link
+    with ranks.linked() as link:
+        assert (link.rank, link.world) == (0, 1)
+        assert link is not ranks.link
+
+
 def test_gradients_repeat_and_differ_between_seeds() -> None:
     assert torch.equal(gradient(1000, 1), gradient(1000, 1))
     assert not torch.equal(gradient(1000, 1), gradient(1000, 2))

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 
 from gradwire.errors import DataError
-from gradwire.job.data import at_hand, find, sources
+from gradwire.job.data import at_hand, find, find_cifar10, sources
 from gradwire.job.data.sources import NAMES, SOURCES, Source
 from support.idx_files import write
 
@@ -59,6 +59,21 @@ def test_without_a_network_the_error_says_what_to_put_where(
     monkeypatch.delenv("GRADWIRE_DATA", raising=False)
     with pytest.raises(DataError, match=f"cannot fetch .*put {', '.join(NAMES)} of MNIST into a folder"):
         find("mnist")
+
+
+def test_the_folder_of_cifar_10_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in (str(tmp_path / "data"), "data"):  # a relative one, too
+        monkeypatch.setenv("GRADWIRE_DATA", variable)
+        assert find_cifar10() is None
+        (tmp_path / "data" / "cifar10").mkdir(parents=True)
+        assert find_cifar10() == tmp_path / "data" / "cifar10"
+        assert find_cifar10(Path("named")) == tmp_path / "named"
+        (tmp_path / "data" / "cifar10").rmdir()
+        (tmp_path / "data").rmdir()
+    monkeypatch.delenv("GRADWIRE_DATA")
+    (tmp_path / "cifar10").mkdir()
+    assert find_cifar10() is None
 
 
 def test_digits_are_at_hand_unless_the_variable_names_mnist(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -68,15 +67,6 @@ class Images:
     def _moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         some = self.train[:SOME].float()
         return some.mean((0, 2, 3)).view(3, 1, 1), some.std((0, 2, 3)).clamp(min=1e-6).view(3, 1, 1)
-
-
-def find_folder(data_dir: Path | None) -> Path | None:
-    """Return ``data_dir``, else the folder of CIFAR-10 in ``$GRADWIRE_DATA``, else None: digits."""
-    variable = os.environ.get("GRADWIRE_DATA")
-    if data_dir is not None or not variable:
-        return data_dir
-    folder = Path(variable) / CIFAR10
-    return folder if folder.is_dir() else None
 
 
 def name_of(folder: Path | None, images: Images) -> str:

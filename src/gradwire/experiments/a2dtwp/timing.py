@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.experiments.a2dtwp.images import Images, find_folder, read_images
+from gradwire.experiments.a2dtwp.images import Images, read_images
 from gradwire.experiments.a2dtwp.models import FULL_SIDE, Shape, build
 from gradwire.experiments.a2dtwp.options import FP32, LINKS, UNLIMITED, Options
 from gradwire.experiments.a2dtwp.policies import policy_named
 from gradwire.experiments.a2dtwp.trainee import Batch, Learner, Trainee, one_thread
 from gradwire.experiments.a2dtwp.training import RATES, SIZES, optimizer_of
+from gradwire.job.data import find_cifar10
 
 CLASSES = 200
 """The classes of the published networks (table I)."""
@@ -47,7 +48,7 @@ def _cycles(
     nbytes: int | None,
 ) -> dict[str, Any]:
     with one_thread(), torch.random.fork_rng(devices=[]):
-        images = read_images(find_folder(options.data_dir))
+        images = read_images(find_cifar10(options.data_dir))
         batches = _enlarged(images, options.timed_size)
         masters = build(model, Shape(CLASSES, 1, norm=False, side=FULL_SIDE), SEED, he=True)
         optimizer = optimizer_of(masters, RATES[model] * options.timed_size / SIZES[model])

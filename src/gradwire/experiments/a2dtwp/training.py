@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from gradwire.experiments.a2dtwp.cycles import SMOOTHED
-from gradwire.experiments.a2dtwp.images import find_folder, name_of, read_images
+from gradwire.experiments.a2dtwp.images import name_of, read_images
 from gradwire.experiments.a2dtwp.models import Shape, blocks_of, build
 from gradwire.experiments.a2dtwp.options import NORMALISED, Options
 from gradwire.experiments.a2dtwp.policies import policy_named
 from gradwire.experiments.a2dtwp.trainee import Batch, layer_sizes, one_thread
 from gradwire.experiments.heard import LOSSY
+from gradwire.job.data import find_cifar10
 from gradwire.training.offload.awp import AWP
 from gradwire.training.offload.host_offload import HostOffload
 
@@ -37,7 +38,7 @@ VALIDATION = 1500
 
 def train(options: Options, model: str, policy: str, seed: int) -> dict[str, Any]:
     """Return the errors of a training, the accuracy at its end, and the bits of its layers."""
-    folder = find_folder(options.data_dir)
+    folder = find_cifar10(options.data_dir)
     images = read_images(folder).part(options.images)
     name = NORMALISED.get(model, model)
     epoch = images.epoch(SIZES[name])

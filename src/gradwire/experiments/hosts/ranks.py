@@ -8,8 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -54,6 +55,22 @@ def met_ranks() -> Iterator[Ranks]:
             link.close()
 
 
+class TimedExchanges(NamedTuple):
+    """Seconds of repeated exchanges.
+
+    Attributes
+    ----------
+    seconds
+        From the first rank's begin until the last one's end, of the repetitions that count; the same on all
+        ranks.
+    processor_s
+        The processor seconds that this rank needed for each repetition, also for those that don't count.
+    """
+
+    seconds: list[float]
+    processor_s: list[float]
+
+
 class Ranks:
     """The place of this process among the hosts' ranks; ``met_ranks`` makes it."""
 
@@ -89,18 +106,61 @@ class Ranks:
             return None
         return Environment(line, table, both_ends(ends[1], ends[0], cores(), self.world))
 
+    @contextmanager
+    def first(self, count: int) -> Iterator[Link | None]:
+        """Yield a link between the first ``count`` ranks, or None on the others; all ranks call this."""
+        if count == self.world:
+            yield self.link
+            return
+        group = dist.new_group([*range(count)], timeout=timedelta(seconds=TIMEOUT_S))
+        if self.rank >= count:
+            yield None
+            return
+        with self.linked(group) as link:
+            yield link
+
+    @contextmanager
+    def linked(self, group: dist.ProcessGroup | None = None, tos: int = 0) -> Iterator[Link]:
+        """Yield a new link between the members of a group, by default all ranks; all members call this.
+
+        With ``tos``, it has connections that are marked with this type of service, too.
+        """
+        members: Any = dist.group.WORLD if group is None else group
+        link = ProcessGroupLink(members, timeout_s=self.link.timeout_s, tos=tos)
+        try:
+            yield link
+            dist.barrier(members)  # no rank sees a closed connection
+        finally:
+            link.close()
+
     def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
         """Return the seconds of all-reduces, as ``repeat_s`` takes them."""
-        exchange, source = Exchange(self.link, plan), self.gradient(count)
-        exchange.all_reduce(source[: min(count, 1 << 20)].clone())  # the first one makes the buffers
+        return self.timed(Exchange(self.link, plan).all_reduce, count, budget_s, least, most).seconds
+
+    def timed(
+        self,
+        exchange: Callable[[torch.Tensor], object],
+        count: int,
+        budget_s: float,
+        least: int,
+        most: int,
+        first_count: int = 1 << 20,
+    ) -> TimedExchanges:
+        """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does; all ranks call this.
+
+        One more of the first ``first_count`` values is made before, which isn't timed.
+        """
+        source, processor_s = self.gradient(count), list[float]()
+        exchange(source[:first_count].clone())  # makes the buffers
         bucket = torch.empty_like(source)
-        return self.repeat_s(
-            lambda: exchange.all_reduce(bucket),
-            lambda: bucket.copy_(source),
-            budget_s=budget_s,
-            least=least,
-            most=most,
-        )
+
+        def run() -> None:
+            began = time.process_time()
+            exchange(bucket)
+            processor_s.append(time.process_time() - began)
+
+        seconds = self.repeat_s(run, lambda: bucket.copy_(source), budget_s=budget_s, least=least, most=most)
+        return TimedExchanges(seconds, processor_s)
 
     def repeat_s(
         self,

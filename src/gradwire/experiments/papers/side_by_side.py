@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic
 from gradwire.experiments.experiment import Cell, Options, Reporter, Row, in_words
 from gradwire.experiments.heard import HeardWarnings
 from gradwire.experiments.papers.exhibit import Run
-from gradwire.experiments.papers.threads import TIMEOUT_S
 from gradwire.machine import cores
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire.launch.context import RankContext
 
+TIMEOUT_S = 60.0
+"""Of an answer of the store by which processes share the groups."""
 Measure = Callable[[Options, Cell], Mapping[str, Any]]
 MeasureGroup = Callable[[Options, Sequence[Cell]], Iterable[Row]]
 

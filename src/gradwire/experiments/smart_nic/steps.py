@@ -2,7 +2,9 @@
 
 Workers compute for real. All hosts of a testbed share the machine, so that its first core is that of all
 workers, and its last core that of all smart NICs, whose role a software ring plays there. Without smart
-NICs, the ring runs on the workers' core, beside backward or after it.
+NICs, the ring runs on the workers' core, beside backward or after it. Hosts that share a core wait for each
+other. An exchange waits for the last worker to begin it, and for each ring to get the core. All of this
+counts as exposed, because no host can tell it from communication.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class Worker:
             self.perceptron.update(layer)
 
     def wait(self, communication: Communication, launched: Handover) -> None:
-        """Wait for an exchange. Raises ``ExchangeError``."""
+        """Wait for an exchange, and for hosts that share a core. Raises ``ExchangeError``."""
         with self._timed("exposed"):
             communication.wait(launched)
 

@@ -78,6 +78,18 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
     return folder
 
 
+def find_cifar10(named: Path | None = None) -> Path | None:
+    """Return the folder of CIFAR-10: ``named``, else ``cifar10`` in ``$GRADWIRE_DATA``; None without either.
+
+    The path is absolute, so that programs in other folders find it. Its files aren't checked.
+    """
+    variable = os.environ.get("GRADWIRE_DATA")
+    if named is not None or not variable:
+        return None if named is None else named.absolute()
+    folder = Path(variable, "cifar10").absolute()
+    return folder if folder.is_dir() else None
+
+
 def at_hand() -> str:
     """Return ``mnist`` if ``$GRADWIRE_DATA`` holds its files, else ``digits``."""
     if not os.environ.get("GRADWIRE_DATA"):

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from gradwire.experiments.experiment import Reporter
-from gradwire.experiments.papers.ai_smart_nic import figure_2b
+from gradwire.experiments.hosts import exchanges
 from gradwire.experiments.papers.ai_smart_nic.figure_2b import EXHIBIT, SCHEMES, Options
-from gradwire.experiments.papers.study import on_hosts
 
 
 def rows(**seconds: float) -> list[dict[str, object]]:
@@ -45,10 +42,8 @@ def test_a_scheme_that_is_removed_is_missed() -> None:
 
 def test_hosts_exchange_what_cells_name(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(figure_2b, "measure_cells", lambda *words: asked.extend(words))
+    monkeypatch.setattr(exchanges, "measure_cells", lambda *words: asked.extend(words))
     cells = EXHIBIT.experiment.cells(EXHIBIT.quick)
     EXHIBIT.experiment.run(EXHIBIT.quick, cells, (), Reporter(asked.append, asked.append))
-    assert asked[0] == "gradwire.experiments.papers.study.on_hosts"
-    assert asked[1] == cells
+    assert asked[:2] == [exchanges.__name__, cells]
     assert asked[3] == {"most": 3, "budget_s": 30.0}
-    inspect.signature(on_hosts.measure).bind(None, cells, **asked[3])

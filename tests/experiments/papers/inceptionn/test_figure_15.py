@@ -3,37 +3,72 @@ from __future__ import annotations
 import pytest
 
 from gradwire.experiments import perform
-from gradwire.experiments.papers.inceptionn.figure_15 import EXHIBIT, Options
+from gradwire.experiments.hosts import exchanges
+from gradwire.experiments.papers.inceptionn.figure_15 import EXHIBIT, FORMULAS, INC, WA, Options
+from gradwire.timing.closed_form.formulas import AlphaBetaGamma
+from support.fake_hosts import fake_exchanges
+
+LINE = {"line_latency_s": 1e-4, "line_nbytes_per_s": 5e6}
+GROWS, STRAIGHT, WA_FORMULA, CONSTANT, INC_FORMULA = range(5)
 
 
-def rows(**seconds: float) -> list[dict[str, object]]:
-    usual = {"WA4": 1.0, "WA6": 1.5, "WA8": 2.0, "INC4": 1.0, "INC6": 1.1, "INC8": 1.2} | seconds
+def rows(**times: float) -> list[dict[str, object]]:
+    """Return rows that take so many times what their formulas say, by organisation and workers."""
     return [
         {
-            "organisation": name[:-1],
-            "workers": int(name[-1]),
-            "seconds": [each],
-            "formula_s": usual.get(f"f{name}", each),
+            "organisation": name,
+            "workers": workers,
+            "nbytes": 1_000_000,
+            "seconds": [
+                times.get(f"{name}{workers}", 1.05) * formula(workers, 1e6, AlphaBetaGamma(1e-4, 2e-7))
+            ],
+            **LINE,
         }
-        for name, each in usual.items()
-        if name[0] != "f"
+        for name, formula in FORMULAS.items()
+        for workers in (4, 6, 8)
     ]
 
 
-def failed(found: list[dict[str, object]]) -> list[str]:
-    return [claim.text for claim in EXHIBIT.claims(found) if not claim.is_met]
+def failed(found: list[dict[str, object]]) -> list[int]:
+    return [number for number, claim in enumerate(EXHIBIT.claims(found)) if not claim.is_met]
 
 
-def test_verdicts_follow_from_the_times() -> None:
+def test_times_of_the_formulas_are_reproduced() -> None:
     assert failed(rows()) == []
-    assert failed(rows(INC8=1.5, fINC8=1.2)) == ["8 workers over 4 with a ring: stays about constant"]
-    assert failed(rows(WA6=1.9)) == ["times with an aggregator over those on a straight line"]
-    assert "8 workers over 4 with an aggregator: grows" in failed(rows(WA6=1.1, WA8=1.2))
 
 
-def test_the_formula_is_the_papers() -> None:
-    found = perform(EXHIBIT.experiment, Options((2,), 40_000, 1), quiet=True)
-    # (1 + 1) 50 us + (2 + 1) 233 MB at 10 Gbit/s + 233 MB at 4 GB/s; 2 x 50 us + 233 MB + half of the sums.
-    assert found[0]["formula_s"] == pytest.approx(1e-4 + 3 * 0.1864 + 0.05825)
-    assert found[1]["formula_s"] == pytest.approx(1e-4 + 0.1864 + 0.029125)
-    assert found[0]["seconds"][0] > 0.032, "twice two workers' 40 kB at 5 MB/s"
+def test_verdicts_follow_from_the_times_on_both_sides() -> None:
+    assert failed(rows(INC8=1.5)) == [CONSTANT, INC_FORMULA], "it grows"
+    assert failed(rows(INC8=0.7)) == [CONSTANT, INC_FORMULA], "it shrinks"
+    assert failed(rows(WA6=1.19)) == [STRAIGHT]
+    assert failed(rows(WA4=1.5, WA6=1.3)) == [GROWS, WA_FORMULA], "it hardly grows"
+    assert failed(rows(WA4=0.7, WA6=0.95)) == [GROWS, WA_FORMULA], "it grows by more than the workers"
+
+
+def test_an_aggregator_that_is_measured_in_the_place_of_the_ring_fails() -> None:
+    swapped = [row | {"seconds": own["seconds"]} for row, own in zip(rows(), rows()[:3] * 2, strict=True)]
+    assert {CONSTANT, INC_FORMULA} <= {*failed(swapped)}
+
+
+@pytest.mark.parametrize("name", [WA, INC])
+def test_a_removed_comparator_is_missed(name: str) -> None:
+    with pytest.raises(KeyError):
+        EXHIBIT.claims([row for row in rows() if row["organisation"] != name])
+
+
+def test_formulas_have_the_line_of_the_hosts() -> None:
+    faster = [row | {"line_nbytes_per_s": 1e7} for row in rows()]
+    assert failed(faster) == [WA_FORMULA, INC_FORMULA]
+
+
+def test_all_workers_are_the_first_hosts_of_one_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = fake_exchanges(monkeypatch, exchanges)
+    found = perform(EXHIBIT.experiment, Options((4, 8), 1800, 40_000, 2), quiet=True)
+    assert asked == {"most": 2, "budget_s": 15.0}
+    assert {(row["hosts"], row["rate"]) for row in found} == {(9, "200mbit")}
+    assert [(row["ranks"], row["algorithm"], row.get("down")) for row in found] == [
+        (5, "star", "tree"),
+        (9, "star", "tree"),
+        (4, "ring", None),
+        (8, "ring", None),
+    ]

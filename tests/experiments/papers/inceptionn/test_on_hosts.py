@@ -93,11 +93,10 @@ def test_nics_lose_what_the_codec_loses_in_software(monkeypatch: pytest.MonkeyPa
     """Ranks that let NICs compress send what the codec leaves, so that they end with the same weights."""
 
     @contextmanager
-    def marked(ranks: Ranks, plan: Any) -> Iterator[Link]:
-        if plan.tos:
-            monkeypatch.setattr(type(ranks.link), "tos", plan.tos)
+    def marked(ranks: Ranks, tos: int) -> Iterator[Link]:
+        monkeypatch.setattr(type(ranks.link), "tos", tos)
         yield ranks.link
 
-    monkeypatch.setattr(on_hosts, "_link", marked)
+    monkeypatch.setattr(Ranks, "linked", marked, raising=False)
     software, _, in_nics = (row_of(run)["accuracy"] for run in COMPRESSED)
     assert software == in_nics

@@ -7,6 +7,7 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.experiments.learning import GOALS
+from gradwire.experiments.papers.inceptionn.networks import NETWORKS
 from gradwire.experiments.papers.inceptionn.training import (
     WORKERS,
     _ring,
@@ -15,6 +16,7 @@ from gradwire.experiments.papers.inceptionn.training import (
     one_thread,
     passed,
     train,
+    updating,
 )
 
 
@@ -68,6 +70,18 @@ def test_weights_that_are_cut_off_learn_less() -> None:
     images = dataset("digits")
     cut = train(images, "CNN", 56, 1, of_weights=parse("truncate:24"))
     assert cut.accuracies[-1] < train(images, "CNN", 56, 1).accuracies[-1] - 0.1
+
+
+def test_an_update_takes_a_flat_gradient_apart_at_a_rate_that_falls() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(2, 1)), torch.nn.Parameter(torch.zeros(1))]
+    update = updating("CNN", weights, 5)
+    rate = NETWORKS["CNN"].rate
+    update(torch.tensor([1.0, 2.0, 3.0]))
+    assert torch.allclose(torch.cat([each.flatten() for each in weights]), -rate * torch.tensor([1.0, 2, 3]))
+    # Momentum: 0.9 of the first gradient, after the first of five steps at a fifth of the rate.
+    before = weights[1].item()
+    update(torch.zeros(3))
+    assert weights[1].item() == pytest.approx(before - 0.2 * rate * (0.9 * 3 + 5e-5 * before))
 
 
 def test_one_thread_ends_with_its_block() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from gradwire.errors import ExchangeError, LinkError
 from gradwire.experiments.claim import Claim, Published, Verdict
 from gradwire.experiments.papers.pipe_sgd.lengths import (
     WORKERS,
@@ -108,6 +109,16 @@ def test_four_workers_apply_their_average_k_steps_later(pipeline: int) -> None:
     assert [next(worker.model.parameters()).item() for worker in workers] == [-7.5] * 4
     stale = [-1.5 * max(0, step - (pipeline - 1)) for step in range(5)]
     assert seen == [stale] * 4
+
+
+def test_the_first_error_of_a_worker_ends_all() -> None:
+    def worker(rank: int) -> Worker:
+        if rank == 1:
+            raise LinkError("rank 1 is gone")
+        return learner([], [[] for _ in range(WORKERS)])(rank)
+
+    with pytest.raises((LinkError, ExchangeError), match="rank 1"):
+        train(1, 2, worker)
 
 
 def test_each_worker_draws_numbers_of_its_own() -> None:

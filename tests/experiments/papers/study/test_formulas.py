@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gradwire.experiments.claim import Verdict
+from gradwire.experiments.papers.study.best import own_best_s
 from gradwire.experiments.papers.study.formulas import EXHIBIT, SMALL_NBYTES
-from gradwire.experiments.papers.study.on_hosts import own_best_s
 
 HOSTS = EXHIBIT.full.hosts
 LARGE = "ring of 2 MB on 2, 4, 8 and 16 hosts"

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 
 from gradwire.experiments.claim import RATIO, Claim, Published, at_least, at_most, near
 from gradwire.experiments.experiment import Cell, Reporter, Row
-from gradwire.experiments.hosts.network import measure_cells
+from gradwire.experiments.hosts.exchanges import time_exchanges
 from gradwire.experiments.papers.exhibit import exhibit, row_of
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 
 PLACE = "figure 2b"
-ON_HOSTS = "gradwire.experiments.papers.study.on_hosts"
-"""The module that exchanges on the hosts, by name: it imports torch."""
 SCHEMES = {"ring": "ring", "Rabenseifner": "butterfly", "binomial": "tree"}
 """As the paper names them, and the collective here."""
 RATE = "40mbit"
@@ -50,7 +48,7 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange between the hosts of testbeds."""
-    measure_cells(ON_HOSTS, cells, report, {"most": options.repeats, "budget_s": BUDGET_S})
+    time_exchanges(cells, report, options.repeats, BUDGET_S)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from gradwire.experiments.papers.inceptionn.training import FALL, FALLS, MOMENTUM, WEIGHT_DECAY, WORKERS
+from gradwire.experiments.papers.inceptionn.training import WORKERS
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from collections.abc import Iterator, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # torch's import takes seconds
 
     from gradwire.experiments.experiment import Cell
     from gradwire.experiments.hosts.ranks import Ranks
-    from gradwire.links import Link
 
 Average = Callable[["torch.Tensor", Callable[[], None]], None]
 """Averages a gradient over the workers, and calls what updates this rank's weights."""
@@ -43,31 +42,23 @@ def train(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
     import torch
     from torch import nn
 
-    from gradwire.experiments.papers.inceptionn.networks import NETWORKS, build
-    from gradwire.experiments.papers.inceptionn.training import accuracy, dataset
+    from gradwire.experiments.papers.inceptionn.networks import build
+    from gradwire.experiments.papers.inceptionn.training import accuracy, dataset, updating
     from gradwire.job.batches import share, shuffle
 
     images, steps, worker = dataset(cell["data"]), cell["steps"], ranks.rank - (ranks.world - WORKERS)
     net = build(cell["network"], images.image_shape, images.classes, cell["seed"])
     parameters = [*net.parameters()]
-    optimizer = torch.optim.SGD(
-        parameters, NETWORKS[cell["network"]].rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
-    )
-    falls = [max(1, steps * fall // FALLS) for fall in range(1, FALLS)]
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, FALL)
+    apply = updating(cell["network"], parameters, steps)
     gradient = torch.zeros(sum(each.numel() for each in parameters))
     count, batch = len(images.train_labels), WORKERS * cell["batch"]
     order = lru_cache(1)(partial(shuffle, count, cell["seed"]))
-    times, updating = list[tuple[float, float, float]](), [0.0]
+    times, update_s = list[tuple[float, float, float]](), [0.0]
 
     def update() -> None:
-        began, place = perf_counter(), 0
-        for each in parameters:
-            each.grad = gradient[place : place + each.numel()].view_as(each)
-            place += each.numel()
-        optimizer.step()
-        schedule.step()
-        updating[0] = perf_counter() - began
+        began = perf_counter()
+        apply(gradient)
+        update_s[0] = perf_counter() - began
 
     def compute(step: int) -> None:
         epoch, number = divmod(step, count // batch)
@@ -77,14 +68,14 @@ def train(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
 
     with _averaging(ranks, cell, parameters) as average:
         for step in range(steps):
-            began, updating[0] = perf_counter(), 0.0
+            began, update_s[0] = perf_counter(), 0.0
             if worker >= 0:
                 compute(step)
             else:
                 gradient.zero_()
             computed = perf_counter()
             average(gradient, update)
-            times.append((perf_counter() - began, computed - began, updating[0]))
+            times.append((perf_counter() - began, computed - began, update_s[0]))
     everyones = [each[1:] for each in ranks.gather(times)]
     return {
         "step_s": [seconds for seconds, _, _ in everyones[0]],
@@ -108,7 +99,7 @@ def _averaging(ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor]) -> 
 
     if not cell["down"]:
         plan = Plan(offload=cell["nic"].split()[0]) if cell["nic"] else Plan(parse(cell["codec"]), cell["up"])
-        with _link(ranks, plan) as link:
+        with ranks.linked(tos=plan.tos) if plan.tos else nullcontext(ranks.link) as link:
             ring = Exchange(link, plan)
 
             def around(gradient: torch.Tensor, update: Callable[[], None]) -> None:
@@ -133,21 +124,3 @@ def _averaging(ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor]) -> 
                 each.copy_(part.view_as(each))
 
     yield through_the_root
-
-
-@contextmanager
-def _link(ranks: Ranks, plan: Any) -> Iterator[Link]:
-    """Yield the ranks' link, or one of marked connections if NICs are to compress."""
-    import torch.distributed as dist
-
-    from gradwire.links import ProcessGroupLink
-
-    if not plan.tos:
-        yield ranks.link
-        return
-    link = ProcessGroupLink(dist.group.WORLD, timeout_s=ranks.link.timeout_s, tos=plan.tos)  # type: ignore[arg-type]
-    try:
-        yield link
-    finally:
-        dist.barrier()  # no rank sees a closed connection
-        link.close()

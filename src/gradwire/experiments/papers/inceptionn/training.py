@@ -100,11 +100,7 @@ def train(
     with one_thread(seed), _ring(of_gradients) as average:
         net = build(network, images.image_shape, images.classes, seed)
         parameters = [*net.parameters()]
-        optimizer = torch.optim.SGD(
-            parameters, NETWORKS[network].rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
-        )
-        falls = [max(1, steps * fall // FALLS) for fall in range(1, FALLS)]
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, FALL)
+        update = updating(network, parameters, steps)
         count = len(images.train_labels)
         of_epoch = count // (WORKERS * BATCH)
         accuracies, measured, order = list[float](), list[int](), shuffle(count, seed, 0)
@@ -121,14 +117,35 @@ def train(
                 )
             if watch is not None:
                 watch(step, gradients[0])
-            _update(parameters, average(gradients), optimizer)
-            schedule.step()
+            update(average(gradients))
             if of_weights is not None:
                 _cut(parameters, of_weights)
             if step + 1 == steps or (every is not None and (step + 1) % every == 0):
                 accuracies.append(accuracy(net, images))
                 measured.append(step + 1)
     return Trained(tuple(accuracies), tuple(measured))
+
+
+def updating(
+    network: str, parameters: Sequence[torch.nn.Parameter], steps: int
+) -> Callable[[torch.Tensor], None]:
+    """Return a function that applies a flat gradient to a network's weights, once in each of ``steps``."""
+    import torch
+
+    optimizer = torch.optim.SGD(
+        parameters, NETWORKS[network].rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    falls = [max(1, steps * fall // FALLS) for fall in range(1, FALLS)]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, FALL)
+
+    def update(gradient: torch.Tensor) -> None:
+        parts = torch.split(gradient, [each.numel() for each in parameters])
+        for each, part in zip(parameters, parts, strict=True):
+            each.grad = part.view_as(each)
+        optimizer.step()
+        schedule.step()
+
+    return update
 
 
 @contextmanager
@@ -166,16 +183,6 @@ def passed(codec: Codec, x: torch.Tensor) -> torch.Tensor:
     decoded = torch.empty_like(x)
     codec.decode(codec.encode(x), decoded)
     return decoded
-
-
-def _update(
-    parameters: list[torch.nn.Parameter], mean: torch.Tensor, optimizer: torch.optim.Optimizer
-) -> None:
-    place = 0
-    for each in parameters:
-        each.grad = mean[place : place + each.numel()].view_as(each).clone()
-        place += each.numel()
-    optimizer.step()
 
 
 def _cut(parameters: list[torch.nn.Parameter], codec: Codec) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from math import log
 from statistics import fmean
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 WORKERS = 4
 """As published."""
+TIMEOUT_S = 60.0
+"""Of a wait of one worker for another."""
 FASTER = "the rate is a bound from above, and this loss falls faster than it must."
 
 
@@ -54,9 +57,10 @@ class Worker:
 def train(pipeline: int, steps: int, worker: Callable[[int], Worker]) -> list[Worker]:
     """Train by the paper's Pipe-SGD on ``WORKERS`` ranks, which are threads; return them by rank.
 
-    ``worker`` gets a rank. All start with the weights of the first.
+    ``worker`` gets a rank. All start with the weights of the first. The first error of a rank closes all
+    links and is raised.
     """
-    from gradwire.experiments.papers.threads import on_threads
+    from gradwire.links import loopback
     from gradwire.plan import Plan
     from gradwire.training import PipeSGD
 
@@ -71,7 +75,16 @@ def train(pipeline: int, steps: int, worker: Callable[[int], Worker]) -> list[Wo
         method.close()
         return own
 
-    return on_threads(WORKERS, work, None)
+    links = loopback(WORKERS, TIMEOUT_S)
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="rank") as pool:
+        futures = [pool.submit(work, link) for link in links]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        finally:
+            for link in links:
+                link.close()
+    return [future.result() for future in futures]
 
 
 def drawn(seed: int, rank: int) -> torch.Generator:

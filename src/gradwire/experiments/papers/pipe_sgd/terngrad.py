@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from gradwire.experiments.claim import RATIO, Claim, Published, at_most, only, within
-from gradwire.experiments.experiment import Cell, Row
-from gradwire.experiments.papers.exhibit import each, exhibit, row_of
+from gradwire.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
+from gradwire.experiments.experiment import Cell, Reporter, Row
+from gradwire.experiments.hosts.exchanges import time_exchanges
+from gradwire.experiments.papers.exhibit import exhibit, row_of
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 
 PLACE = "section 3.2"
 EXACT, TERNARY = "identity", "terngrad"
 SMALLER = {TERNARY: 16, "truncate:16": 2, "quantize:8": 4}
 """What each codec divides 32 bits by."""
-WORLD, NBYTES_PER_S, LATENCY_S = 4, 1.25e9, 50e-6
+WORLD, GBIT = 4, 10.0
+"""Published: the hosts, and the rate of their Ethernet in Gbit/s."""
 OVER_NONE, OVER_COMPRESSED = (1.6, 2.3), (25.6, 36.8)
 BEYOND = 0.1
 """The share by which an overhead may leave the published range, whose ends have two and three digits."""
+BUDGET_S = 10.0
+"""For all exchanges of a cell; one at least."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Bytes of a gradient, and exchanges of a cell."""
+    """Bytes of a gradient, and exchanges of a cell.
+
+    A chunk, a fourth of a gradient, is at most one segment of an exchange, so that nothing masks a codec.
+    """
 
     nbytes: int
     repeats: int
@@ -33,21 +39,14 @@ class Options:
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each codec, and cells without one for all bytes and for those that a codec sends."""
     sent = [options.nbytes, *(options.nbytes // smaller for smaller in SMALLER.values())]
-    return [
-        *({"codec": codec, "nbytes": options.nbytes} for codec in SMALLER),
-        *({"codec": EXACT, "nbytes": nbytes} for nbytes in sent),
-    ]
+    pairs = [*((codec, options.nbytes) for codec in SMALLER), *((EXACT, nbytes) for nbytes in sent)]
+    network = {"hosts": WORLD, "rate": f"{GBIT:g}gbit", "algorithm": "ring"}
+    return [{"codec": codec, "nbytes": nbytes, **network} for codec, nbytes in pairs]
 
 
-def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
-    """Exchange around a ring of threads over links paced to 10 Gbit/s."""
-    from gradwire.experiments.papers.threads import exchange_s
-
-    return {
-        "seconds": exchange_s(
-            WORLD, "ring", cell["codec"], cell["nbytes"], NBYTES_PER_S, LATENCY_S, options.repeats
-        )
-    }
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Exchange around a ring of the hosts of a testbed."""
+    time_exchanges(cells, report, options.repeats, BUDGET_S)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -59,6 +58,12 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
     sent_s = {codec: exchange_s(EXACT, smaller) for codec, smaller in SMALLER.items()}
     added_s = {codec: exchange_s(codec) - sent_s[codec] for codec in SMALLER}
+    line = Claim(
+        "rate of the line between two hosts, which the paper has as 10 Gbit/s",
+        only(8e-9 * float(median(row["line_nbytes_per_s"] for row in rows))),
+        near(GBIT, BEYOND),
+        unit="Gbit/s",
+    )
     found = [
         Claim(
             f"TernGrad's overhead over {name}",
@@ -72,11 +77,11 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             ("compressed communication", sent_s[TERNARY], OVER_COMPRESSED),
         )
     ]
-    return found + [
+    return [line, *found] + [
         Claim(
             f"overhead of {codec} over its compressed communication, which masks it",
             only(added_s[codec] / sent_s[codec]),
-            at_most(1.0),
+            Bound(-BEYOND, 1.0),  # no codec makes an exchange faster than one of its bytes alone
             unit=RATIO,
             published=Published(PLACE),
         )
@@ -87,12 +92,12 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 ORIGINS = origins(
     WORLD=paper("section 4"),
-    NBYTES_PER_S=paper("section 4"),
-    LATENCY_S=chosen("of Ethernet"),
+    GBIT=paper("section 4"),
     OVER_NONE=paper("section 3.2"),
     OVER_COMPRESSED=paper("section 3.2"),
     SMALLER=paper("section 3.2: 16 and 8 bits, and 25.6 over 1.6"),
     BEYOND=chosen("the published ends have two and three digits"),
+    BUDGET_S=RUN_TIME,
     nbytes=RUN_TIME,
     repeats=RUN_TIME,
 )
@@ -101,14 +106,15 @@ EXHIBIT = exhibit(
     f"{PLACE}, TernGrad",
     "how long does an all-reduce take with TernGrad inside?",
     cells=cells,
-    run=each(measure),
+    run=run,
     claims=claims,
     quick=Options(8_000_000, 7),
-    full=Options(32_000_000, 21),
-    scaling="a ring of four threads on two cores over links paced to 10 Gbit/s, with gradients of 8 "
-    "MB (32 MB with --full). The overhead is what TernGrad's exchange takes longer than one of as many bytes "
-    "without a codec.",
+    full=Options(16_000_000, 21),
+    scaling="a ring over TCP of four hosts of a testbed at 10 Gbit/s, with gradients of 8 MB (16 MB with "
+    "--full). The hosts share two cores, so that codecs wait for each other, and exchanges without a "
+    "codec may not reach that rate. The overhead is what TernGrad's exchange takes longer than one of as "
+    "many bytes without a codec.",
     origins=ORIGINS,
-    seconds=(5, 90),
-    version=2,
+    seconds=(8, 60),
+    version=3,
 )

@@ -8,10 +8,10 @@ from statistics import median
 
 from gradwire.experiments.claim import RATIO, Bound, Claim, Explanation, Published, at_least, at_most, only
 from gradwire.experiments.experiment import Cell, Reporter, Row
+from gradwire.experiments.hosts.exchanges import rate, time_exchanges
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, origins, paper
-from gradwire.experiments.papers.study import on_hosts
-from gradwire.experiments.papers.study.on_hosts import FORMULAS, in_words, over_best, over_own, rate
+from gradwire.experiments.papers.study.best import FORMULAS, in_words, over_best, over_own
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma
 
 PLACE = "figure 8"
@@ -52,9 +52,7 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange on a testbed for each number of hosts."""
-    from gradwire.experiments.hosts.network import measure_cells
-
-    measure_cells(on_hosts.__name__, cells, report, {"most": options.most, "budget_s": options.budget_s})
+    time_exchanges(cells, report, options.most, options.budget_s)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from gradwire.experiments.claim import Bound, Claim, Explanation, Published, near, only
 from gradwire.experiments.experiment import Cell, Reporter, Row
+from gradwire.experiments.hosts.exchanges import rate, time_exchanges
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, chosen, origins
-from gradwire.experiments.papers.study import on_hosts
-from gradwire.experiments.papers.study.on_hosts import FORMULAS, in_words, over_own, own_best_s, rate
+from gradwire.experiments.papers.study.best import FORMULAS, in_words, over_own, own_best_s
 
 PLACE = "equations 1 to 4"
 LARGE_NBYTES, SMALL_NBYTES = 2_000_000, 64
@@ -43,9 +43,7 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange on a testbed for each number of hosts."""
-    from gradwire.experiments.hosts.network import measure_cells
-
-    measure_cells(on_hosts.__name__, cells, report, {"most": options.most, "budget_s": BUDGET_S})
+    time_exchanges(cells, report, options.most, BUDGET_S)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
