@@ -140,7 +140,8 @@ EXHIBIT = exhibit(
     "because all share two cores. They exchange gradients of 1 MB (4 MB with --full) over TCP. The paper "
     "plots the figure without numbers: the rules are its words, that one time grows almost linearly and the "
     "other stays almost constant, and its formulas, with the rate and latency that two of the hosts "
-    "measured. gradwire experiment scaling exchanges AlexNet's 233 MB.",
+    "measured. The aggregator is a rank of its own, so that its tree may have a level more than the "
+    "formula's. gradwire experiment scaling exchanges AlexNet's 233 MB.",
     origins=ORIGINS,
     seconds=(20, 200),
     version=2,
