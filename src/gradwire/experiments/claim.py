@@ -52,14 +52,17 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """What figures must be: at least ``least`` and at most ``most``. No figure and NaN are never that."""
+    """What figures must be: at least ``least`` and at most ``most``.
+
+    No figure, NaN, and infinity are never that.
+    """
 
     least: float = -math.inf
     most: float = math.inf
 
     def holds(self, value: float | None) -> bool:
         """Return whether a figure keeps it."""
-        return value is not None and self.least <= value <= self.most
+        return value is not None and math.isfinite(value) and self.least <= value <= self.most
 
     def in_words(self, unit: str) -> str:
         """Return it as it stands in tables: ``>= 3.20x``, ``0.9 to 1.1``."""
@@ -206,14 +209,9 @@ class Claim:
             return Verdict.DID_NOT_LEARN
         if self.other_tool:
             return Verdict.NOT_REPRODUCED
-        if self.is_met:
-            if any(each.is_short for each in self.rests_on):
-                return Verdict.TOO_SHORT
-            return Verdict.REPRODUCED if self.basis is Basis.MEASURED else Verdict(self.basis.value)
-        for other, verdict in ((self.better, Verdict.EXCEEDED), (self.otherwise, Verdict.EXPLAINED)):
-            if other is not None and self._keeps(other.bound):
-                return verdict
-        return Verdict.NOT_REPRODUCED
+        verdict = self._kept
+        is_short = verdict is not None and any(each.is_short for each in self.rests_on)
+        return Verdict.TOO_SHORT if is_short else verdict or Verdict.NOT_REPRODUCED
 
     @property
     def not_learned(self) -> Sequence[str]:
@@ -243,6 +241,16 @@ class Claim:
             if each.is_short
         ]
         return f"{'; '.join(short)}; a verdict takes {LEAST_SEEDS} of each method, for an interval"
+
+    @property
+    def _kept(self) -> Verdict | None:
+        """The verdict by the rule that the figures keep, however few trainings there are; None for none."""
+        if self.is_met:
+            return Verdict.REPRODUCED if self.basis is Basis.MEASURED else Verdict(self.basis.value)
+        for other, verdict in ((self.better, Verdict.EXCEEDED), (self.otherwise, Verdict.EXPLAINED)):
+            if other is not None and self._keeps(other.bound):
+                return verdict
+        return None
 
     def _keeps(self, bound: Bound) -> bool:
         judged = [*self.figures.values()] if self.of_each else [self.mean]

@@ -36,6 +36,6 @@ def claims_table(judged: Sequence[Claim], names: Sequence[str] = ()) -> Table:
 
 
 def _met(claim: Claim) -> str:
-    if claim.verdict in (Verdict.DID_NOT_LEARN, Verdict.EXPLAINED, Verdict.EXCEEDED):
+    if claim.verdict in (Verdict.DID_NOT_LEARN, Verdict.EXPLAINED, Verdict.EXCEEDED, Verdict.TOO_SHORT):
         return str(claim.verdict)
     return "yes" if claim.is_met else "no"

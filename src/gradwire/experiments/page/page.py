@@ -17,9 +17,9 @@ RULES = (
     "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Did not "
     "learn: a training that the figure rests on failed, so the figure counts for nothing. Reproduced: "
     "measured, and the rule is kept. Exceeded: better than published, for a stated reason. Explained: "
-    "not kept, but a second rule is, which follows from a stated reason. Not reproduced: none of these. "
-    "Too short: kept, with too few trainings. What wasn't measured stands apart: modelled, calibrated "
-    "(set from the published figure or its table), and arithmetic (published numbers recombined)."
+    "not kept, but a second rule is, which follows from a stated reason. Too short: one of these, but with "
+    "too few trainings. Not reproduced: none of these. What wasn't measured stands apart: modelled, "
+    "calibrated (set from the published figure or its table), and arithmetic (published numbers recombined)."
 )
 
 

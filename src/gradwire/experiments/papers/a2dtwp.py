@@ -8,6 +8,7 @@ from statistics import fmean
 from types import MappingProxyType
 
 from gradwire.experiments import a2dtwp
+from gradwire.experiments.a2dtwp.cycles import NOISE
 from gradwire.experiments.a2dtwp.measured import Measured
 from gradwire.experiments.a2dtwp.options import (
     AWP,
@@ -81,8 +82,11 @@ NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known
 """The accuracy of the nearest of the training images: less is never known of a network."""
 NOT_TIMED = "no batches in full size were timed; --full times them"
 NO_ORACLE = "the oracle takes trainings with all static formats; --full trains them"
-GROUPS = MappingProxyType({"": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
-"""The three networks, with batch normalization in all of them, and the one that learns without it."""
+GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
+"""The three networks, with batch normalization in all of them, which two of the paper's don't have, and the
+one that learns without it."""
+LONGER = "float32 with another seed for twice as many batches, in this record"
+NEAREST = "the nearest neighbour's accuracy on these images; a longer training has less"
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -131,8 +135,8 @@ class _Group:
 
 
 def _trainings(found: Measured, model: str, policy: str) -> Trainings:
-    known = max(found.longer.get(model, 0.0), NEIGHBOUR.get(found.images, 1.0))
-    goal = Goal(CHANCE, known, "float32 with another seed for twice as many batches, in this record")
+    longer, nearest = found.longer.get(model, 0.0), NEIGHBOUR.get(found.images, 1.0)
+    goal = Goal(CHANCE, max(longer, nearest), LONGER if longer >= nearest else NEAREST)
     return Trainings(
         f"{model} with {policy}", found.accuracies(model, policy), found.accuracies(model, FP32), goal
     )
@@ -170,7 +174,7 @@ def _times(group: _Group, system: str) -> Iterator[Claim]:
         yield Claim(
             f"time saved by A2DTWP, under {other}",
             group.of(lambda model, other=other: found.gain(model, AWP, other, system)),  # type: ignore[misc]
-            at_least(0.0),
+            at_least(NOISE),
             group.label(system),
             rests_on=group.trainings(AWP, others),
             not_run=not_run,
@@ -289,7 +293,6 @@ def _kernels(found: Measured, model: str, system: str, on: str) -> Iterator[Clai
         label,
         unit=SHARE,
         published=Published(place, OVERHEAD[system]),
-        better=Explanation("norms and packing read the weights once", at_most(min(OVERHEAD.values()))),
         not_run=not_run,
         rests_on=learned,
     )
@@ -347,8 +350,11 @@ EXHIBIT = Exhibit(
     "Without batch normalization they begin with He's weights, because the published deviation of 0.1 makes "
     "AlexNet diverge; with it, they begin with the published ones. Milliseconds are those of two images with "
     "224 x 224 pixels through the networks in full size, on one core and a simulated device: VGG's copies in "
-    "float32 take the published share of its computation, which sets the links' rates. The time to the error "
-    "is composed of two measurements: batches of the narrow network times milliseconds of the full one.",
+    "float32 take the published share of its computation, which sets the links' rates. Norms, packing, and "
+    "updates take the host's own time, so that their shares of a batch depend on those two images. The time "
+    "to the error is composed of two measurements: batches of the narrow network times milliseconds of the "
+    "full one, which has no batch normalization (ResNet has it). Kernels of AWP are means of its batches "
+    "after those in 32 bits, in which it measures its threshold; its times to an error count these, too.",
     (80, 2900),
     ORIGINS,
 )

@@ -83,19 +83,22 @@ class Exhibit(Generic[Options]):
         }
 
     def check_rows(self, options: Mapping[str, Any], rows: Sequence[Row]) -> None:
-        """Raise ``JobError`` unless the rows of a finished record have all comparators of its options.
+        """Raise ``JobError`` unless the rows of a finished record are those of all cells of its options.
 
-        These are the words by which cells differ. Images and what depends on them aren't among them, because
-        a record may be judged where there are others.
+        All words by which cells differ must be there, and as many different rows as cells: a seed or a line
+        that is missing has no word. Images and what depends on them aren't compared, because a record may be
+        judged where there are others.
         """
         for own in (self.quick, self.full):
             if as_json(asdict(own)) == options:  # type: ignore[call-overload]
-                wanted, found = _words(self.experiment.cells(own)), _words(rows)
-                missing = [f"{name} {value}" for name, value in wanted if (name, value) not in found]
-                if missing:
+                cells = self.experiment.cells(own)
+                found = _words(rows)
+                missing = [f"{name} {value}" for name, value in _words(cells) if (name, value) not in found]
+                lack = f"some with {missing[0]}, got none" if missing else _other_number(cells, rows)
+                if lack:
                     raise JobError(
-                        f"the record of {self.name} lacks rows: expected some with {missing[0]}, got none; "
-                        "measure it anew with --overwrite"
+                        f"the record of {self.name} lacks rows: expected {lack}; measure it anew with "
+                        "--overwrite"
                     )
 
 
@@ -147,6 +150,15 @@ def _words(cells: Sequence[Cell]) -> dict[tuple[str, str], None]:
         for name, value in cell.items()
         if isinstance(value, str) and name != DATA
     }
+
+
+def _other_number(cells: Sequence[Cell], rows: Sequence[Row]) -> str:
+    """Return how many rows there are instead of one for each cell; nothing for as many."""
+    names = {name for cell in cells for name in cell}
+    different = {repr(sorted((name, row[name]) for name in names & row.keys())) for row in rows}
+    if len(rows) == len(different) == len(cells):
+        return ""
+    return f"{len(cells)} for as many cells, got {len(rows)}, of which {len(different)} are different"
 
 
 def _name(paper: str, place: str) -> str:

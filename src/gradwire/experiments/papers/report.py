@@ -13,12 +13,13 @@ from gradwire.tables import Column, Table
 NOT_RUN = str(Verdict.NOT_RUN)
 VERDICTS = (*map(str, Verdict),)
 """In the order of reports."""
+MEASURED = "measured here, beside what is published"
+UNPUBLISHED = "measured here, beside something else than the paper"
 BASES = {
-    "measured here": (Basis.MEASURED,),
     "modelled": (Basis.MODELLED,),
     "not evidence: calibrated, or arithmetic": (Basis.CALIBRATED, Basis.ARITHMETIC),
 }
-"""Where figures come from, in the order of the page."""
+"""Where figures come from that weren't measured, in the order of the page."""
 COLUMNS = (
     Column.of_text("verdict"),
     Column.of_text("where"),
@@ -62,15 +63,22 @@ def in_words(judged: Sequence[Judged]) -> str:
 def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
     """Return where figures come from, how many there are of each, and their verdicts.
 
-    What was measured comes first, and what wasn't run last.
+    What was measured comes first, without a published figure after the others, and what wasn't run last.
     """
     claims = [claim for each in judged for claim in each.claims]
-    lines = []
-    for name, kinds in BASES.items():
-        own = Counter(str(claim.verdict) for claim in claims if claim.basis in kinds and not claim.not_run)
-        lines.append((name, own.total(), _listed(own)))
+    groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES)}
+    for claim in claims:
+        if not claim.not_run:
+            groups[_basis_of(claim)][str(claim.verdict)] += 1
+    lines = [(name, own.total(), _listed(own)) for name, own in groups.items()]
     idle = sum(bool(claim.not_run) for claim in claims) + sum(bool(each.failure) for each in judged)
     return [line for line in (*lines, (NOT_RUN, idle, "reasons below")) if line[1]]
+
+
+def _basis_of(claim: Claim) -> str:
+    if claim.basis is Basis.MEASURED:
+        return UNPUBLISHED if claim.published is None else MEASURED
+    return next(name for name, kinds in BASES.items() if claim.basis in kinds)
 
 
 def _listed(found: Counter[str]) -> str:

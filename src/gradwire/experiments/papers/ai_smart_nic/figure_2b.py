@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from gradwire.experiments.claim import RATIO, Claim, Published, at_least, at_most, near
 from gradwire.experiments.experiment import Cell, Reporter, Row
@@ -55,14 +56,17 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the schemes with each other, and their times on the most nodes with those on half of them."""
     nodes = [*dict.fromkeys(row["nodes"] for row in rows)]
 
-    def best_s(scheme: str, number: int) -> float:
-        return float(min(row_of(rows, scheme=scheme, nodes=number)["seconds"]))
+    def exchange_s(scheme: str, number: int) -> float:
+        return float(median(row_of(rows, scheme=scheme, nodes=number)["seconds"]))
 
     def over_ring(scheme: str) -> dict[str, float | None]:
-        return {f"{number} nodes": best_s(scheme, number) / best_s("ring", number) for number in nodes}
+        return {
+            f"{number} nodes": exchange_s(scheme, number) / exchange_s("ring", number) for number in nodes
+        }
 
     growth = {
-        scheme: best_s(scheme, nodes[-1]) / best_s(scheme, nodes[-2]) for scheme in ("ring", "Rabenseifner")
+        scheme: exchange_s(scheme, nodes[-1]) / exchange_s(scheme, nodes[-2])
+        for scheme in ("ring", "Rabenseifner")
     }
     return [
         Claim(

@@ -325,8 +325,9 @@ EXHIBIT = exhibit(
     "middle of table II's shares; the other figures are judged at that rate. WA's weights go down a binomial "
     "tree. Communication is all of a step beside forward, backward, and update: additions, processes that "
     "wait for a core, and the codec are among it. Codecs run on the hosts' cores, and once in software NICs "
-    "that share these, too, and leave as many packets as the paper's. Trainings are shorter than there, and "
-    "of larger batches gradients are smaller, so that the codec loses more of them.",
+    "that share these, too, and leave as many packets as the paper's. The bounded codec is gradwire's "
+    "variant, which keeps the bound that the printed one breaks. Trainings are shorter than there, and of "
+    "larger batches gradients are smaller, so that the codec loses more of them.",
     origins=ORIGINS,
     seconds=(95, 800),
     version=2,
