@@ -44,6 +44,8 @@ RATIOS = Claim("ratio", {"vgg": 4.0, "resnet": 2.0}, at_least(3.0), unit=RATIO)
         (within((-2.0, 4.0), 0.25), -2.51, False),
         (at_least(2.0), None, False),
         (at_most(2.0), math.nan, False),
+        (at_least(2.0), math.inf, False),
+        (at_most(2.0), -math.inf, False),
         (Bound(), math.nan, False),
     ],
 )
@@ -109,7 +111,13 @@ def test_fewer_than_three_seeds_are_too_few() -> None:
     claim = replace(RATIOS, rests_on=[trainings(0.95, 0.96, seeds=2)])
     assert claim.verdict is Verdict.TOO_SHORT
     assert "because INC+C has 2 trainings; a verdict takes 3 of each method" in claim.explained
-    assert replace(claim, wanted=at_least(9.0)).verdict is Verdict.NOT_REPRODUCED
+    failed = replace(claim, wanted=at_least(9.0))
+    assert failed.verdict is Verdict.NOT_REPRODUCED
+    for other in (
+        {"better": Explanation("wider", at_least(2.0))},
+        {"otherwise": Explanation("few", Bound())},
+    ):
+        assert replace(failed, **other).verdict is Verdict.TOO_SHORT, "neither exceeded nor explained"
 
 
 def test_better_than_published_needs_a_reason() -> None:

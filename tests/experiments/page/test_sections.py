@@ -22,7 +22,7 @@ def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tm
     alter(record(tmp_path), STUDY, lambda fields: [row.update(square=4) for row in fields["rows"]])
     page = Page(summary(read_all(tmp_path, BOTH), TITLES, ["study-figure-8"]))
     assert "1 explained, 1 reproduced" in page.text
-    assert page.rows[1] == ["measured here", "2", "1 explained, 1 reproduced"]
+    assert page.rows[1] == ["measured here, beside what is published", "2", "1 explained, 1 reproduced"]
     assert page.rows[3:6] == [
         ["study: a study of <b>squares</b>", "1", "0"],
         ["pipe-sgd: a pipeline", "0", "1"],
@@ -53,19 +53,24 @@ def test_the_summary_has_what_was_measured_then_modelled_then_what_failed_and_wh
     ]
     failed = Judged(BOTH[1], failure="a host is gone")
     page = Page(summary([Recorded(Judged(STUDY, claims), FIELDS), Recorded(failed, FIELDS)], TITLES, []))
-    assert page.rows[1:5] == [
-        ["measured here", "3", "1 did not learn, 2 not reproduced"],
+    assert page.rows[1:6] == [
+        ["measured here, beside what is published", "1", "1 not reproduced"],
+        [
+            "measured here, beside something else than the paper",
+            "2",
+            "1 did not learn, 1 not reproduced",
+        ],
         ["modelled", "1", "1 modelled"],
         ["not evidence: calibrated, or arithmetic", "1", "1 arithmetic"],
         ["not run", "2", "reasons below"],
     ]
-    assert [row[1] for row in page.rows[6:10]] == ["speed-up", "ratio", "Snappy", BOTH[1].experiment.question]
-    assert page.rows[6][3] == (
+    assert [row[1] for row in page.rows[7:11]] == ["speed-up", "ratio", "Snappy", BOTH[1].experiment.question]
+    assert page.rows[7][3] == (
         "WA+C ends at 0.100 \u00b1 0.000, more than 2 points from 0.950 \u00b1 0.000 without it"
     )
-    assert page.rows[7][3] == "5.50x (b: 2.00x), and the rule is each >= 9.00x"
-    assert page.rows[8][3] == "expected snappy, got zlib."
-    assert page.rows[9][3] == "a host is gone"
+    assert page.rows[8][3] == "5.50x (b: 2.00x), and the rule is each >= 9.00x"
+    assert page.rows[9][3] == "expected snappy, got zlib."
+    assert page.rows[10][3] == "a host is gone"
 
 
 def test_a_section_has_figures_rule_verdict_reasons_erratum_scaling_and_options() -> None:

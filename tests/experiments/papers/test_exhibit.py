@@ -76,6 +76,21 @@ def test_rows_must_have_all_words_of_the_cells() -> None:
     made.check_rows({"numbers": [7]}, rows[:1])  # options of an older gradwire have cells of their own
 
 
+def test_there_is_one_row_for_each_cell_and_none_twice() -> None:
+    """Seeds and lines have no words: a bad one that is removed, or covered by a copy, is missed."""
+    cells = [{"method": "ring", "data": "digits", "seed": seed} for seed in (1, 2, 3, 4)]
+    made = dataclasses.replace(
+        EXHIBIT, experiment=dataclasses.replace(EXHIBIT.experiment, cells=lambda _options: cells)
+    )
+    rows = [{**cell, "data": "mnist", "accuracy": 0.9} for cell in cells]
+    made.check_rows({"numbers": [3]}, rows[::-1])
+    for left, found in ((rows[:3], "got 3, of which 3"), ([*rows[:3], rows[0]], "got 4, of which 3")):
+        with pytest.raises(
+            JobError, match=f"lacks rows: expected 4 for as many cells, {found} are different"
+        ):
+            made.check_rows({"numbers": [3]}, left)
+
+
 def test_its_claims_come_from_the_rows() -> None:
     assert EXHIBIT.claims([{"number": 3, "square": 9}])[0].is_met
     assert not EXHIBIT.claims([{"number": 3, "square": 8}])[0].is_met

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import math
@@ -189,6 +190,21 @@ def test_every_option_and_number_has_its_origin(exhibit: Exhibit[Any]) -> None:
     numbers = {name for name in own if has_number(module[name])}
     options = {each.name for each in dataclasses.fields(exhibit.quick)}
     assert numbers | options == {*exhibit.origins}
+
+
+RULES = ("Bound", "at_least", "at_most", "near", "within")
+PLAIN = (0, 1, 2)
+"""Numbers that need no name: none, all, and twice."""
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda each: str(each.name))
+def test_a_rule_has_no_number_without_a_name_and_so_without_an_origin(exhibit: Exhibit[Any]) -> None:
+    path = Path(vars(sys.modules[exhibit.claims.__module__])["__file__"])
+    for call in ast.walk(ast.parse(path.read_text())):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in RULES:
+            given = [*call.args, *(each.value for each in call.keywords)]
+            numbers = [each.value for each in given if isinstance(each, ast.Constant)]
+            assert set(numbers) <= {*PLAIN}, ast.unparse(call)
 
 
 def test_no_measured_figure_is_what_an_option_was_set_from() -> None:

@@ -11,7 +11,7 @@ def rows(**seconds: float) -> list[dict[str, object]]:
     usual = {"ring4": 1.5, "ring8": 1.75, "Rabenseifner4": 1.5, "Rabenseifner8": 1.8}
     usual |= {"binomial4": 4.0, "binomial8": 6.0} | seconds
     return [
-        {"scheme": name[:-1], "nodes": int(name[-1]), "seconds": [each, 2 * each]}
+        {"scheme": name[:-1], "nodes": int(name[-1]), "seconds": [each, each, 2 * each]}
         for name, each in usual.items()
     ]
 
@@ -25,6 +25,12 @@ def test_verdicts_follow_from_the_times() -> None:
     assert failed(rows(Rabenseifner4=2.0)) == [0]
     assert failed(rows(binomial8=2.0)) == [1]
     assert failed(rows(ring8=2.1, Rabenseifner8=2.1)) == [2]
+
+
+def test_one_lucky_exchange_turns_nothing() -> None:
+    slow = rows(Rabenseifner4=2.0)
+    lucky = [{**row, "seconds": [1.5, *row["seconds"][1:]]} for row in slow]  # type: ignore[misc]
+    assert failed(lucky) == [0]
 
 
 def test_all_schemes_are_exchanged_in_each_network() -> None:

@@ -38,10 +38,10 @@ def test_the_order_is_that_of_the_trace() -> None:
 
 def test_verdicts_follow_from_the_order_the_times_and_the_accuracies() -> None:
     good, bad, dead = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.DID_NOT_LEARN
-    assert verdicts(rows()) == [good, good]
+    assert verdicts(rows()) == [Verdict.ARITHMETIC, good], "no run changes the order of the program's calls"
     assert verdicts(rows(["B3", "U3", "B2", "U2", "B1", "U1"])) == [bad, good]
     assert verdicts(rows(ORDER[:-1])) == [bad, good]
-    assert verdicts(rows(exposed_s=0.5)) == [good, bad]
+    assert verdicts(rows(exposed_s=0.5)) == [Verdict.ARITHMETIC, bad]
     assert verdicts(rows(accuracy=0.1)) == [dead, dead]
 
 

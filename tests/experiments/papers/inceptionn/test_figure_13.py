@@ -32,6 +32,11 @@ def test_verdicts_follow_from_the_accuracies() -> None:
     assert verdicts(rows([0.1, 0.1, 0.1, 0.1], exact=0.1)) == [dead, dead], "dead runs agree"
 
 
+def test_rows_say_how_many_epochs_two_more_are() -> None:
+    systems = [claim.system for claim in EXHIBIT.claims(rows([0.4, 0.886, 0.89, 0.897]))]
+    assert systems == ["on digits, 4 instead of 2", "on digits, 2"]
+
+
 def test_the_codec_gets_two_more_epochs() -> None:
     found = perform(EXHIBIT.experiment, Options(("CNN",), (("digits", 1), ("mnist", 1)), (1,)), quiet=True)
     assert [len(row["accuracies"]) for row in found] == [1, 3]

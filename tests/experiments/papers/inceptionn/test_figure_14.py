@@ -37,6 +37,11 @@ def test_errata_are_explained_and_the_rest_is_reproduced() -> None:
     assert {verdict for text, verdict in found.items() if text not in explained} == {Verdict.REPRODUCED}
 
 
+def test_a_scheme_that_the_paper_has_not_is_compared_with_nothing_published() -> None:
+    own = [claim.text for claim in EXHIBIT.claims(rows()) if claim.published is None]
+    assert own == ["accuracy lost by 2^-10, scaled, CNN"]
+
+
 def test_altered_data_fails() -> None:
     def failed(**changed: object) -> list[str]:
         found = verdicts(rows(**changed))  # type: ignore[arg-type]

@@ -29,6 +29,9 @@ def test_verdicts_follow_from_the_accuracies() -> None:
     assert failed(rows(g16=0.05)) == ["accuracy lost by 16 bits of gradients"]
     assert failed(rows(w24=0.05)) == ["accuracy lost by 24 bits of weights"]
     assert failed(rows(g22=0.5)) == ["accuracy lost by 22 bits of weights, beyond that by gradients"]
+    beyond = "accuracy lost by {} bits of weights, beyond that by gradients"
+    assert failed(rows(g24=0.8)) == [beyond.format(24)], "two dead ones that agree"
+    assert failed(rows(w22=0.02)) == [beyond.format(22)], "a point is no difference"
     dead = [row | {"accuracies": [0.1, 0.1]} for row in rows()]
     assert {claim.verdict for claim in EXHIBIT.claims(dead)} == {Verdict.DID_NOT_LEARN}
 
