@@ -132,6 +132,13 @@ def test_a_record_without_a_comparator_s_rows_is_refused() -> None:
     assert refused
 
 
+def test_rows_in_another_order_have_the_same_verdicts() -> None:
+    for name, rows, claims in recorded():
+        (exhibit,) = chosen(name)
+        turned = {claim.title: claim.verdict for claim in exhibit.judge(rows[::-1])}
+        assert turned == {claim.title: claim.verdict for claim in claims}, name
+
+
 def test_published_numbers_have_rules_with_two_sides() -> None:
     for name, _, claims in recorded():
         for claim in claims:

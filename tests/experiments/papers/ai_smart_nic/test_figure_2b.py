@@ -27,6 +27,10 @@ def test_verdicts_follow_from_the_times() -> None:
     assert failed(rows(ring8=2.1, Rabenseifner8=2.1)) == [2]
 
 
+def test_rows_in_another_order_have_the_same_verdicts() -> None:
+    assert failed(rows(ring8=2.1, Rabenseifner8=2.1)[::-1]) == [2]
+
+
 def test_one_lucky_exchange_turns_nothing() -> None:
     slow = rows(Rabenseifner4=2.0)
     lucky = [{**row, "seconds": [1.5, *row["seconds"][1:]]} for row in slow]  # type: ignore[misc]

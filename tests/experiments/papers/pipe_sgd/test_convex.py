@@ -42,6 +42,10 @@ def test_verdicts_follow_from_the_losses() -> None:
     assert failed(rows(accuracy=0.96)) == ["accuracy on digits lost by K = 2"]
 
 
+def test_rows_in_another_order_have_the_same_verdicts() -> None:
+    assert verdicts(rows(worse=1.5)[::-1]) == verdicts(rows(worse=1.5))
+
+
 def test_a_loss_that_falls_faster_is_never_plainly_reproduced() -> None:
     found = verdicts(rows(power=-0.68))
     assert {found[title] for title in SLOPES} == {Verdict.EXCEEDED}

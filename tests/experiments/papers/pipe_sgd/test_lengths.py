@@ -44,7 +44,7 @@ def test_the_slope_is_that_of_the_line() -> None:
 
 def test_there_is_a_slope_for_each_seed() -> None:
     both = rows(-0.5, -0.6, pipeline=2) + rows(-1.0)
-    assert pipelines(both) == [2, 1]
+    assert pipelines(both) == [1, 2]
     assert values(both, "loss", 2, 10) == pytest.approx([10**-0.5, 2 * 10**-0.6])
     assert slopes(both, "loss", 2) == pytest.approx([-0.5, -0.6])
     assert slopes(both, "loss", 1) == pytest.approx([-1.0])

@@ -54,7 +54,7 @@ def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the schemes with each other, and their times on the most nodes with those on half of them."""
-    nodes = [*dict.fromkeys(row["nodes"] for row in rows)]
+    nodes = sorted({row["nodes"] for row in rows})
 
     def exchange_s(scheme: str, number: int) -> float:
         return float(median(row_of(rows, scheme=scheme, nodes=number)["seconds"]))

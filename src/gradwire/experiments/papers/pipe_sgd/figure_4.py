@@ -95,7 +95,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare accuracies with D-Sync's, and times with those of both baselines and of the equations."""
     data = rows[0]["data"]
     measured = Measured(rows, GOALS[data])
-    momenta = [*dict.fromkeys(row["momentum"] for row in rows if row["kind"] == TRAIN)]
+    momenta = sorted({row["momentum"] for row in rows if row["kind"] == TRAIN})
     exact = _trainings(measured, momenta[0], "D-Sync")
     found = [replace(claim, rests_on=exact) for claim in measured.lines(WITHIN)]
     for momentum in momenta:

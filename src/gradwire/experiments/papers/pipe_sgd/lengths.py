@@ -100,8 +100,8 @@ def values(rows: Sequence[Row], what: str, pipeline: int, steps: int) -> list[fl
 
 
 def pipelines(rows: Sequence[Row]) -> list[int]:
-    """Return the numbers of steps under way, in the rows' order."""
-    return [*dict.fromkeys(row["pipeline"] for row in rows)]
+    """Return the numbers of steps under way, from few to many."""
+    return sorted({row["pipeline"] for row in rows})
 
 
 def slopes(rows: Sequence[Row], what: str, pipeline: int) -> list[float]:
