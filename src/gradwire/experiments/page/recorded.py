@@ -60,8 +60,8 @@ def _read(path: Path, exhibit: Exhibit[Any]) -> Recorded:
         return Recorded(Judged(exhibit, failure=UNFINISHED), fields)
     try:
         return Recorded(judge(exhibit, fields, fields["rows"]), fields)
-    except GradwireError:
-        raise
+    except GradwireError as error:
+        raise JobError(f"{path} can't be judged: {error}") from error
     except DAMAGES as error:
         raise JobError(
             f"{path} is damaged: its rows can't be judged ({type(error).__name__}: {error}); {REMEDY}"
