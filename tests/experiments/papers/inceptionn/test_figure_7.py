@@ -80,7 +80,7 @@ def test_gradients_of_dead_trainings_count_for_nothing() -> None:
     dead = by_hdc([{**each, "accuracy": 0.1} for each in slow])
     assert {each.verdict for each in dead} == {Verdict.DID_NOT_LEARN}
     short = [each.verdict for each in by_hdc(slow[: len(CODECS)])]
-    assert short == [*[Verdict.TOO_SHORT] * 4, Verdict.EXPLAINED]
+    assert short == [Verdict.TOO_SHORT] * 5
 
 
 def test_a_codec_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_a_gradient_of_first_steps_is_too_short_for_a_verdict() -> None:
         for each in rows(**slow)[: len(CODECS)]
     ]
     both = EXHIBIT.claims([*rows(**slow), *alexnet])
-    assert [claim.verdict for claim in both[5:]] == [*[Verdict.TOO_SHORT] * 4, Verdict.EXPLAINED]
+    assert [claim.verdict for claim in both[5:]] == [Verdict.TOO_SHORT] * 5
     assert "AlexNet's gradient" in both[7].system
     diverged = [each | {"losses": [6.9, float("nan")]} for each in alexnet]
     assert {each.verdict for each in EXHIBIT.claims([*rows(), *diverged])[5:]} == {Verdict.DID_NOT_LEARN}
