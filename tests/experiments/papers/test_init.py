@@ -132,14 +132,8 @@ def test_a_record_without_a_comparator_s_rows_is_refused() -> None:
     assert refused
 
 
-LINE_OF_ROWS = "inceptionn-figure-15"
-"""Its straight line joins its first row with the last one, and has a tolerance without a name."""
-
-
 def test_rows_in_another_order_have_the_same_verdicts() -> None:
     for name, rows, claims in recorded():
-        if name == LINE_OF_ROWS:
-            continue
         (exhibit,) = chosen(name)
         turned = {claim.title: claim.verdict for claim in exhibit.judge(rows[::-1])}
         assert turned == {claim.title: claim.verdict for claim in claims}, name
@@ -210,9 +204,7 @@ PLAIN = (0, 1, 2)
 """Numbers that need no name: none, all, and twice."""
 
 
-@pytest.mark.parametrize(
-    "exhibit", [each for each in EXHIBITS if each.name != LINE_OF_ROWS], ids=lambda each: str(each.name)
-)
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda each: str(each.name))
 def test_a_rule_has_no_number_without_a_name_and_so_without_an_origin(exhibit: Exhibit[Any]) -> None:
     path = Path(vars(sys.modules[exhibit.claims.__module__])["__file__"])
     for call in ast.walk(ast.parse(path.read_text())):
