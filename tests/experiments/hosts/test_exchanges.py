@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -61,8 +62,10 @@ def test_hosts_get_the_cells_and_the_budget(monkeypatch: pytest.MonkeyPatch) -> 
     asked: list[Any] = []
     monkeypatch.setattr(exchanges, "measure_cells", lambda *words: asked.extend(words))
     report: Callable[[Any], None] = asked.append
-    time_exchanges([{"hosts": 2}], report, 3, 0.5)
-    assert asked == [exchanges.__name__, [{"hosts": 2}], report, {"most": 3, "budget_s": 0.5}]
+    time_exchanges([{"hosts": 2}], report, 3, 0.5, 1 << 20)
+    more = {"most": 3, "budget_s": 0.5, "line_nbytes": 1 << 20}
+    assert asked == [exchanges.__name__, [{"hosts": 2}], report, more]
+    assert {*more} < {*inspect.signature(exchanges.measure).parameters}
 
 
 @pytest.mark.processes
@@ -76,7 +79,7 @@ def test_the_first_hosts_exchange_while_the_others_wait() -> None:
         {"algorithm": "ring", "ranks": 2, "codec": "truncate:16", **network},
         {"algorithm": "butterfly", "ranks": 2, **network},
     ]
-    time_exchanges(cells, found.append, 2, 0.5)
+    time_exchanges(cells, found.append, 2, 0.5, exchanges.SHORT_NBYTES)
     assert [{name: row[name] for name in cell} for cell, row in zip(cells, found, strict=True)] == cells
     for row in found:
         assert 1 <= len(row["seconds"]) <= 2

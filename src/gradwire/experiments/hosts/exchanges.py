@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire.experiments.hosts.ranks import Ranks
     from gradwire.links import Link
 
+SHORT_NBYTES = 1 << 20
+"""The longest message of a line that is measured in about 3 s at 200 Mbit/s; 16 MB take 15 s."""
 FIRST_COUNT = 1 << 16
 """Values of the exchange that precedes those that are timed: enough to connect, on slow lines, too."""
 
@@ -32,23 +34,28 @@ def rate(hosts: int, total_mbit: int) -> str:
     return f"{total_mbit // hosts}mbit"
 
 
-def time_exchanges(cells: Sequence[Cell], report: Report, most: int, budget_s: float) -> None:
+def time_exchanges(
+    cells: Sequence[Cell], report: Report, most: int, budget_s: float, line_nbytes: int | None = None
+) -> None:
     """Time exchanges on a testbed for each network of the cells, as ``measure`` describes them.
 
     Raises ``TestbedError`` and ``JobError``, as ``measure_cells`` does.
     """
-    measure_cells(__name__, cells, report, {"most": most, "budget_s": budget_s})
+    measure_cells(__name__, cells, report, {"most": most, "budget_s": budget_s, "line_nbytes": line_nbytes})
 
 
-def measure(ranks: Ranks, cells: Sequence[Cell], most: int, budget_s: float) -> None:
+def measure(
+    ranks: Ranks, cells: Sequence[Cell], most: int, budget_s: float, line_nbytes: int | None = None
+) -> None:
     """Measure the cells of one network as one of its ranks: up to ``most`` exchanges in ``budget_s`` each.
 
     A cell names the ``algorithm``, and the ``nbytes`` of a gradient. It may name the ``codec``; ``ranks``, if
     only the first hosts exchange; and the algorithm that brings the sum ``down``, if it is another one.
+    Messages of at most ``line_nbytes`` measure the line; None has no limit.
     """
     from gradwire.machine import cores
 
-    line = ranks.line()
+    line = ranks.line(line_nbytes)
     for cell in cells:
         with ranks.first(cell.get("ranks", ranks.world)) as link:
             count = cell["nbytes"] // FLOAT_NBYTES

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,9 +78,14 @@ class Ranks:
     def __init__(self, rank: int, world: int, link: Link) -> None:
         self.rank, self.world, self.link = rank, world, link
 
-    def line(self) -> Line:
-        """Measure the line between ranks 0 and 1; return it on all ranks."""
-        points = measure(self.link, 1 - self.rank, QUICK) if self.rank < 2 else ()
+    def line(self, longest_nbytes: int | None = None) -> Line:
+        """Measure the line between ranks 0 and 1 with messages of all sizes up to ``longest_nbytes``.
+
+        Return it on all ranks. None has no limit.
+        """
+        sizes = [each for each in QUICK.sizes if longest_nbytes is None or each <= longest_nbytes]
+        effort = replace(QUICK, sizes=tuple(sizes))
+        points = measure(self.link, 1 - self.rank, effort) if self.rank < 2 else ()
         found: Line = self.gather(fit(points) if points else None)[0]
         return found
 

@@ -44,7 +44,7 @@ def test_verdicts_follow_from_the_steps_and_the_times() -> None:
 def test_the_ring_is_followed_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fake_exchanges(monkeypatch, exchanges)
     found = perform(EXHIBIT.experiment, Options((3, 4), 1600, 40_000, 2), quiet=True)
-    assert asked == {"most": 2, "budget_s": 20.0}
+    assert asked == {"most": 2, "budget_s": 20.0, "line_nbytes": 1 << 20}
     assert [(row["ranks"], row["hosts"], row["rate"]) for row in found] == [
         (3, 4, "400mbit"),
         (4, 4, "400mbit"),

@@ -57,4 +57,4 @@ def test_hosts_exchange_what_cells_name(monkeypatch: pytest.MonkeyPatch) -> None
     cells = EXHIBIT.experiment.cells(EXHIBIT.quick)
     EXHIBIT.experiment.run(EXHIBIT.quick, cells, (), Reporter(asked.append, asked.append))
     assert asked[:2] == [exchanges.__name__, cells]
-    assert asked[3] == {"most": 3, "budget_s": 30.0}
+    assert asked[3] == {"most": 3, "budget_s": 30.0, "line_nbytes": None}

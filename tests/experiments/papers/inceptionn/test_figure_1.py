@@ -74,7 +74,7 @@ def test_organisations_are_timed_on_one_testbed_and_their_bytes_counted(
     found = perform(EXHIBIT.experiment, Options(4, 1600, 40_000, 1), quiet=True)
     assert [row["organisation"] for row in found] == [FLAT, TREE, LEAVES, RINGS]
     assert {(row["hosts"], row["rate"]) for row in found} == {(4, "400mbit")}
-    assert asked == {"most": 1, "budget_s": 20.0}
+    assert asked == {"most": 1, "budget_s": 20.0, "line_nbytes": 1 << 20}
     # Two groups of two: the root sends to its worker and to the other root, which sends up and to its own.
     assert found[1]["busiest_over_mean"] == pytest.approx(2 * 4 / (1 + 1 + 2 + 2))
     assert found[3]["busiest_over_mean"] == busiest_over_mean("hierarchical:2", 4) == pytest.approx(1.0)

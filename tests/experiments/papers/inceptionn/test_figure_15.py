@@ -64,7 +64,7 @@ def test_formulas_have_the_line_of_the_hosts() -> None:
 def test_all_workers_are_the_first_hosts_of_one_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fake_exchanges(monkeypatch, exchanges)
     found = perform(EXHIBIT.experiment, Options((4, 8), 1800, 40_000, 2), quiet=True)
-    assert asked == {"most": 2, "budget_s": 15.0}
+    assert asked == {"most": 2, "budget_s": 15.0, "line_nbytes": 1 << 20}
     assert {(row["hosts"], row["rate"]) for row in found} == {(9, "200mbit")}
     assert [(row["ranks"], row["algorithm"], row.get("down")) for row in found] == [
         (5, "star", "tree"),

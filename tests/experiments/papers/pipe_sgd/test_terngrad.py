@@ -58,7 +58,7 @@ def test_what_a_codec_sends_is_exchanged_without_it_too(monkeypatch: pytest.Monk
         *(("identity", nbytes) for nbytes in exact),
     ]
     assert {(row["hosts"], row["rate"], row["algorithm"]) for row in found} == {(4, "10gbit", "ring")}
-    assert asked == {"most": 1, "budget_s": 10.0}
+    assert asked == {"most": 1, "budget_s": 10.0, "line_nbytes": 1 << 20}
 
 
 def test_a_chunk_is_one_segment_so_that_nothing_masks_a_codec() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradwire.experiments.claim import RATIO, SHARE, Claim, Published, near, only
 from gradwire.experiments.experiment import Cell, Reporter, Row
-from gradwire.experiments.hosts.exchanges import line_of, rate, time_exchanges
+from gradwire.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
 from gradwire.experiments.papers.exhibit import exhibit, row_of
 from gradwire.experiments.papers.origins import FLOATING, RUN_TIME, TWO_CORES, chosen, origins, paper
 from gradwire.timing.closed_form.formulas import ring_s
@@ -44,7 +44,13 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange between the first hosts of one testbed, and follow the steps of all workers."""
-    time_exchanges(cells, lambda row: report({**row, **followed(row["workers"])}), options.repeats, BUDGET_S)
+    time_exchanges(
+        cells,
+        lambda row: report({**row, **followed(row["workers"])}),
+        options.repeats,
+        BUDGET_S,
+        SHORT_NBYTES,
+    )
 
 
 def followed(workers: int) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradwire.experiments.claim import RATIO, Claim, Published, at_least, near, only
 from gradwire.experiments.experiment import Cell, Reporter, Row
-from gradwire.experiments.hosts.exchanges import line_of, rate, time_exchanges
+from gradwire.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
 from gradwire.experiments.papers.exhibit import exhibit, row_of
 from gradwire.experiments.papers.origins import FLOATING, RUN_TIME, TWO_CORES, chosen, origins
 from gradwire.timing.closed_form.formulas import AlphaBetaGamma, ring_s, star_s
@@ -58,7 +58,7 @@ def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report:
     def counted(row: Row) -> None:
         report({**row, "busiest_over_mean": busiest_over_mean(row["algorithm"], row["hosts"])})
 
-    time_exchanges(cells, counted, options.repeats, BUDGET_S)
+    time_exchanges(cells, counted, options.repeats, BUDGET_S, SHORT_NBYTES)
 
 
 def busiest_over_mean(algorithm: str, workers: int) -> float:

@@ -8,7 +8,7 @@ from statistics import median
 
 from gradwire.experiments.claim import RATIO, Claim, Published, near, only
 from gradwire.experiments.experiment import Cell, Reporter, Row
-from gradwire.experiments.hosts.exchanges import line_of, rate, time_exchanges
+from gradwire.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, TWO_CORES, chosen, origins, paper
 from gradwire.timing.closed_form.formulas import ring_s, worker_aggregator_s
@@ -61,7 +61,7 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange between the first hosts of one testbed."""
-    time_exchanges(cells, report, options.repeats, BUDGET_S)
+    time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

@@ -8,7 +8,7 @@ from statistics import median
 
 from gradwire.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
 from gradwire.experiments.experiment import Cell, Reporter, Row
-from gradwire.experiments.hosts.exchanges import time_exchanges
+from gradwire.experiments.hosts.exchanges import SHORT_NBYTES, time_exchanges
 from gradwire.experiments.papers.exhibit import exhibit, row_of
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 
@@ -46,7 +46,7 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange around a ring of the hosts of a testbed."""
-    time_exchanges(cells, report, options.repeats, BUDGET_S)
+    time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
