@@ -52,6 +52,12 @@ def test_a_step_is_that_of_the_optimizer() -> None:
     method.close()
 
 
+def test_ddp_cuts_its_first_bucket_small_as_it_comes() -> None:
+    """Any size that is passed, its own 25 too, makes the first bucket as large as the others."""
+    assert made().ddp.bucket_bytes_cap_default
+    assert not made(bucket_mb=25).ddp.bucket_bytes_cap_default
+
+
 def test_torchs_bytes_are_those_of_a_ring() -> None:
     """28 floats among 4 ranks: each sends 2 * 3/4 of them, in 4 bytes, or in 2 with the hook."""
     for float_nbytes, hook in ((4, None), (2, bf16_hook)):
