@@ -19,7 +19,8 @@ def test_it_is_performed_and_recorded(
     def run(_options: object, cells: list[dict[str, str]], _before: object, report: object) -> None:
         for cell in cells:
             report(
-                next((row for row in made if cell.items() <= row.items()), None) or batch(cell["policy"], 1.0)
+                next((row for row in made if cell.items() <= row.items()), None)
+                or {**batch(cell["policy"], 1.0), **cell}
             )  # type: ignore[operator]
 
     monkeypatch.setattr("gradwire.experiments.a2dtwp.runs.run", run)

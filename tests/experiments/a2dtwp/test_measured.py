@@ -65,6 +65,22 @@ def test_awp_takes_as_long_as_the_bits_of_its_layers_in_the_full_network() -> No
     assert found.switches("vgg") == [4, 4]
 
 
+def test_the_batches_of_all_rounds_count() -> None:
+    slow = [{**row, "cycles": _times(row, 3.0)} for row in rows() if row["kind"] == "batch"]
+    alone, both = Measured([*rows(), *slow]), Measured([*rows(), *slow, *slow])
+    usual = Measured(rows()).figure("vgg", "fp32", "x86", "batch_s")
+    assert usual is not None
+    assert alone.figure("vgg", "fp32", "x86", "batch_s") == pytest.approx(2 * usual), "as many of each"
+    assert both.figure("vgg", "fp32", "x86", "batch_s") == pytest.approx(3 * usual)
+
+
+def _times(row: dict[str, Any], factor: float) -> dict[str, dict[str, list[float]]]:
+    return {
+        system: {name: [factor * value for value in values] for name, values in each.items()}
+        for system, each in row["cycles"].items()
+    }
+
+
 def test_without_timed_batches_there_are_no_seconds() -> None:
     found = Measured([row for row in rows() if row["kind"] != "batch"])
     assert found.seconds_to("vgg", "awp", "x86") is None

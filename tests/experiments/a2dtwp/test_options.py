@@ -25,7 +25,7 @@ def test_without_options_everything_is_compared() -> None:
         "longer": len(options.NETWORKS) - 1,
         "training": (len(options.NETWORKS) - 1) * 6 * 3 + 3,  # and AlexNet without batch normalization
         "pace": 1,
-        "batch": len(options.MODELS) * len(options.TIMED),
+        "batch": len(options.MODELS) * len(options.TIMED) * Options().timed_rounds,
     }
     assert next(iter(options.cells(Options()))) == {"kind": "longer", "model": "vgg"}
 
@@ -41,6 +41,13 @@ def test_options_choose(tmp_path: Path) -> None:
 def test_without_timed_networks_nothing_is_paced() -> None:
     found = options.read(words("--timed", ""))
     assert {cell["kind"] for cell in options.cells(found)} == {"longer", "training"}
+
+
+def test_policies_take_turns_in_every_round_of_a_network() -> None:
+    found = [cell for cell in options.cells(Options(timed=("vgg",))) if cell["kind"] == "batch"]
+    rounds = [[cell["policy"] for cell in found if cell["round"] == number] for number in range(3)]
+    assert [sorted(each) for each in rounds] == [sorted(options.TIMED)] * 3
+    assert len({each[0] for each in rounds}) == 3, "each begins with another one"
 
 
 def test_an_epoch_is_watched_and_twelve_intervals_follow() -> None:

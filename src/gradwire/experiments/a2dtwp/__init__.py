@@ -35,5 +35,5 @@ EXPERIMENT = Experiment(
     run=_run,
     table=table,
     plot=plot,
-    version=3,
+    version=4,
 )

@@ -51,7 +51,8 @@ class Measured:
             if row["kind"] == TRAINING:
                 self._trainings.setdefault((row["model"], row["policy"]), []).append(row)
             elif row["kind"] == BATCH:
-                self._batches[row["model"], row["policy"]] = row
+                known = self._batches.get((row["model"], row["policy"]))
+                self._batches[row["model"], row["policy"]] = row if known is None else _joined(known, row)
         self.networks = [*dict.fromkeys(model for model, _ in self._trainings)]
         self.images = next(str(row["images"]) for row in rows if row["kind"] == TRAINING)
 
@@ -88,7 +89,7 @@ class Measured:
         return None if found is None else found[1]
 
     def row(self, model: str, policy: str) -> Row | None:
-        """Return the timed batches of a network in full size; None if they weren't timed."""
+        """Return the timed batches of a network in full size, of all rounds; None if they weren't timed."""
         return self._batches.get((NORMALISED.get(model, model), policy))
 
     def figure(self, model: str, policy: str, system: str, name: str) -> float | None:
@@ -159,6 +160,15 @@ class Measured:
         full = self.row(model, next(iter(AWP_FORMATS)))
         found: Sequence[int] = (training if full is None else full)["sizes"]
         return found
+
+
+def _joined(one: Row, other: Row) -> Row:
+    """Return a row with the timed batches of two rounds."""
+    cycles = {
+        system: {name: [*values, *other["cycles"][system][name]] for name, values in each.items()}
+        for system, each in one["cycles"].items()
+    }
+    return {**one, "cycles": cycles}
 
 
 def between(found: dict[int, float], bits: float) -> float:

@@ -81,9 +81,9 @@ class Options:
     images, batches, narrower
         Training images at most, batches of a training, and times fewer channels than the paper's. Batch sizes
         are the paper's, and AWP's INTERVAL is half an epoch.
-    timed, timed_batches, timed_size
-        Networks of the published size whose batches are timed, if any, how many on each link, and their
-        images.
+    timed, timed_batches, timed_size, timed_rounds
+        Networks of the published size whose batches are timed, if any, how many on each link in each round,
+        their images, and how many rounds of all policies.
     """
 
     data_dir: Path | None = None
@@ -94,8 +94,9 @@ class Options:
     batches: int = 1800
     narrower: int = 8
     timed: tuple[str, ...] = MODELS
-    timed_batches: int = 4
+    timed_batches: int = 3
     timed_size: int = 2
+    timed_rounds: int = 3
 
     def __post_init__(self) -> None:
         for called, names, known in (
@@ -111,6 +112,7 @@ class Options:
             ("--narrower", self.narrower, 1),
             ("--timed-batches", self.timed_batches, 1),
             ("--timed-size", self.timed_size, 2),
+            ("--timed-rounds", self.timed_rounds, 1),
         ):
             if number < least:
                 raise SpecError(f"expected {least} or more for {called}, got {number}")
@@ -141,8 +143,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number("--batches", usual.batches, "batches of each training")
     add_number("--narrower", usual.narrower, "times fewer channels than the paper's, in trainings")
     add_list("--timed", usual.timed, "networks in full size to time")
-    add_number("--timed-batches", usual.timed_batches, "batches that are timed on each link")
+    add_number("--timed-batches", usual.timed_batches, "batches that are timed on each link in a round")
     add_number("--timed-size", usual.timed_size, "images in a batch that is timed")
+    add_number("--timed-rounds", usual.timed_rounds, "rounds of all policies that are timed")
 
 
 def read(words: argparse.Namespace) -> Options:
@@ -164,14 +167,16 @@ def read(words: argparse.Namespace) -> Options:
         timed,
         words.timed_batches,
         words.timed_size,
+        words.timed_rounds,
     )
 
 
 def cells(options: Options) -> list[Cell]:
-    """Return a cell for each training, and one for the batches of each network in full size and policy.
+    """Return a cell for each training, and for the batches of each network in full size, round, and policy.
 
     The longer trainings come first: they say what counts as learned. Policies whose weights on the device
-    have the same bits share a training.
+    have the same bits share a training. Policies take turns and each round begins with another one, so that
+    a machine that becomes slower favours none.
     """
     trained = dict.fromkeys(TRAINS_AS.get(each, each) for each in options.policies)
     trainings = [
@@ -182,5 +187,15 @@ def cells(options: Options) -> list[Cell]:
         if model not in STUCK or policy == FP32
     ]
     longer = [{"kind": LONGER, "model": model} for model in options.networks if model not in STUCK]
-    timed = [{"kind": BATCH, "model": model, "policy": policy} for model in options.timed for policy in TIMED]
+    timed = [
+        {"kind": BATCH, "model": model, "round": number, "policy": policy}
+        for model in options.timed
+        for number in range(options.timed_rounds)
+        for policy in _turned(TIMED, number, options.timed_rounds)
+    ]
     return [*longer, *trainings, *([{"kind": PACE}] if timed else []), *timed]
+
+
+def _turned(names: Sequence[str], number: int, rounds: int) -> Sequence[str]:
+    first = number * len(names) // rounds
+    return [*names[first:], *names[:first]]

@@ -30,7 +30,7 @@ def rows(times: dict[str, float], busiest: dict[str, float] | None = None) -> li
             "organisation": name,
             "hosts": 8,
             "nbytes": 4_000_000,
-            "seconds": [best_s * times.get(name, 1.05), 9 * best_s],
+            "seconds": [0.1 * best_s, best_s * times.get(name, 1.05), 9 * best_s],
             "busiest_over_mean": loads[name],
             **LINE,
         }
