@@ -52,9 +52,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """What figures must be: at least ``least`` and at most ``most``.
+    """A range that figures must lie in: at least ``least`` and at most ``most``.
 
-    No figure, NaN, and infinity are never that.
+    No figure, NaN, and infinity never do.
     """
 
     least: float = -math.inf

@@ -84,6 +84,18 @@ def check_known(called: str, names: Sequence[str], known: Sequence[str]) -> None
         )
 
 
+def turned(names: Sequence[str], number: int, rounds: int) -> list[str]:
+    """Return names in the order of a round, so that each of several rounds begins with another one.
+
+    Examples
+    --------
+    >>> turned(["a", "b", "c", "d"], 1, 2), turned(["a", "b", "c", "d"], 2, 2)
+    (['c', 'd', 'a', 'b'], ['a', 'b', 'c', 'd'])
+    """
+    first = number * len(names) // rounds % len(names) if names else 0
+    return [*names[first:], *names[:first]]
+
+
 def is_row_of(cell: Cell, row: Row) -> bool:
     """Return whether a row is what was measured for a cell."""
     return all(name in row and row[name] == value for name, value in cell.items())

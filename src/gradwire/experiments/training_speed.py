@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gradwire.benchmark.lists import between_commas
 from gradwire.errors import SpecError
-from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check_known
+from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check_known, turned
 from gradwire.experiments.hosts.network import check_networks, measure_cells
 from gradwire.experiments.learning import LEAST_SEEDS
 from gradwire.experiments.speeds import (
@@ -155,13 +155,8 @@ def cells(options: Options) -> list[Cell]:
         for rate in options.rates
         for task in options.tasks
         for seed in range(options.seeds)
-        for method in (*ALWAYS, *_turned(others, seed))
+        for method in (*ALWAYS, *turned(others, seed, LEAST_SEEDS))
     ]
-
-
-def _turned(names: list[str], by: int) -> list[str]:
-    first = by * len(names) // LEAST_SEEDS % len(names) if names else 0
-    return names[first:] + names[:first]
 
 
 def run(options: Options, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:

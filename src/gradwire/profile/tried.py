@@ -1,4 +1,4 @@
-"""What a trial of gradwire in an unchanged script measured, as a file between the script and its starter."""
+"""Measurements of a trial of gradwire in an unchanged script, as a file for the script's starter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNTED = 30
 
 @dataclass(frozen=True)
 class Tried:
-    """What steps took without gradwire, and then with the plan that it chose.
+    """Seconds of steps without gradwire, and then with the plan that it chose.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Tried:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return what ``save`` wrote. Raises ``JobError``."""
+        """Return the measurements that ``save`` wrote. Raises ``JobError``."""
         source = Source(f"the measurement {path}", "let 'gradwire profile' alone write it", JobError)
         return source.of_json(
             path.read_text(encoding="utf-8"), of(cls, plain_s=rows(real(0)), attached_s=rows(real(0)))
@@ -66,7 +66,7 @@ class Tried:
         return disagreement(self.plain_s) + disagreement(self.attached_s)
 
     def verdict(self) -> str:
-        """Return what was measured, in a sentence."""
+        """Return the measurements in a sentence."""
         plan = f"gradwire chose {self.plan} after {self.chosen_after} attached steps"
         if self.spread > NOISY:
             return (

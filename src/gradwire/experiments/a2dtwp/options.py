@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gradwire.errors import SpecError
-from gradwire.experiments.experiment import Cell, check_known
+from gradwire.experiments.experiment import Cell, check_known, turned
 
 DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
 """Names of the images."""
@@ -191,11 +191,6 @@ def cells(options: Options) -> list[Cell]:
         {"kind": BATCH, "model": model, "round": number, "policy": policy}
         for model in options.timed
         for number in range(options.timed_rounds)
-        for policy in _turned(TIMED, number, options.timed_rounds)
+        for policy in turned(TIMED, number, options.timed_rounds)
     ]
     return [*longer, *trainings, *([{"kind": PACE}] if timed else []), *timed]
-
-
-def _turned(names: Sequence[str], number: int, rounds: int) -> Sequence[str]:
-    first = number * len(names) // rounds
-    return [*names[first:], *names[:first]]

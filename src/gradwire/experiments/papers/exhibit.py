@@ -153,7 +153,7 @@ def _words(cells: Sequence[Cell]) -> dict[tuple[str, str], None]:
 
 
 def _other_number(cells: Sequence[Cell], rows: Sequence[Row]) -> str:
-    """Return how many rows there are instead of one for each cell; nothing for as many."""
+    """Return the numbers of cells and of rows, in words, if they differ; else an empty text."""
     names = {name for cell in cells for name in cell}
     different = {repr(sorted((name, row[name]) for name in names & row.keys())) for row in rows}
     if len(rows) == len(different) == len(cells):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire.launch.context import RankContext
 
 TIMEOUT_S = 60.0
-"""Of an answer of the store by which processes share the groups."""
+"""The longest wait for an answer of the store by which processes share the groups."""
 Measure = Callable[[Options, Cell], Mapping[str, Any]]
 MeasureGroup = Callable[[Options, Sequence[Cell]], Iterable[Row]]
 

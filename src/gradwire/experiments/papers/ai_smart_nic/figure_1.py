@@ -55,7 +55,7 @@ def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report:
 
 
 def followed(workers: int) -> Mapping[str, Any]:
-    """Return what the steps of all workers at once come to.
+    """Return the figures of a ring's schedule, from following all workers' steps at once.
 
     A worker's chunk is the set of workers whose gradients are in it.
     """

@@ -18,8 +18,8 @@ PLACE = "figure 4"
 BITS = (16, 22, 24)
 EXACT, GRADIENTS, WEIGHTS = "exact", "g", "w"
 GENTLE, HARSH = 0.02, 0.10
-"""What truncating 16 bits of gradients may cost at most, and 24 bits of weights at least. By the gentle one,
-weights must lose more than gradients: less is no difference."""
+"""The most accuracy that 16 truncated bits of gradients may cost, and the least that 24 bits of weights do. A
+loss of weights beyond that of gradients must be the former at least: less is no difference."""
 
 
 @dataclass(frozen=True)

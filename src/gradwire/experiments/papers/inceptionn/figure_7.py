@@ -25,7 +25,7 @@ from gradwire.experiments.claim import (
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
 from gradwire.experiments.papers.exhibit import each, exhibit
-from gradwire.experiments.papers.inceptionn.full_size import FULL_SIZE
+from gradwire.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
 from gradwire.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 from gradwire.version import installed
@@ -41,9 +41,9 @@ SZ = "sz:2^-10"
 PACKAGES = {SNAPPY: "cramjam", SZ: "pysz"}
 CODECS = (SNAPPY, SZ, "lossless", "truncate:16", "inceptionn:2^-10")
 NETWORK, LEARNED = "AlexNet", "HDC, 3 layers, He"
-"""The one whose step is modelled, and one that is trained to its end."""
+"""The network whose step is modelled, and one that is trained to its end."""
 BATCH = 32
-"""Of AlexNet."""
+"""The images in a batch of AlexNet."""
 SLOWER, SNAPPY_RATIO = (2.0, 4.0), 1.5
 TRUNCATED = (0.6, 1.0)
 """The time with a truncation: slightly shorter, as the paper has it in words."""
@@ -177,9 +177,8 @@ class Timed:
 
     def __init__(self, rows: Sequence[Row], codec: str, network: str = LEARNED) -> None:
         self._rows = [row for row in rows if (row["codec"], row["network"]) == (codec, network)]
-        untried = "it takes minutes; run --full."
-        self.missing = next((row["missing"] for row in self._rows if "missing" in row), "")
-        self.missing = self.missing or ("" if self._rows else untried)
+        untimed = "" if self._rows else UNTRIED
+        self.missing = next((row["missing"] for row in self._rows if "missing" in row), untimed)
         self.other_tool = next(filter(None, map(_other_tool, self._rows)), "")
 
     @property

@@ -25,6 +25,10 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's pixels from 0 to 1, by color; Caffe subtracts the mean alone, of pixels up to 255."""
 
 
+UNTRIED = "it takes minutes; run --full."
+"""The reason for which a short run has no row of a network in full size."""
+
+
 @dataclass(frozen=True)
 class FullSize:
     """A network of table I.

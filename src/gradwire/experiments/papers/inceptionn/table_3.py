@@ -15,7 +15,7 @@ from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.inceptionn.figure_14 import OTHER_NETWORKS, RATIO_AT_6, RATIOS_AT_10
-from gradwire.experiments.papers.inceptionn.full_size import FULL_SIZE
+from gradwire.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
 from gradwire.experiments.papers.inceptionn.networks import NETWORKS
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 from gradwire.experiments.papers.side_by_side import side_by_side
@@ -119,7 +119,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     small = {network: own for network, own in networks.items() if network not in FULL_SIZE}
     found = [*_shares(small, "", [_trainings(network, own) for network, own in small.items()])]
     for network in FULL_SIZE:
-        found += _full_size(network, networks.get(network, [{"missing": "it takes minutes; run --full."}])[0])
+        found += _full_size(network, networks.get(network, [{"missing": UNTRIED}])[0])
     return found
 
 

@@ -183,7 +183,7 @@ def _pipelines(measured: Measured, momentum: float) -> Iterator[Claim]:
 
 
 def _allowed(ratio: float) -> Explanation:
-    """Return what equations 2 and 4 allow on a line that is another than the paper's, by its measured ratio.
+    """Return the speed-up that equations 2 and 4 allow on a line, by its measured ratio.
 
     The line may have another one than it was set for, of which a row of its own tells.
     """
@@ -200,7 +200,7 @@ def _published(measured: Measured, momentum: float) -> Iterator[Claim]:
     system = f"at momentum {momentum:g}"
     for ratio in measured.ratios:
         times = {run: measured.step_s(run, ratio, momentum=momentum) for run in RUNS}
-        found = measured.exchange_s(ratio) / measured.plain_s
+        found = measured.measured_ratio(ratio)
         fastest = min(("Pipe-SGD+T", "Pipe-SGD+Q"), key=times.__getitem__)
         for other, published in (("D-Sync", OVER_D), ("PS-Sync", OVER_PS)):
             yield Claim(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WORKERS = 4
 """As published."""
 TIMEOUT_S = 60.0
-"""Of a wait of one worker for another."""
+"""The longest wait of one worker for another."""
 FASTER = "the rate is a bound from above, and this loss falls faster than it must."
 
 

@@ -113,12 +113,16 @@ class Measured:
         """Return what a pipeline may hide on a line: the shorter of computation and communication."""
         return min(self.plain_s, self.exchange_s(ratio, codec))
 
+    def measured_ratio(self, ratio: float) -> float:
+        """Return communication over computation, as measured, of a line that was set for a ratio."""
+        return self.exchange_s(ratio) / self.plain_s
+
     def lines(self, within: float) -> Iterator[Claim]:
         """Yield, for each line, that it has the ratio that it was set for, but for a share ``within``."""
         for ratio in self.ratios:
             yield Claim(
                 f"communication over computation of the line that was set for {ratio:g}",
-                only(self.exchange_s(ratio) / self.plain_s),
+                only(self.measured_ratio(ratio)),
                 near(ratio, within),
                 unit=RATIO,
             )
