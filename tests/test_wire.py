@@ -196,6 +196,19 @@ def test_a_frame_of_another_step_is_refused_before_its_codec() -> None:
             open_frame(sealed(flags=flags), expected)
 
 
+@pytest.mark.parametrize("step", [1, 12, LATE - 1, LATE, 3 * (LATE + 1)])
+def test_a_frame_repeated_or_lost_at_the_end_of_a_step_is_not_a_rank_at_another_step(step: int) -> None:
+    """``EXPECTED`` has the sequence number 3, the next one of a peer that is at another step."""
+    expected = replace(EXPECTED, flags=flags_of(step))
+    for came, number in ((step - 1, 2), (step + 1, 4)):
+        with pytest.raises(FrameError, match=f"out of order: frame {number} of another step") as caught:
+            open_frame(sealed(flags=flags_of(came), sequence=number), expected)
+        assert not isinstance(caught.value, OutOfStepError)
+    for came, number in ((step - 1, 3), (step - 1, 4), (step + 1, 2), (step + 1, 3)):
+        with pytest.raises(OutOfStepError):
+            open_frame(sealed(flags=flags_of(came), sequence=number), expected)
+
+
 @pytest.mark.parametrize("step", [None, 4])
 def test_a_last_frame_is_told_from_all_others(step: int | None) -> None:
     for places, has_left, count in (

@@ -231,6 +231,8 @@ def open_frame(
     """
     header = Header.unpack(_head(frame))
     if header.codec_id == PARTING or (header.flags ^ expected.flags) >> _STEP_SHIFT:
+        if header.codec_id != PARTING and _is_out_of_order(header, expected):
+            _refuse_order(header, expected, " of another step")
         _check_step(frame, header, expected.flags, step_of(expected.flags, 0))
     _check_codec(header, expected, codec_names)
     if (header.flags ^ expected.flags) & AVERAGE:
@@ -240,16 +242,36 @@ def open_frame(
             "the same order, with the same average="
         )
     if header.sequence != expected.sequence:
-        raise FrameError(
-            f"out of order: frame {header.sequence} came where frame {expected.sequence} is due, "
-            "so frames were lost, repeated or reordered"
-        )
+        _refuse_order(header, expected)
     if header.count != expected.count:
         raise FrameError(
             f"the frame holds {header.count} elements, but {expected.count} are expected; "
             "do all ranks pass tensors of one length and use one segment size?"
         )
     return _payload_of(frame, header, expected.max_payload_nbytes, expected.suspect)
+
+
+def _is_out_of_order(header: Header, expected: Expected) -> bool:
+    """Return whether a frame of another step is one that came before, or stands after one that was lost.
+
+    A peer that is at another step has sent as many frames as were received, so its next one has the number
+    that is due. A number before it at an earlier step was used already; one after it at a later step has left
+    one out.
+    """
+    came, own = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
+    if 0 in (came, own):
+        return False
+    ahead = came - own
+    if came >= _EARLY and own >= _EARLY:  # their low bits go round
+        ahead = (ahead + _EARLY // 2) % _EARLY - _EARLY // 2
+    return ahead * (header.sequence - expected.sequence) > 0
+
+
+def _refuse_order(header: Header, expected: Expected, of: str = "") -> None:
+    raise FrameError(
+        f"out of order: frame {header.sequence}{of} came where frame {expected.sequence} is due, "
+        "so frames were lost, repeated or reordered"
+    )
 
 
 def _payload_of(frame: torch.Tensor, header: Header, most: int, suspect: str = "") -> torch.Tensor:

@@ -65,6 +65,25 @@ def test_a_spoilt_frame_is_an_error_on_every_rank_that_names_rank_peer_and_step(
     assert isinstance(errors[receiver].__cause__, FrameError)
 
 
+@pytest.mark.parametrize("world", [2, 3, 4, 5])
+def test_the_last_frame_of_a_step_that_comes_twice_is_no_rank_that_is_behind(
+    run_ranks: RunRanks, world: int
+) -> None:
+    """Nobody waits for the second one in its own step; in the next step it comes before the first frame."""
+
+    def train(link: Link) -> None:
+        exchange = Exchange(link, Plan())
+        for link.step in (4, 5):
+            exchange.all_reduce(torch.ones(100))
+
+    last = 2 * (world - 1) - 1
+    links = [FaultyLink(link, [Fault("duplicate", rank=1, step=last)]) for link in loopback(world, LONG_S)]
+    errors = run_ranks(world, train, links=links, errors="return")
+    assert all(isinstance(error, ExchangeError) for error in errors)
+    assert f"receiving from rank 1: out of order: frame {last} of another" in str(errors[2 % world])
+    assert not any("the same checkpoint" in str(error) for error in errors)
+
+
 @pytest.mark.parametrize("kind", ["corrupt", "truncate", "drop", "duplicate", "fail"])
 @EACH_ALGORITHM
 def test_every_segment_was_added_as_a_whole_or_not_at_all(
