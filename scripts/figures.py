@@ -25,10 +25,13 @@ from gradwire.experiments.claim import Verdict
 from gradwire.experiments.experiment import Row
 from gradwire.experiments.page import read_all
 from gradwire.experiments.papers import EXHIBITS, PAPERS
+from gradwire.experiments.papers.report import MEASURED as MEASURED_BESIDE
+from gradwire.experiments.papers.report import NOT_RUN, basis_of, by_basis
 from gradwire.experiments.record import COMMITS, RECORD, read_fields
 from gradwire.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, summary
 from gradwire.machine import describe_machine
 from gradwire.tables import Column, Table
+from gradwire.units import counted
 
 ROOT = Path(__file__).parent.parent
 MEASURED = Path("docs", "measured")
@@ -49,6 +52,15 @@ AGAIN = "measure it again"
 SUMMARY, VERDICTS = "summary", "verdicts"
 """Blocks of several records: the main tasks' speeds, and the counts of the papers' exhibits."""
 REPRODUCED = Path("docs", "reproduced")
+OF_MEASURED = (
+    Verdict.DID_NOT_LEARN,
+    Verdict.NOT_REPRODUCED,
+    Verdict.EXPLAINED,
+    Verdict.TOO_SHORT,
+    Verdict.EXCEEDED,
+    Verdict.REPRODUCED,
+)
+"""The verdicts on what was measured, in the order of reports."""
 TASKS = MappingProxyType(
     {
         "mnist-mlp-4-hosts": "MNIST-MLP, 2.7 MB",
@@ -254,15 +266,33 @@ def rendered_summary(root: Path) -> str:
 
 
 def rendered_verdicts(root: Path) -> str:
-    """Return how many claims of each paper have each verdict as Markdown, and what has no record."""
+    """Return the verdicts on what was measured beside a published figure, and on the rest, as Markdown.
+
+    Exhibits without a record are named below.
+    """
     recorded = {each.judged.exhibit.name: each.judged for each in read_all(root / REPRODUCED, EXHIBITS)}
     counts = {paper: Counter[Verdict]() for paper in PAPERS}
     for judged in recorded.values():
-        counts[judged.exhibit.paper].update(claim.verdict for claim in judged.claims)
-    columns = [Column("paper", is_text=True), *(Column(str(verdict)) for verdict in Verdict)]
-    rows = [(f"`{paper}`", *(str(found[verdict]) for verdict in Verdict)) for paper, found in counts.items()]
+        counts[judged.exhibit.paper].update(
+            claim.verdict
+            for claim in judged.claims
+            if basis_of(claim) == MEASURED_BESIDE and not claim.not_run
+        )
+    columns = [Column("paper", is_text=True), *(Column(str(verdict)) for verdict in OF_MEASURED)]
+    rows = [(f"`{paper}`", *(str(found[each]) for each in OF_MEASURED)) for paper, found in counts.items()]
+    others = [line for line in by_basis([*recorded.values()]) if line[0] not in (MEASURED_BESIDE, NOT_RUN)]
+    apart = [
+        Column("not in the counts above", is_text=True),
+        Column("figures"),
+        Column("verdicts", is_text=True),
+    ]
     missing = [f"`{each.name}`" for each in EXHIBITS if each.name not in recorded]
     parts = [markdown(Table(columns, rows))]
+    if others:
+        parts.append(markdown(Table(apart, [(name, str(count), found) for name, count, found in others])))
+    idle = sum(bool(claim.not_run) for judged in recorded.values() for claim in judged.claims)
+    if idle:
+        parts.append(f"Not run, for reasons that the page gives: {counted(idle, 'figure')}.")
     if missing:
         parts.append(f"Not measured yet with their present rules: {', '.join(missing)}.")
     return "\n\n".join(parts)

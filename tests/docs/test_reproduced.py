@@ -9,6 +9,7 @@ from pathlib import Path
 from gradwire.cli import main
 from gradwire.experiments.page import read_all
 from gradwire.experiments.papers import EXHIBITS, PAPERS
+from gradwire.experiments.papers.report import MEASURED, NOT_RUN, basis_of, by_basis
 from support.project import DOCS
 
 RECORDS = DOCS / "reproduced"
@@ -33,14 +34,21 @@ def test_every_exhibit_has_a_finished_record_or_is_listed_without_one() -> None:
 def test_the_page_counts_their_verdicts() -> None:
     (head,) = re.findall(r"^\| paper \|(.*)\|$", PAGE, re.MULTILINE)
     verdicts = [cell.strip(" `") for cell in head.split("|")]
+    recorded = [each.judged for each in read_all(RECORDS, EXHIBITS)]
     found = {paper: Counter[str]() for paper in PAPERS}
-    for each in read_all(RECORDS, EXHIBITS):
-        found[each.judged.exhibit.paper].update(str(claim.verdict) for claim in each.judged.claims)
+    for each in recorded:
+        own = [claim for claim in each.claims if basis_of(claim) == MEASURED and not claim.not_run]
+        found[each.exhibit.paper].update(str(claim.verdict) for claim in own)
     for paper, counts in found.items():
         row = re.search(rf"^\| `{paper}` \|(.*)\|$", PAGE, re.MULTILINE)
         assert row is not None, paper
         assert [int(cell) for cell in row[1].split("|")] == [counts[each] for each in verdicts], paper
-        assert sum(counts.values()) == sum(counts[each] for each in verdicts), "nothing was left out"
+        assert counts.total() == sum(counts[each] for each in verdicts), "nothing was left out"
+    for name, count, words in by_basis(recorded):
+        if name == NOT_RUN:
+            assert f"Not run, for reasons that the page gives: {count} figures." in PAGE
+        elif name != MEASURED:
+            assert f"| {name} | {count} | {words} |" in PAGE
 
 
 def test_their_page_is_made_without_measuring_with_the_same_bytes(tmp_path: Path) -> None:

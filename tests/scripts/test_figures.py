@@ -16,9 +16,10 @@ import pytest
 from gradwire.checksum import sealed_json
 from gradwire.errors import GradwireError
 from gradwire.experiments import training_speed
-from gradwire.experiments.claim import Verdict
+from gradwire.experiments.claim import Basis
 from gradwire.experiments.page import read_all
-from gradwire.experiments.papers import EXHIBITS
+from gradwire.experiments.papers import EXHIBITS, PAPERS
+from gradwire.experiments.papers.report import MEASURED, by_basis
 from support.project import ROOT
 
 MACHINE = {"processor": "A (R) Processor", "cores": 2}
@@ -224,11 +225,14 @@ def test_papers_verdicts_are_counted_from_their_records(root: Path) -> None:
     shutil.copytree(ROOT / figures.REPRODUCED / name, root / figures.REPRODUCED / name)
     text = figures.rendered_verdicts(root)
     judged = read_all(root / figures.REPRODUCED, EXHIBITS)[0].judged
-    counts = Counter(str(claim.verdict) for claim in judged.claims)
-    head, _, *rows = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|"))
-    assert [*map(str, Verdict)] == head[1:]
+    head, _, *rows = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| "))
+    assert [*map(str, figures.OF_MEASURED)] == head[1:]
+    own = [claim for claim in judged.claims if claim.basis is Basis.MEASURED and claim.published is not None]
+    counts = Counter(str(claim.verdict) for claim in own)
     assert rows[0] == ["`study`", *(str(counts[verdict]) for verdict in head[1:])]
-    assert all(set(row[1:]) == {"0"} for row in rows[1:])
+    assert all(set(row[1:]) == {"0"} for row in rows[1 : len(PAPERS)])
+    rest = [(name, str(count), verdicts) for name, count, verdicts in by_basis([judged])]
+    assert [tuple(row) for row in rows[len(PAPERS) + 2 :]] == [row for row in rest if row[0] != MEASURED]
     assert f"`{name}`" not in text
     assert all(f"`{each.name}`" in text for each in EXHIBITS if each.name != name)
 

@@ -128,8 +128,14 @@ def exact_trainings(name: str, accuracies: Sequence[float], goal: Goal) -> Train
     return Trainings(name, accuracies, accuracies, goal)
 
 
-def first_steps(name: str, of: int, losses: Sequence[float]) -> Trainings:
+def loss_of(value: float | None) -> float:
+    """Return a loss of a row: one that isn't finite, which is null in a record, is infinite."""
+    return value if value is not None and math.isfinite(value) else math.inf
+
+
+def first_steps(name: str, of: int, losses: Sequence[float | None]) -> Trainings:
     """Return a training that was stopped early, by the losses of its steps; one that isn't finite failed."""
+    losses = [loss_of(loss) for loss in losses]
     stage = f"the first {len(losses)} of {of:,} steps, losses {losses[0]:.2f} to {losses[-1]:.2f}"
     goal = Goal(0.0, 1.0, "an accuracy that is not measured")
     if all(map(math.isfinite, losses)):

@@ -16,7 +16,7 @@ from itertools import groupby
 from statistics import fmean
 
 from gradwire.experiments.experiment import Row
-from gradwire.experiments.learning import LEAST_SEEDS, Goal, exact_trainings, half_width
+from gradwire.experiments.learning import LEAST_SEEDS, Goal, exact_trainings, half_width, loss_of
 from gradwire.job.equal_loss import reach
 from gradwire.tables import Column, Table, figure
 
@@ -170,8 +170,8 @@ def target_of(judge: Row) -> float:
 
 
 def curve_of(row: Row) -> list[tuple[float, float, float]]:
-    """Return steps, seconds, and loss of every evaluation; a loss that isn't finite is null in a record."""
-    return [(step, seconds, math.inf if loss is None else loss) for step, seconds, loss in row["curve"]]
+    """Return steps, seconds, and loss of every evaluation."""
+    return [(step, seconds, loss_of(loss)) for step, seconds, loss in row["curve"]]
 
 
 def ratio(own: Mapping[int, float], others: Mapping[int, float]) -> Ratio | None:

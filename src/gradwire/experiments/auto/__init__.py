@@ -19,6 +19,7 @@ from gradwire.benchmark.lists import algorithm_specs, between_commas, codec_spec
 from gradwire.errors import SpecError
 from gradwire.experiments.experiment import Cell, Experiment, Report, Row, check_known
 from gradwire.experiments.hosts.network import check_networks, measure_cells
+from gradwire.experiments.learning import loss_of
 from gradwire.tables import Column, Table, figure
 from gradwire.testbed.run.variables import KEPT_MEMORY
 
@@ -172,7 +173,7 @@ def _changes(
 ) -> Iterator[float]:
     """Yield by which share of DDP's loss a method's is higher, for each seed."""
     for seed in seeds:
-        yield rows[task, method, seed]["loss"] / rows[task, DDP, seed]["loss"] - 1
+        yield loss_of(rows[task, method, seed]["loss"]) / loss_of(rows[task, DDP, seed]["loss"]) - 1
 
 
 def _later_s(rows: Mapping[tuple[str, str, int], Row], task: str, method: str, seeds: Sequence[int]) -> float:

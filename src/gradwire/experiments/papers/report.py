@@ -69,13 +69,14 @@ def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
     groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES)}
     for claim in claims:
         if not claim.not_run:
-            groups[_basis_of(claim)][str(claim.verdict)] += 1
+            groups[basis_of(claim)][str(claim.verdict)] += 1
     lines = [(name, own.total(), _listed(own)) for name, own in groups.items()]
     idle = sum(bool(claim.not_run) for claim in claims) + sum(bool(each.failure) for each in judged)
     return [line for line in (*lines, (NOT_RUN, idle, "reasons below")) if line[1]]
 
 
-def _basis_of(claim: Claim) -> str:
+def basis_of(claim: Claim) -> str:
+    """Return where a claim's figures come from, as a report says it."""
     if claim.basis is Basis.MEASURED:
         return UNPUBLISHED if claim.published is None else MEASURED
     return next(name for name, kinds in BASES.items() if claim.basis in kinds)
