@@ -182,5 +182,5 @@ EXPERIMENT = Experiment(
     cells=cells,
     run=run,
     table=table,
-    version=2,
+    version=3,
 )
