@@ -135,10 +135,10 @@ def loss_of(value: float | None) -> float:
 
 def first_steps(name: str, of: int, losses: Sequence[float | None]) -> Trainings:
     """Return a training that was stopped early, by the losses of its steps; one that isn't finite failed."""
-    losses = [loss_of(loss) for loss in losses]
-    stage = f"the first {len(losses)} of {of:,} steps, losses {losses[0]:.2f} to {losses[-1]:.2f}"
+    known = [loss_of(loss) for loss in losses]
+    stage = f"the first {len(known)} of {of:,} steps, losses {known[0]:.2f} to {known[-1]:.2f}"
     goal = Goal(0.0, 1.0, "an accuracy that is not measured")
-    if all(map(math.isfinite, losses)):
+    if math.inf not in known:
         return Trainings(name, (), (), goal, stage=stage)
     return Trainings(f"{name} ({stage})", (), (), goal)
 
