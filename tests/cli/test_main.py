@@ -183,8 +183,8 @@ def test_an_interrupt_has_its_own(
 @pytest.mark.parametrize(
     ("raised", "code", "printed"),
     [
-        (SystemExit(143), 143, "gradwire: ended by SIGTERM; nothing was written\n"),
-        (SystemExit(129), 129, "gradwire: ended by SIGHUP; nothing was written\n"),
+        (SystemExit(143), 143, "gradwire: ended by SIGTERM\n"),
+        (SystemExit(129), 129, "gradwire: ended by SIGHUP\n"),
         (OSError(28, "No space left on device"), 2, "No space left on device\n"),
     ],
 )

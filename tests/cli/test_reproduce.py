@@ -24,6 +24,19 @@ def test_the_list_has_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(each.name in printed for each in EXHIBITS)
 
 
+def test_a_signal_says_where_what_was_measured_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*_given: object, **_options: object) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr(reproduce, "reproduce", ended)
+    assert main(["reproduce", "study"]) == 143
+    said = capsys.readouterr().err
+    assert "what was measured is in runs/reproduce-quick; repeat the command" in said
+    assert "ended by SIGTERM" in said
+
+
 def test_a_paper_is_run_and_judged_and_goes_on_from_its_folder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

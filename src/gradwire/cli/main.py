@@ -122,7 +122,7 @@ def _left(code: object) -> int:
     if code == EXIT_BY_RICH:
         return _closed()
     if code in EXITS_BY_SIGNAL:
-        sys.stderr.write(f"gradwire: ended by {EXITS_BY_SIGNAL[code].name}; nothing was written\n")
+        sys.stderr.write(f"gradwire: ended by {EXITS_BY_SIGNAL[code].name}\n")
     return code
 
 

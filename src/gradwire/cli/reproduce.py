@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
             overwrite=words.overwrite,
             across_commits=words.across_commits,
         )
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what a signal becomes
         sys.stderr.write(f"gradwire: what was measured is in {out}; repeat the command to go on\n")
         raise
     show("", *report(judged, PAPERS))
