@@ -252,11 +252,11 @@ def open_frame(
 
 
 def _is_out_of_order(header: Header, expected: Expected) -> bool:
-    """Return whether a frame of another step is one that came before, or stands after one that was lost.
+    """Return whether a frame of another step is the last one once more, or stands after one that was lost.
 
     A peer that is at another step has sent as many frames as were received, so its next one has the number
-    that is due. A number before it at an earlier step was used already; one after it at a later step has left
-    one out.
+    that is due, or that of another exchange over the same link. The last frame of an earlier step, repeated,
+    has the number before it; where the last frame of this step was lost, the next one has the number after.
     """
     came, own = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
     if 0 in (came, own):
@@ -264,7 +264,7 @@ def _is_out_of_order(header: Header, expected: Expected) -> bool:
     ahead = came - own
     if came >= _EARLY and own >= _EARLY:  # their low bits go round
         ahead = (ahead + _EARLY // 2) % _EARLY - _EARLY // 2
-    return ahead * (header.sequence - expected.sequence) > 0
+    return header.sequence - expected.sequence == (1 if ahead > 0 else -1)
 
 
 def _refuse_order(header: Header, expected: Expected, of: str = "") -> None:
